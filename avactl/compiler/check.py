@@ -1,0 +1,26 @@
+"""Pass 4: rules that a spec must keep, alone and among the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from avactl.compiler.state import State
+from avactl.diagnostics import Diagnostic
+from avactl.kinds import registry
+
+
+def check(state: State) -> State:
+    """The problems that the kinds find in the resolved program."""
+    program = state.program
+    if program is None:
+        return state
+    problems: list[Diagnostic] = []
+    for name in registry.names():
+        items = program.of(name)
+        if not items:
+            continue
+        kind = registry.kind(name)
+        for item in items:
+            problems += kind.check(item, program)
+        problems += kind.check_all(program)
+    return replace(state, diagnostics=state.diagnostics + tuple(problems))

@@ -1,0 +1,72 @@
+"""`avactl.yaml` at the root of a spec repository: what belongs to it, and what it allows."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from avactl.compiler.errors import to_diagnostics
+from avactl.compiler.state import Tree
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.base import Model
+from avactl.kinds.values import Duration, RelPath
+from avactl.source.yaml import load_yaml
+
+CONFIG_FILE = "avactl.yaml"
+
+
+class PythonFiles(Model):
+    """Whether Python spec files are evaluated, and for how long."""
+
+    allow: bool = Field(False, description="Evaluate `*.py` files. They run with no network and an empty environment.")
+    timeout: Duration = Field("10s", description="Longest evaluation of one file.")
+
+
+class Config(Model):
+    """The settings of a spec repository."""
+
+    include: Annotated[list[RelPath], Field(min_length=1)] = Field(
+        default_factory=lambda: ["."], description="Directories and files that hold specs."
+    )
+    exclude: list[RelPath] = Field(
+        default_factory=list, description="Directories, files and patterns (`**/*.tmpl.yaml`) that do not."
+    )
+    python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files.")
+
+
+def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
+    """The repository's settings, the defaults where there is no file."""
+    try:
+        data = tree.read(CONFIG_FILE)
+    except OSError:
+        return Config(), []
+    documents, problems = load_yaml(CONFIG_FILE, data)
+    if not documents:
+        return Config(), [p for p in problems if p.code != "empty-file"]
+    document = documents[0]
+    if not isinstance(document.value, dict):
+        problem = Diagnostic("wrong-type", "avactl.yaml: expected a mapping", document.span())
+        return Config(), [*problems, problem]
+    try:
+        return Config.model_validate(document.value, by_alias=True, by_name=False), problems
+    except ValidationError as error:
+        return Config(), [*problems, *to_diagnostics(Config, document, error)]
+
+
+def _covers(pattern: str, path: str) -> bool:
+    pattern = pattern.removeprefix("./").rstrip("/")
+    return pattern in (".", "", path) or path.startswith(f"{pattern}/") or fnmatch.fnmatchcase(path, pattern)
+
+
+def spec_files(config: Config, paths: list[str]) -> list[str]:
+    """The paths that hold specs: YAML files, and Python files so that those not allowed are told."""
+    return [
+        path
+        for path in paths
+        if path.endswith((".yaml", ".yml", ".py"))
+        and path != CONFIG_FILE
+        and any(_covers(pattern, path) for pattern in config.include)
+        and not any(_covers(pattern, path) for pattern in config.exclude)
+    ]

@@ -1,0 +1,70 @@
+"""The compiler: a tree of files through the passes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from avactl.compiler.check import check
+from avactl.compiler.load import load
+from avactl.compiler.lower import lower
+from avactl.compiler.normalise import normalise
+from avactl.compiler.resolve import resolve
+from avactl.compiler.state import State, Tree
+from avactl.compiler.validate import validate
+from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
+from avactl.kinds.base import Resource
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Program
+from avactl.source.document import Document, FixedLocator
+from avactl.source.tree import MemoryTree
+
+PASSES: tuple[Callable[[State], State], ...] = (load, validate, resolve, check, lower, normalise)
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What came out: the resolved program, the objects in apply order, and every problem."""
+
+    tree: Tree
+    program: Program
+    manifests: tuple[Manifest, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings may be there."""
+        return not any(d.severity == "error" for d in self.diagnostics)
+
+
+def compile_tree(tree: Tree, passes: Iterable[Callable[[State], State]] = PASSES) -> Compilation:
+    """Compile a repository. Problems are in the result, never raised."""
+    return _run(State(tree), passes)
+
+
+def compile(resources: Iterable[Resource]) -> Compilation:
+    """Compile typed specs of a Python program. Raises CompileError with every problem."""
+    documents = tuple(
+        Document("<python>", index, resource.to_dict(), FixedLocator(Span("<python>", index + 1)))
+        for index, resource in enumerate(resources)
+    )
+    state = State(MemoryTree({}), documents=documents)
+    result = _run(state, PASSES[1:])
+    if not result.ok:
+        raise CompileError(result.diagnostics)
+    return result
+
+
+def _run(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:
+    # Nothing in a compilation is cyclic garbage; the collector would only walk the growing heap again and again.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for run in passes:
+            state = run(state)
+    finally:
+        if collecting:
+            gc.enable()
+    program = state.program or Program((), lambda path: None)
+    return Compilation(state.tree, program, state.manifests, tuple(sort_diagnostics(state.diagnostics)))

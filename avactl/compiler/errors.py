@@ -1,0 +1,195 @@
+"""pydantic's errors to diagnostics, each at its own line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.suggest import closest, did_you_mean, one_of
+from avactl.kinds import introspect
+from avactl.source.document import Document, Path
+
+_MISSING = object()
+
+_EXPECTED = {
+    "string_type": "text",
+    "string_sub_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "quantity_type": "a quantity such as `512Gi` or 4",
+    "finite_number": "a finite number",
+    "none_required": "nothing",
+}
+
+
+def show(value: Any) -> str:
+    """A value as a person would name it, cut to a short line."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = str(value).replace("\n", "\\n")
+    text = text if len(text) <= 60 else text[:57] + "…"
+    return f"text `{text}`" if isinstance(value, str) else f"number `{text}`"
+
+
+def _walk(value: Any, loc: Iterable[str | int]) -> tuple[Path, Any, int]:
+    """The document's path of an error's location, the value there, and how many steps (union tags) were skipped."""
+    path: list[str | int] = []
+    skipped = 0
+    for step in loc:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+            path.append(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+            path.append(step)
+        else:
+            skipped += 1
+    return tuple(path), value, skipped
+
+
+def dotted(path: Path) -> str:
+    """A path as a person writes it: `spec.datasets[0].name`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError) -> list[Diagnostic]:
+    """One diagnostic a place: branches of a union that do not match are put together."""
+    groups: dict[Path, list[tuple[int, Any]]] = {}
+    for entry in error.errors(include_url=False):
+        loc = entry["loc"]
+        at_key = entry["type"] in ("missing", "extra_forbidden")
+        path, _, skipped = _walk(doc.value, loc[:-1] if at_key else loc)
+        # A key error belongs to the mapping's key itself, so two unknown keys stay two problems.
+        group = (*path, loc[-1]) if at_key else path
+        groups.setdefault(group, []).append((skipped, entry))
+    found = []
+    deepest = {path[:i] for path in groups for i in range(len(path))}
+    for path, entries in groups.items():
+        is_union = any(skipped for skipped, _ in entries)
+        if is_union and path in deepest:
+            continue  # another branch of the union got further into the value: that one speaks
+        found.append(_one(model, doc, path, [entry for _, entry in entries]))
+    return found
+
+
+def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) -> Diagnostic:
+    first = entries[0]
+    kind = first["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(model, doc, path)
+    if kind == "missing":
+        return _missing_key(model, doc, path)
+    value = doc.get(*path) if path else doc.value
+    span = doc.span(*path)
+    name = dotted(path)
+    context = first.get("ctx") or {}
+    if kind in ("invalid_value", "unsafe_path"):
+        code = "unsafe-path" if kind == "unsafe_path" else "invalid-value"
+        return Diagnostic(code, f"{name}: {first['msg']}", span, hint=str(context.get("hint", "")))
+    if all(entry["type"] in _EXPECTED for entry in entries):
+        expected = " or ".join(dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries))
+        return Diagnostic(
+            "wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=_type_hint(entries, value, path)
+        )
+    entry = next((entry for entry in entries if entry["type"] not in _EXPECTED), first)
+    message, hint = _value_message(entry, value)
+    key = entry["loc"][-1] == "[key]"
+    return Diagnostic("invalid-value", f"{name}: {message}", doc.span(*path, key=key), hint=hint)
+
+
+def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
+    types = {entry["type"] for entry in entries}
+    key = path[-1] if path else ""
+    if "string_type" in types and isinstance(value, bool | int | float):
+        raw = str(value).lower() if isinstance(value, bool) else str(value)
+        return f'quote it: `"{raw}"`'
+    if "list_type" in types and value is not None and not isinstance(value, dict):
+        return f"write `{key}: [{value}]`"
+    if "list_type" in types and isinstance(value, dict):
+        return "begin each entry with `- `"
+    if types & {"int_type", "int_parsing"} and isinstance(value, str) and value.strip().isdigit():
+        return f"write {value.strip()} without quotes"
+    if "bool_type" in types and isinstance(value, str):
+        word = value.lower()
+        if word in ("yes", "on", "y", "true"):
+            return "write `true`"
+        if word in ("no", "off", "n", "false"):
+            return "write `false`"
+    if value is None:
+        return f"give `{key}` a value, or remove the key"
+    return ""
+
+
+def _value_message(entry: Any, value: Any) -> tuple[str, str]:
+    context = entry.get("ctx") or {}
+    match entry["type"]:
+        case "literal_error" | "enum":
+            words = [word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")]
+            near = closest(str(value), words)
+            hint = f"did you mean `{near}`?" if near else ""
+            return f"expected {one_of(words)}, got {show(value)}", hint
+        case "greater_than_equal":
+            return f"{show(value)} is below {context['ge']}", f"write {context['ge']} or more"
+        case "greater_than":
+            return f"{show(value)} is not above {context['gt']}", f"write more than {context['gt']}"
+        case "less_than_equal":
+            return f"{show(value)} is above {context['le']}", f"write {context['le']} or less"
+        case "string_pattern_mismatch":
+            return f"{show(value)} has not the form {context['pattern']}", "`avactl explain` shows what the field takes"
+        case "string_too_short" | "too_short":
+            return f"{show(value)} is too short", f"give at least {context['min_length']}"
+        case "string_too_long" | "too_long":
+            return f"{show(value)} is too long", f"give at most {context['max_length']}"
+        case _:
+            return f"{entry['msg']}, got {show(value)}", "`avactl explain` shows what the field takes"
+
+
+def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:
+    key = str(path[-1])
+    parents = introspect.models_at(model, path[:-1])
+    known = sorted({name for parent in parents for name in introspect.fields_by_key(parent)})
+    near = closest(key, known)
+    if near is not None:
+        hint = f"did you mean `{near}`?"
+    else:
+        elsewhere = next((p for parent in parents for p in introspect.paths_of_key(parent, key)), None)
+        if elsewhere is None and len(path) > 1:
+            elsewhere_up = next(iter(introspect.paths_of_key(model, key)), None)
+            hint = f"it belongs to `{'.'.join(elsewhere_up[:-1])}`" if elsewhere_up else ""
+        else:
+            hint = f"it belongs to `{dotted((*path[:-1], *elsewhere[:-1]))}`" if elsewhere else ""
+        hint = hint or did_you_mean(key, known, "known keys")
+    where = f"`{dotted(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"a spec has no key `{key}`"
+    return Diagnostic("unknown-key", where, doc.span(*path, key=True), hint=hint)
+
+
+def _missing_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:
+    key = str(path[-1])
+    parent = path[:-1]
+    where = f"`{dotted(parent)}`" if parent else "the spec"
+    description = ""
+    for parent_model in introspect.models_at(model, parent):
+        field = introspect.fields_by_key(parent_model).get(key)
+        description = (field.description or "") if field else ""
+    hint = f"add `{key}: …`" + (f": {description[0].lower()}{description[1:].rstrip('.')}" if description else "")
+    return Diagnostic("missing-key", f"{where} needs `{key}`", doc.span(*parent, key=bool(parent)), hint=hint)

@@ -1,0 +1,118 @@
+"""Pass 6: a fixed order, one claim an object, and the marks that the reconciling engine wants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from avactl.compiler.state import State
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.manifest import Manifest, ObjectId
+from avactl.kinds.program import Program
+
+APPLY_ORDER = (
+    "Namespace",
+    "CustomResourceDefinition",
+    "PriorityClass",
+    "StorageClass",
+    "DeviceClass",
+    "Node",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "NetworkPolicy",
+    "ResourceQuota",
+    "LimitRange",
+    "ConfigMap",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "ResourceClaimTemplate",
+    "Service",
+    "PodDisruptionBudget",
+    "DaemonSet",
+    "StatefulSet",
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "Job",
+    "CronJob",
+)
+"""The order in which objects are applied: what others need comes first. Deleting goes the other way."""
+
+RANK = {kind: rank for rank, kind in enumerate(APPLY_ORDER)}
+
+
+def apply_key(manifest: Manifest) -> tuple[str, int, str, str, str]:
+    """Sorts manifests by cluster, then apply rank, then name. An unknown kind goes last."""
+    return (manifest.cluster, RANK.get(manifest.kind, len(RANK)), manifest.kind, manifest.namespace, manifest.name)
+
+
+def normalise(state: State) -> State:
+    """Manifests in apply order; two specs that claim one object are a problem."""
+    if state.program is None or state.failed:
+        return state
+    problems: list[Diagnostic] = []
+    claimed: dict[ObjectId, Manifest] = {}
+    for manifest in state.manifests:
+        other = claimed.setdefault(manifest.id, manifest)
+        if other is not manifest:
+            problems.append(_conflict(manifest, other))
+        elif len(manifest.name) > _longest(manifest):
+            problems.append(_too_long(manifest))
+    if problems:
+        return replace(state, manifests=(), diagnostics=state.diagnostics + tuple(problems))
+    ordered = sorted(state.manifests, key=apply_key)
+    for manifest in ordered:
+        _mark(manifest, state.program)
+    return replace(state, manifests=tuple(ordered))
+
+
+def _longest(manifest: Manifest) -> int:
+    """Longest name of an object, by what Kubernetes derives from it."""
+    if manifest.kind in ("Service", "Namespace", "Job"):
+        return 63
+    if manifest.kind == "StatefulSet":
+        return 52  # the pods carry `NAME-<10 digits of a hash>` as a label
+    return 253
+
+
+def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
+    same = manifest.item is other.item
+    return Diagnostic(
+        "object-conflict",
+        f"{manifest.item} compiles to {manifest.id}" + (" twice" if same else f", and so does {other.item}"),
+        manifest.item.span("metadata", "name"),
+        hint="rename one of the two" if not same else "give the parts of the spec different names",
+        notes=() if same else (Note(other.item.span("metadata", "name"), "claimed here"),),
+    )
+
+
+def _too_long(manifest: Manifest) -> Diagnostic:
+    longest, length = _longest(manifest), len(manifest.name)
+    return Diagnostic(
+        "name-too-long",
+        f"the {manifest.kind} `{manifest.name}` would have {length} characters, and may have {longest}",
+        manifest.item.span("metadata", "name"),
+        hint=f"shorten the name by {length - longest}",
+    )
+
+
+def _mark(manifest: Manifest, program: Program) -> None:
+    """Annotations that tell the cluster's engine what must not be pruned, and which Jobs start anew when changed."""
+    mode = program.cluster_spec(manifest.cluster).reconcile.mode
+    notes: dict[str, str] = {}
+    if manifest.holds_data:
+        notes["avactl.dev/holds-data"] = "true"
+    if mode == "flux":
+        if manifest.holds_data:
+            notes["kustomize.toolkit.fluxcd.io/prune"] = "disabled"
+        if manifest.kind == "Job":
+            notes["kustomize.toolkit.fluxcd.io/force"] = "enabled"
+    elif mode == "argocd":
+        if manifest.holds_data:
+            notes["argocd.argoproj.io/sync-options"] = "Prune=false,Delete=false"
+        elif manifest.kind == "Job":
+            notes["argocd.argoproj.io/sync-options"] = "Force=true,Replace=true"
+    if notes:
+        metadata = manifest.body["metadata"]
+        metadata["annotations"] = {**metadata.get("annotations", {}), **notes}

@@ -1,0 +1,156 @@
+"""Pass 3: names to specs, defaults to values. Afterwards nothing is optional that must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from avactl.compiler.state import State, Tree
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.hardware import library
+from avactl.kinds import introspect
+from avactl.kinds.program import Item, Program
+
+
+def resolve(state: State) -> State:
+    """The program: all specs whose references could be answered."""
+    problems: list[Diagnostic] = []
+    items = _unique(state, problems)
+    items += _shipped_machines(items)
+    program = Program(items, _reader(state.tree))
+    program.broken = state.broken
+    names = {(item.kind, item.name) for item in items}
+    good = [item for item in program.items if _references(item, names, program, state.broken, problems)]
+    good = [item for item in good if _place(item, program, problems)]
+    resolved = Program(good, program.read_file)
+    resolved.broken = state.broken | {(i.kind, i.name) for i in program.items} - {(i.kind, i.name) for i in good}
+    return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
+
+
+def _reader(tree: Tree):  # type: ignore[no-untyped-def]
+    def read_file(path: str) -> bytes | None:
+        try:
+            return tree.read(path)
+        except OSError:
+            return None
+
+    return read_file
+
+
+def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
+    """One item a name; of specs with the same name the first one stays."""
+    by_key: dict[tuple[str, str, str], Item] = {}
+    for doc, resource in state.resources:
+        item = Item(doc, resource)
+        other = by_key.setdefault(item.key, item)
+        if other is not item:
+            problems.append(
+                Diagnostic(
+                    "duplicate-name",
+                    f"{item} is declared twice",
+                    item.span("metadata", "name"),
+                    label="second time",
+                    hint="rename or remove one of the two",
+                    notes=(Note(other.span("metadata", "name"), "first time"),),
+                )
+            )
+    return list(by_key.values())
+
+
+def _shipped_machines(items: list[Item]) -> list[Item]:
+    """The machine types of the library that pools name and no spec declares."""
+    declared = {item.name for item in items if item.kind == "MachineType"}
+    wanted = {item.spec.machine_type for item in items if item.kind == "NodePool"} - declared
+    return [library.load(name) for name in sorted(wanted) if name in library.names()]
+
+
+def _references(
+    item: Item,
+    names: set[tuple[str, str]],
+    program: Program,
+    broken: frozenset[tuple[str, str]],
+    problems: list[Diagnostic],
+) -> bool:
+    """Whether all references of an item are answered. A reference to a spec with problems of its own is not told."""
+    answered = True
+    for reference in introspect.references(item.resource):
+        if (reference.kind, reference.name) in names:
+            continue
+        answered = False
+        if (reference.kind, reference.name) in broken:
+            continue
+        known = [name for kind, name in names if kind == reference.kind]
+        if reference.kind == "MachineType":
+            known += library.names()
+        if known:
+            hint = did_you_mean(reference.name, known, f"{reference.kind}s")
+        else:
+            hint = f"declare it: `kind: {reference.kind}`"
+        problems.append(
+            Diagnostic(
+                "missing-reference",
+                f"there is no {reference.kind} `{reference.name}`",
+                item.span(*reference.path),
+                hint=hint,
+            )
+        )
+    return answered
+
+
+def _place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
+    """Work out the clusters and the namespace of an item."""
+    every = tuple(cluster.name for cluster in program.of("Cluster"))
+    if item.kind == "Cluster":
+        item.clusters = (item.name,)
+        return True
+    if item.kind == "Team":
+        item.clusters = tuple(item.spec.clusters or every)
+        return True
+    team = program.find("Team", item.team) if item.team else None
+    offered: Iterable[str] = every if team is None else (team.spec.clusters or every)
+    own = getattr(item.spec, "cluster", None)
+    if item.team and own is not None and own not in offered:
+        problems.append(
+            Diagnostic(
+                "missing-reference",
+                f"team {item.team} does not work on cluster `{own}`",
+                item.span("spec", "cluster"),
+                hint=f"it works on {one_of(offered)}; add the cluster to the team, or leave the key out",
+            )
+        )
+        return False
+    item.clusters = (own,) if own is not None else tuple(offered)
+    if item.resource.SCOPE == "team" and len(item.clusters) != 1:
+        if not item.clusters:
+            if not any(kind == "Cluster" for kind, _ in program.broken):
+                hint = "declare one: `kind: Cluster`"
+                problems.append(Diagnostic("missing-reference", "there is no Cluster", item.span("kind"), hint=hint))
+            return False
+        problems.append(
+            Diagnostic(
+                "ambiguous-reference",
+                f"team {item.team} works on {one_of(item.clusters)}: which one is {item} for?",
+                item.span("spec", key=True),
+                hint=f"add `cluster: {item.clusters[0]}` below `spec`",
+            )
+        )
+        return False
+    return team is None or _namespace(item, team, problems)
+
+
+def _namespace(item: Item, team: Item, problems: list[Diagnostic]) -> bool:
+    offered = [namespace.name for namespace in team.spec.namespaces or []] or [team.name]
+    own = item.resource.metadata.namespace
+    if own is not None and own not in offered:
+        problems.append(
+            Diagnostic(
+                "missing-reference",
+                f"`{own}` is not a namespace of team {team.name}",
+                item.span("metadata", "namespace"),
+                hint=did_you_mean(own, offered, "its namespaces"),
+            )
+        )
+        return False
+    item.namespace = own or offered[0]
+    return True

@@ -1,0 +1,47 @@
+"""What the passes hand on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.base import Resource
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Program
+from avactl.source.document import Document
+
+
+class Tree(Protocol):
+    """A repository's files: a directory, a git revision, or memory."""
+
+    def paths(self) -> list[str]:
+        """Paths of all files from the root, with `/`."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Content of a file. Raises OSError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Grows from pass to pass; nothing in it is changed in place."""
+
+    tree: Tree
+    diagnostics: tuple[Diagnostic, ...] = ()
+    documents: tuple[Document, ...] = ()
+    resources: tuple[tuple[Document, Resource], ...] = ()
+    broken: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+    """(kind, name) of documents that did not pass validation: references to them are not problems of their own."""
+    program: Program | None = None
+    manifests: tuple[Manifest, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error was found, so that nothing may be emitted."""
+        return any(d.severity == "error" for d in self.diagnostics)

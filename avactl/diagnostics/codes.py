@@ -1,0 +1,54 @@
+"""Every diagnostic code with one sentence on what it means.
+
+Codes are public API: scripts match on them, so they are added, never renamed. A test holds that the codes used
+in the package, this table and the headings of docs/diagnostics.md are the same set.
+"""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {
+    # files and YAML
+    "file-too-large": "A spec file is larger than the limit.",
+    "file-unreadable": "A spec file could not be read.",
+    "invalid-utf8": "A spec file is not UTF-8.",
+    "empty-file": "A spec file holds no document.",
+    "crlf": "A spec file has Windows line endings.",
+    "yaml-syntax": "The file is not YAML.",
+    "yaml-tab": "A tab is used for indentation, which YAML forbids.",
+    "yaml-duplicate-key": "A mapping has the same key twice.",
+    "yaml-alias-bomb": "Aliases expand to more nodes than the limit.",
+    "yaml-depth": "Mappings and lists are nested deeper than the limit.",
+    "yaml-tag": "A YAML tag that safe YAML does not know.",
+    "yaml-key": "A mapping key is not text.",
+    # documents
+    "not-a-spec": "A document is not a mapping with apiVersion, kind, metadata and spec.",
+    "kubernetes-object": "A Kubernetes object stands where a spec is expected.",
+    "unknown-api-version": "The apiVersion is not one that avactl reads.",
+    "unknown-kind": "The kind does not exist.",
+    # fields
+    "unknown-key": "A key that the kind does not have.",
+    "missing-key": "A key that must be there is not.",
+    "wrong-type": "A value has another type than the field.",
+    "invalid-value": "A value is outside of what the field takes.",
+    # references and names
+    "missing-reference": "A name that no spec declares.",
+    "ambiguous-reference": "A reference that more than one spec could answer; say which.",
+    "duplicate-name": "Two specs have the same kind and name.",
+    "object-conflict": "Two specs compile to the same Kubernetes object.",
+    "name-too-long": "A name is too long for an object that is derived from it.",
+    # repository
+    "unsafe-path": "A path leaves the repository or the mounted directory.",
+    "python-not-allowed": "A Python spec file where avactl.yaml does not allow any.",
+    "python-error": "A Python spec file failed.",
+    "python-timeout": "A Python spec file took longer than its limit.",
+    "no-specs": "No spec was found at all.",
+    "internal-error": "A defect of avactl itself.",
+}
+"""Code → what it means."""
+
+
+def register(code: str, meaning: str) -> str:
+    """Add the code of a kind; returns it. A code that is registered twice with another meaning is a defect."""
+    if CODES.setdefault(code, meaning) != meaning:
+        raise ValueError(f"diagnostic code {code!r} is registered already; choose another name")
+    return code

@@ -1,0 +1,45 @@
+"""Did you mean?"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+
+def _fold(word: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", word.lower())
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was likely meant; case, `_` and `-` do not count. None if nothing is near."""
+    candidates = list(known)
+    folded = _fold(word)
+    for candidate in candidates:
+        if _fold(candidate) == folded:
+            return candidate
+    by_fold = {_fold(candidate): candidate for candidate in candidates}
+    near = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.6)
+    if near:
+        return by_fold[near[0]]
+    starts = [c for c in candidates if len(folded) >= 3 and (_fold(c).startswith(folded) or folded.startswith(_fold(c)))]
+    return starts[0] if len(starts) == 1 else None
+
+
+def one_of(words: Iterable[str], limit: int = 12) -> str:
+    """`a`, `b` or `c`; a long list is cut."""
+    quoted = [f"`{word}`" for word in words]
+    if not quoted:
+        return "nothing"
+    if len(quoted) > limit:
+        return ", ".join(quoted[:limit]) + f", … ({len(quoted)} in all)"
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]
+
+
+def did_you_mean(word: str, known: Iterable[str], what: str = "known") -> str:
+    """The remedy for a word that is not among the known: the nearest one, else the list."""
+    candidates = sorted(known)
+    near = closest(word, candidates)
+    if near is not None:
+        return f"did you mean `{near}`?"
+    return f"{what}: {one_of(candidates)}" if candidates else f"there is no {what} one"

@@ -1,0 +1,1 @@
+"""Machine types and the topology model: sockets, PCIe switches, NVLink, NICs."""

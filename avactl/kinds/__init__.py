@@ -1,0 +1,33 @@
+"""The kinds of avactl, as typed classes: `from avactl.kinds import TrainingJob`.
+
+The parts of a kind (`Workers`, `StorageTier`, …) are in its module: `from avactl.kinds.training import Workers`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from avactl.kinds.base import Metadata as Metadata
+    from avactl.kinds.cache_tier import CacheTier as CacheTier
+    from avactl.kinds.cluster import Cluster as Cluster
+    from avactl.kinds.dataset import Dataset as Dataset
+    from avactl.kinds.machine_type import MachineType as MachineType
+    from avactl.kinds.node_pool import NodePool as NodePool
+    from avactl.kinds.quota import Quota as Quota
+    from avactl.kinds.serving import ServingDeployment as ServingDeployment
+    from avactl.kinds.team import Team as Team
+    from avactl.kinds.training import TrainingJob as TrainingJob
+    from avactl.kinds.workspace import Workspace as Workspace
+
+
+def __getattr__(name: str) -> Any:
+    # Kinds are imported when asked for, so that a command that needs one does not pay for ten.
+    from avactl.kinds import base, registry
+
+    if name == "Metadata":
+        return base.Metadata
+    try:
+        return registry.kind(name).model
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -1,0 +1,104 @@
+"""What every kind is made of: the strict model, metadata, the resource around a spec."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from avactl.kinds.values import Name, TeamRef, bad
+
+API_VERSION = "avactl.dev/v1"
+GROUP = "avactl.dev"
+
+
+class Model(BaseModel):
+    """A part of a spec. Keys are camelCase in YAML, snake_case in Python; unknown keys are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        allow_inf_nan=False,
+        # Most commands need few kinds: a validator is built when the first spec of its kind is read.
+        defer_build=True,
+    )
+
+
+def _labels(value: dict[str, str]) -> dict[str, str]:
+    for key, text in value.items():
+        if key.partition("/")[0] in (GROUP, "kubernetes.io", "k8s.io") and "/" in key:
+            raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
+        if len(text) > 63:
+            raise bad(f"the value of label `{key}` has more than 63 characters")
+    return value
+
+
+Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+
+
+class Metadata(Model):
+    """Who a spec is: its name, and the team that it belongs to."""
+
+    name: Name = Field(description="Name of the spec; names of Kubernetes objects are derived from it.")
+    team: TeamRef | None = Field(None, description="Team that owns the spec. Needed by the kinds that teams own.")
+    namespace: Name | None = Field(
+        None, description="Namespace of the objects: one of the team's. Default: the team's first."
+    )
+    labels: Labels = Field(default_factory=dict, description="Labels put on every object that the spec compiles to.")
+    annotations: dict[str, str] = Field(
+        default_factory=dict, description="Annotations put on every object that the spec compiles to."
+    )
+
+
+class SecretKey(Model):
+    """One key of a Kubernetes Secret in the namespace of the objects. A spec never holds the value."""
+
+    name: Name = Field(description="Name of the Secret.")
+    key: str = Field(min_length=1, max_length=253, description="Key in the Secret.")
+
+
+class SecretValue(Model):
+    """An environment variable's value that comes from a Secret."""
+
+    secret: SecretKey = Field(description="Where the value is.")
+
+
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Env = Annotated[
+    dict[EnvName, str | SecretValue],
+    Field(description="Environment variables: text, or `{secret: {name, key}}`. Credentials are refused as text."),
+]
+
+
+class Resource(Model):
+    """One document: apiVersion, kind, metadata, spec. Base of all kinds."""
+
+    KIND: ClassVar[str]
+    SCOPE: ClassVar[Literal["platform", "team", "either"]]
+    """`platform`: unique by name. `team`: needs metadata.team, unique in it. `either`: with or without a team."""
+
+    api_version: Literal["avactl.dev/v1"] = Field("avactl.dev/v1", description="Always `avactl.dev/v1`.")
+    kind: str = Field(description="Name of the kind.")
+    metadata: Metadata = Field(description="Name, team, labels.")
+    spec: Any = Field(description="What is declared.")
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
+
+    @property
+    def team(self) -> str | None:
+        """`metadata.team`."""
+        return self.metadata.team
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as it would stand in YAML, without defaults."""
+        data = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {"apiVersion": API_VERSION, "kind": self.KIND, **data}

@@ -1,0 +1,151 @@
+"""Building blocks of Kubernetes objects that lowerings share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from avactl.kinds.base import GROUP
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+
+MANAGER = "avactl"
+
+
+def labels(item: Item, component: str | None = None) -> dict[str, str]:
+    """Labels of every object of a spec: the recommended ones of Kubernetes, and avactl's own."""
+    metadata = item.resource.metadata
+    result = {
+        "app.kubernetes.io/managed-by": MANAGER,
+        "app.kubernetes.io/name": item.kind.lower(),
+        "app.kubernetes.io/instance": item.name,
+        **metadata.labels,
+    }
+    if component:
+        result["app.kubernetes.io/component"] = component
+    if item.team:
+        result[f"{GROUP}/team"] = item.team
+    return result
+
+
+def selector(item: Item, component: str) -> dict[str, str]:
+    """The labels that select the pods of one component of a spec, and no other spec's."""
+    return {
+        "app.kubernetes.io/name": item.kind.lower(),
+        "app.kubernetes.io/instance": item.name,
+        "app.kubernetes.io/component": component,
+    }
+
+
+def manifest(
+    item: Item,
+    cluster: str,
+    api_version: str,
+    kind: str,
+    name: str,
+    *,
+    namespace: str | None = None,
+    component: str | None = None,
+    extra_labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    holds_data: bool = False,
+    patch: bool = False,
+    owned: tuple[str, ...] = (),
+    **fields: Any,
+) -> Manifest:
+    """An object with avactl's labels; `fields` are its other top-level keys (`spec`, `data`, `rules`, …).
+
+    A field that is None is left out.
+    """
+    metadata: Body = {"name": name, "labels": {**labels(item, component), **(extra_labels or {})}}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    notes = {**item.resource.metadata.annotations, **(annotations or {})}
+    if notes:
+        metadata["annotations"] = notes
+    body: Body = {"apiVersion": api_version, "kind": kind, "metadata": metadata}
+    body.update((key, value) for key, value in fields.items() if value is not None)
+    return Manifest(item, cluster, body, holds_data=holds_data, patch=patch, owned=owned)
+
+
+def compact(**fields: Any) -> Body:
+    """A mapping without the fields that are None."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def json_text(value: Any) -> str:
+    """Stable JSON for ConfigMaps: sorted keys, two spaces, a newline at the end."""
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(value, option=options).decode()
+
+
+def digest(value: Any, length: int = 10) -> str:
+    """A short stable hash of plain data, for annotations that restart pods when their configuration changes."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
+
+
+def config_map(item: Item, cluster: str, name: str, namespace: str, data: Mapping[str, str], **more: Any) -> Manifest:
+    """A ConfigMap."""
+    return manifest(item, cluster, "v1", "ConfigMap", name, namespace=namespace, data=dict(data), **more)
+
+
+def service(
+    item: Item,
+    cluster: str,
+    name: str,
+    namespace: str,
+    select: Mapping[str, str],
+    ports: Mapping[str, int],
+    *,
+    headless: bool = False,
+    publish_not_ready: bool = False,
+    component: str | None = None,
+) -> Manifest:
+    """A Service; `ports` by name. `headless` gives each pod an address of its own."""
+    spec = compact(
+        selector=dict(select),
+        ports=[{"name": port, "port": number, "targetPort": number} for port, number in ports.items()],
+        clusterIP="None" if headless else None,
+        publishNotReadyAddresses=True if publish_not_ready else None,
+    )
+    return manifest(item, cluster, "v1", "Service", name, namespace=namespace, component=component, spec=spec)
+
+
+def disruption_budget(
+    item: Item, cluster: str, name: str, namespace: str, select: Mapping[str, str], *, component: str, **spec: Any
+) -> Manifest:
+    """A PodDisruptionBudget; `spec` is `minAvailable` or `maxUnavailable`."""
+    return manifest(
+        item, cluster, "policy/v1", "PodDisruptionBudget", name, namespace=namespace, component=component,
+        spec={"selector": {"matchLabels": dict(select)}, **spec},
+    )  # fmt: skip
+
+
+def policy_rule(groups: Iterable[str], resources: Iterable[str], verbs: Iterable[str], **more: Any) -> Body:
+    """One RBAC rule."""
+    return {"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs), **more}
+
+
+def storage_class(program: Program, cluster: str, use: str) -> str | None:
+    """The storage class of a use (`workspace`, `cache`, `checkpoint`); None is the cluster's default."""
+    classes = program.cluster_spec(cluster).storage_classes
+    return getattr(classes, use) or classes.default
+
+
+def volume_claim(
+    item: Item, program: Program, cluster: str, name: str, namespace: str, size: str, *, use: str, keep: bool,
+    component: str | None = None, mode: str = "ReadWriteOnce",
+) -> Manifest:  # fmt: skip
+    """A PersistentVolumeClaim of `size` bytes; `keep`: it holds data that outlives the spec."""
+    spec = compact(
+        accessModes=[mode],
+        resources={"requests": {"storage": size}},
+        storageClassName=storage_class(program, cluster, use),
+    )
+    return manifest(
+        item, cluster, "v1", "PersistentVolumeClaim", name, namespace=namespace, component=component,
+        holds_data=keep, spec=spec,
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""The MachineType kind: what is inside of a GPU machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from avactl.kinds.base import Metadata, Model, Resource
+from avactl.kinds.compute import GpuModel
+from avactl.kinds.values import Bytes, Count, Cpu
+
+GpuIndex = Annotated[int, Field(ge=0, le=15)]
+
+
+class Gpus(Model):
+    """The GPUs of one machine. All are of one model."""
+
+    model: GpuModel = Field(description="Model, as jobs ask for it: `V100`.")
+    count: Annotated[int, Field(ge=1, le=16)] = Field(description="GPUs in one machine.")
+    memory: Bytes = Field(description="Memory of one GPU, bytes.")
+
+
+class Switch(Model):
+    """A PCIe switch (or root port): GPUs under one switch talk without the CPU."""
+
+    socket: Annotated[int, Field(ge=0, le=7)] = Field(0, description="CPU socket that it hangs on.")
+    gpus: list[GpuIndex] = Field(min_length=1, description="Indexes of the GPUs under it.")
+    nics: list[str] = Field(default_factory=list, description="Names of the NICs under it.")
+
+
+class NvlinkPair(Model):
+    """NVLinks between two GPUs."""
+
+    gpus: Annotated[list[GpuIndex], Field(min_length=2, max_length=2)] = Field(description="The two GPUs.")
+    links: Annotated[int, Field(ge=1, le=18)] = Field(1, description="Number of links between them.")
+
+
+class Nvlink(Model):
+    """NVLink connections: between pairs, or all to all through NVSwitch."""
+
+    generation: Annotated[int, Field(ge=1, le=6)] = Field(description="NVLink generation; gives the speed of a link.")
+    pairs: list[NvlinkPair] = Field(default_factory=list, description="Direct connections, without NVSwitch.")
+    nvswitch_links: Annotated[int, Field(ge=0, le=18)] = Field(
+        0, description="Links from each GPU to NVSwitch; 0 where there is none."
+    )
+    domain: Count | None = Field(
+        None, description="GPUs in one NVLink domain, where it reaches over machines (GB200 NVL72: 72)."
+    )
+
+
+class Nic(Model):
+    """A network card."""
+
+    name: Annotated[str, Field(min_length=1, max_length=15)] = Field(description="Name, e.g. `mlx5_0`.")
+    socket: Annotated[int, Field(ge=0, le=7)] = Field(0, description="CPU socket that it hangs on.")
+    bandwidth: Annotated[float, Field(gt=0)] = Field(description="Speed, Gbit/s.")
+    rdma: bool = Field(False, description="Whether it does RDMA.")
+
+
+class Bandwidth(Model):
+    """Measured speed between two GPUs by the slowest part on the way, GB/s in one direction."""
+
+    cross_socket: Annotated[float, Field(gt=0)] = Field(3.0, description="Over QPI or UPI, GB/s.")
+    same_socket: Annotated[float, Field(gt=0)] = Field(8.0, description="Over the CPU's root complex, GB/s.")
+    pcie_switch: Annotated[float, Field(gt=0)] = Field(12.0, description="Peer to peer under one switch, GB/s.")
+    nvlink: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="One NVLink in one direction, GB/s. Default: that of the generation."
+    )
+
+
+class MachineTypeSpec(Model):
+    """What is inside of one machine."""
+
+    gpus: Gpus = Field(description="The GPUs.")
+    cpu: Cpu = Field(description="CPU cores that pods may use.")
+    memory: Bytes = Field(description="Memory that pods may use, bytes.")
+    sockets: Annotated[int, Field(ge=1, le=8)] = Field(1, description="CPU sockets.")
+    switches: list[Switch] = Field(
+        default_factory=list, description="PCIe switches. Each GPU stands under one. Default: each GPU on its own."
+    )
+    nvlink: Nvlink | None = Field(None, description="NVLink connections.")
+    nics: list[Nic] = Field(default_factory=list, description="Network cards.")
+    bandwidth: Bandwidth = Field(default_factory=Bandwidth, description="Measured speeds.")
+
+
+class MachineType(Resource):
+    """GPUs, sockets, PCIe switches, NVLinks and NICs of one type of machine.
+
+    A library of ready ones ships with avactl; a spec of the same name takes the place of the shipped one.
+    Compiles to hardware facts in the topology ConfigMap of the pools that use it.
+    """
+
+    KIND: ClassVar[str] = "MachineType"
+    SCOPE: ClassVar[Literal["platform"]] = "platform"
+    kind: Literal["MachineType"] = Field("MachineType", description="`MachineType`.")
+    metadata: Metadata
+    spec: MachineTypeSpec = Field(description="The machine.")

@@ -1,0 +1,62 @@
+"""The NodePool kind: machines of one type in a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from avactl.kinds.base import Labels, Metadata, Model, Resource
+from avactl.kinds.values import ClusterRef, MachineTypeRef
+
+
+class Taint(Model):
+    """A taint of the pool's nodes; the pool's own pods tolerate it."""
+
+    key: Annotated[str, Field(min_length=1, max_length=316)] = Field(description="Key of the taint.")
+    value: Annotated[str, Field(max_length=63)] = Field("", description="Value of the taint.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = Field("NoSchedule", description="Effect.")
+
+
+class Autoscaling(Model):
+    """Bounds of a pool that somebody else scales (cluster autoscaler, Karpenter)."""
+
+    min: Annotated[int, Field(ge=0, le=100_000)] = Field(0, description="Fewest machines.")
+    max: Annotated[int, Field(ge=1, le=100_000)] = Field(description="Most machines; capacity checks count these.")
+
+
+class NodePoolSpec(Model):
+    """Machines of one type. One of `count`, `nodes`, `autoscaling` says how many there are."""
+
+    cluster: ClusterRef = Field(description="Cluster that the machines belong to.")
+    machine_type: MachineTypeRef = Field(description="Their type: a MachineType spec or one of the shipped ones.")
+    count: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="How many machines.")
+    nodes: list[Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]] | None = Field(
+        None, min_length=1, description="Names of the nodes. With names, avactl labels and taints them itself."
+    )
+    autoscaling: Autoscaling | None = Field(None, description="Bounds, where the pool grows and shrinks by itself.")
+    labels: Labels = Field(default_factory=dict, description="Labels of the nodes; pods of the pool select them.")
+    taints: list[Taint] = Field(default_factory=list, description="Taints of the nodes; pods of the pool tolerate them.")
+    allocation: Literal["dra", "devicePlugin"] = Field(
+        "devicePlugin", description="How pods get GPUs: ResourceClaims, or the extended resource of a device plugin."
+    )
+    resource_name: str = Field(
+        "nvidia.com/gpu", description="Extended resource of the device plugin.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
+    )
+    rdma_resource: str | None = Field(
+        None, description="Extended resource of RDMA NICs, e.g. `rdma/hca`.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
+    )
+
+
+class NodePool(Resource):
+    """Machines of one type in one cluster, and how pods get their GPUs.
+
+    Compiles to labels and taints of named nodes, the pool's topology ConfigMap and a priority class; never to the
+    machines themselves.
+    """
+
+    KIND: ClassVar[str] = "NodePool"
+    SCOPE: ClassVar[Literal["platform"]] = "platform"
+    kind: Literal["NodePool"] = Field("NodePool", description="`NodePool`.")
+    metadata: Metadata
+    spec: NodePoolSpec = Field(description="The pool.")

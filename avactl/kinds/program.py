@@ -1,0 +1,152 @@
+"""The resolved world that checks and lowerings read: specs by name, with references answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from avactl.diagnostics import Span
+from avactl.kinds.base import Resource
+from avactl.source.document import Document
+
+
+class Item:
+    """One spec after resolving: which clusters and namespace it goes to is known."""
+
+    __slots__ = ("clusters", "doc", "namespace", "resource")
+
+    def __init__(self, doc: Document, resource: Resource) -> None:
+        self.doc = doc
+        self.resource = resource
+        self.clusters: tuple[str, ...] = ()
+        self.namespace: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.resource.KIND
+
+    @property
+    def name(self) -> str:
+        return self.resource.metadata.name
+
+    @property
+    def team(self) -> str | None:
+        """The team that owns it; None of a spec of the platform."""
+        return self.resource.metadata.team
+
+    @property
+    def spec(self) -> Any:
+        """The typed spec, e.g. a `TrainingJobSpec`."""
+        return self.resource.spec
+
+    @property
+    def cluster(self) -> str:
+        """The cluster of a spec that goes to exactly one."""
+        return self.clusters[0]
+
+    @property
+    def ns(self) -> str:
+        """The namespace of a spec that has one."""
+        if self.namespace is None:
+            raise LookupError(f"{self} has no namespace")
+        return self.namespace
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.kind, self.team or "", self.name)
+
+    def span(self, *path: str | int, key: bool = False) -> Span:
+        """Where a value of the document stands; see `Document.span`."""
+        return self.doc.span(*path, key=key)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.team}/{self.name}" if self.team else f"{self.kind} {self.name}"
+
+
+class Program:
+    """All specs of a repository, resolved. Read-only once the resolve pass is done."""
+
+    def __init__(self, items: Iterable[Item], read_file: Callable[[str], bytes | None]) -> None:
+        self.items = sorted(items, key=lambda item: item.key)
+        self.read_file = read_file
+        """Bytes of a file of the repository by its path from the root; None if there is none."""
+        self._by_key = {item.key: item for item in self.items}
+        self._by_kind: dict[str, list[Item]] = {}
+        for item in self.items:
+            self._by_kind.setdefault(item.kind, []).append(item)
+        self._memo: dict[Any, Any] = {}
+        self.broken: frozenset[tuple[str, str]] = frozenset()
+        """(kind, name) of specs that are not here because of problems of their own: sums over them are not told."""
+
+    def of(self, kind: str) -> list[Item]:
+        """All specs of a kind, by team and name."""
+        return self._by_kind.get(kind, [])
+
+    def find(self, kind: str, name: str, team: str | None = None) -> Item | None:
+        """The spec of that name: of the team if it has one, else of the platform."""
+        if team:
+            item = self._by_key.get((kind, team, name))
+            if item is not None:
+                return item
+        return self._by_key.get((kind, "", name))
+
+    def get(self, kind: str, name: str, team: str | None = None) -> Item:
+        """As `find`, for references that the resolve pass has answered. Raises LookupError."""
+        item = self.find(kind, name, team)
+        if item is None:
+            raise LookupError(f"no {kind} {name}")
+        return item
+
+    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+        """A value derived from the whole program, made once."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def cluster_spec(self, name: str) -> Any:
+        """The `ClusterSpec` of a cluster by name."""
+        return self.get("Cluster", name).spec
+
+    def pools(self, cluster: str) -> list[Item]:
+        """The node pools of a cluster, by name."""
+        pools: list[Item] = self.memo(
+            ("pools", cluster), lambda: [pool for pool in self.of("NodePool") if pool.spec.cluster == cluster]
+        )
+        return pools
+
+    def teams(self, cluster: str) -> list[Item]:
+        """The teams that work on a cluster, by name."""
+        teams: list[Item] = self.memo(
+            ("teams", cluster), lambda: [team for team in self.of("Team") if cluster in team.clusters]
+        )
+        return teams
+
+    def machine(self, pool: Item) -> Any:
+        """The `MachineTypeSpec` of a pool's machines."""
+        return self.get("MachineType", pool.spec.machine_type).spec
+
+    def candidate_pools(self, cluster: str, gpu: str | None, pool: str | None) -> list[Item]:
+        """The pools of a cluster that pods asking for this GPU model and pool may run in."""
+        found = self.pools(cluster)
+        if pool is not None:
+            found = [item for item in found if item.name == pool]
+        if gpu is not None:
+            found = [item for item in found if self.machine(item).gpus.model == gpu]
+        return found
+
+    def gpu_models(self, cluster: str) -> list[str]:
+        """The GPU models of a cluster's pools, by name."""
+        models: list[str] = self.memo(
+            ("gpu models", cluster), lambda: sorted({self.machine(pool).gpus.model for pool in self.pools(cluster)})
+        )
+        return models
+
+
+def pool_size(pool: Item) -> int:
+    """How many machines a pool has at the most."""
+    spec = pool.spec
+    if spec.nodes is not None:
+        return len(spec.nodes)
+    if spec.autoscaling is not None:
+        return int(spec.autoscaling.max)
+    return int(spec.count or 0)

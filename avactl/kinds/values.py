@@ -1,0 +1,250 @@
+"""Value types that the kinds share: names, quantities, durations, images, paths, references.
+
+Each is a plain `str` or number with a check, so that Python authors write literals. Errors raised here are
+`PydanticCustomError`s whose context may carry a `hint`, the remedy.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+
+def bad(message: str, hint: str = "") -> PydanticCustomError:
+    """The error of a value check: what is wrong, and the remedy."""
+    # The text goes through the context, because pydantic would read braces in a template.
+    return PydanticCustomError("invalid_value", "{message}", {"message": message, "hint": hint})
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?").fullmatch
+NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+def _suggest_name(value: str) -> str:
+    fixed = re.sub(r"[^a-z0-9-]+", "-", value.lower()).strip("-")[:63].strip("-")
+    return f"write `{fixed}`" if fixed else "use small letters, digits and `-`"
+
+
+def _name(value: str) -> str:
+    if len(value) > 63:
+        raise bad(f"`{value[:24]}…` has {len(value)} characters, and a name may have 63", "choose a shorter name")
+    if not _LABEL(value):
+        raise bad(
+            f"`{value}` is not a name: small letters, digits and `-`, beginning and ending with a letter or digit",
+            _suggest_name(value),
+        )
+    return value
+
+
+Name = Annotated[
+    str,
+    AfterValidator(_name),
+    WithJsonSchema({"type": "string", "pattern": NAME_PATTERN, "maxLength": 63}),
+]
+"""A DNS label (RFC 1123): what Kubernetes takes as the name of most objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Marks a text field as the name of a spec of `kind`. Resolved by the compiler's resolve pass."""
+
+    kind: str
+
+
+ClusterRef = Annotated[Name, Ref("Cluster")]
+MachineTypeRef = Annotated[Name, Ref("MachineType")]
+NodePoolRef = Annotated[Name, Ref("NodePool")]
+TeamRef = Annotated[Name, Ref("Team")]
+CacheTierRef = Annotated[Name, Ref("CacheTier")]
+WorkspaceRef = Annotated[Name, Ref("Workspace")]
+
+# -- quantities ----------------------------------------------------------------------------------------------------
+
+_QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?P<suffix>m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?").fullmatch
+_SUFFIX: dict[str, Fraction] = {"": Fraction(1), "m": Fraction(1, 1000)}
+_SUFFIX |= {suffix: Fraction(10 ** (3 * i)) for i, suffix in enumerate("kMGTPE", 1)}
+_SUFFIX |= {suffix: Fraction(2 ** (10 * i)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
+QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]+)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+
+
+@lru_cache(maxsize=4096)
+def quantity(value: str | int | float) -> Fraction:
+    """A Kubernetes resource quantity as an exact number: `500m` → 1/2, `1Ki` → 1024.
+
+    Source: k8s.io/apimachinery/pkg/api/resource. Raises ValueError on anything else.
+    """
+    match = _QUANTITY(str(value))
+    if match is None:
+        raise ValueError(f"not a quantity: {value!r}")
+    return Fraction(match["number"]) * _SUFFIX[match["suffix"] or ""]
+
+
+def format_quantity(value: Fraction | int, binary: bool = True) -> str:
+    """The shortest exact quantity: 1073741824 → `1Gi`, 1/2 → `500m`; `binary` prefers Ki to k."""
+    fraction = Fraction(value)
+    if fraction.denominator != 1:
+        return f"{-(-fraction.numerator * 1000 // fraction.denominator)}m"
+    number = fraction.numerator
+    suffixes = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki") if binary else ("E", "P", "T", "G", "M", "k")
+    for suffix in suffixes:
+        unit = _SUFFIX[suffix].numerator
+        if number and number % unit == 0:
+            return f"{number // unit}{suffix}"
+    return str(number)
+
+
+_UNIT_SLIPS = {
+    "kb": "k",
+    "mb": "M",
+    "gb": "G",
+    "tb": "T",
+    "pb": "P",
+    "kib": "Ki",
+    "mib": "Mi",
+    "gib": "Gi",
+    "tib": "Ti",
+    "pib": "Pi",
+    "g": "G",
+    "t": "T",
+    "gi": "Gi",
+    "mi": "Mi",
+    "ti": "Ti",
+    "ki": "Ki",
+    "pi": "Pi",
+    "k": "k",
+}
+
+
+def _quantity(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise PydanticCustomError("quantity_type", "expected a quantity such as `512Gi` or 4")
+    if isinstance(value, float):
+        if not 0 <= value < 1e18:
+            raise bad(f"{value} is not a quantity", "write a number from 0, with a suffix such as `Gi`")
+        value = format(Decimal(repr(value)), "f")
+    text = str(value).strip()
+    if _QUANTITY(text) is None:
+        hint = "write a number and a suffix: m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi"
+        number = re.match(r"[0-9.]+", text)
+        if number and (suffix := _UNIT_SLIPS.get(text[number.end() :].strip().lower())):
+            hint = f"write `{number[0]}{suffix}`"
+        raise bad(f"`{text}` is not a quantity", hint)
+    return text
+
+
+_QUANTITY_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string", "pattern": QUANTITY_PATTERN}, {"type": "number", "minimum": 0}]}
+)
+Bytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA]
+"""An amount of memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
+Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA]
+"""CPU cores, as a Kubernetes quantity: `4`, `500m`."""
+
+# -- durations -----------------------------------------------------------------------------------------------------
+
+_DURATION = re.compile(r"(?:[0-9]+(?:d|h|ms|m|s))+").fullmatch
+_DURATION_PART = re.compile(r"([0-9]+)(d|h|ms|m|s)").findall
+_SECONDS = {"d": Fraction(86400), "h": Fraction(3600), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 1000)}
+DURATION_PATTERN = "^([0-9]+(d|h|ms|m|s))+$"
+
+
+def seconds(value: str) -> Fraction:
+    """A duration in seconds: `1h30m` → 5400."""
+    return sum((int(number) * _SECONDS[unit] for number, unit in _DURATION_PART(value)), Fraction(0))
+
+
+def _duration(value: str) -> str:
+    if not _DURATION(value):
+        hint = f"write `{value}s`" if value.isdigit() else "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
+        raise bad(f"`{value}` is not a duration", hint)
+    return value
+
+
+Duration = Annotated[
+    str, AfterValidator(_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+]
+"""A span of time: numbers with units d, h, m, s, ms."""
+
+# -- images, URLs, paths -------------------------------------------------------------------------------------------
+
+_IMAGE = re.compile(
+    r"(?P<name>[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+).fullmatch
+
+
+def _image(value: str) -> str:
+    if not _IMAGE(value):
+        hint = "write `registry/name:tag` or `registry/name@sha256:` and 64 hex digits"
+        if "@sha256:" in value:
+            digits = len(value.rpartition(":")[2])
+            hint = f"a sha256 digest has 64 hex digits, this has {digits}"
+        raise bad(f"`{value}` is not an image reference", hint)
+    return value
+
+
+def _pinned_image(value: str) -> str:
+    if "@" not in _image(value):
+        raise bad(
+            f"`{value}` is not pinned by digest", "a tag can be moved; write `name@sha256:…` (`crane digest` prints it)"
+        )
+    return value
+
+
+Image = Annotated[str, AfterValidator(_image)]
+"""A container image, by tag or by digest."""
+PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
+"""A container image pinned by digest."""
+
+_URL = re.compile(r"(s3|gs|oss|cos|kodo|hdfs|http|https|file)://[^\s/?#@]+(/[^\s?#]*)?|file:///[^\s?#]*").fullmatch
+OBJECT_SCHEMES = ("s3", "gs", "oss", "cos", "kodo", "hdfs")
+
+
+def _object_url(value: str) -> str:
+    if not _URL(value) or value.partition("://")[0] not in OBJECT_SCHEMES:
+        schemes = ", ".join(f"{scheme}://" for scheme in OBJECT_SCHEMES)
+        hint = "credentials belong into a Secret, not into a URL" if "@" in value else f"begin with {schemes}"
+        raise bad(f"`{value.partition('@')[2] or value}` is not an object-store URL", hint)
+    return value
+
+
+ObjectUrl = Annotated[str, AfterValidator(_object_url)]
+"""A place in an object store: `s3://bucket/prefix`."""
+
+
+def _abs_path(value: str) -> str:
+    if not value.startswith("/") or ".." in value.split("/") or "\0" in value:
+        raise PydanticCustomError(
+            "unsafe_path", "{message}",
+            {"message": f"`{value}` is not an absolute path without `..`", "hint": "write a path such as `/data`"},
+        )
+    return value
+
+
+def _rel_path(value: str) -> str:
+    if value.startswith(("/", "~")) or ".." in value.split("/") or "\0" in value or "\\" in value:
+        raise PydanticCustomError(
+            "unsafe_path", "{message}",
+            {"message": f"`{value}` leaves the directory it is in", "hint": "write a relative path without `..`"},
+        )
+    return value
+
+
+AbsPath = Annotated[str, AfterValidator(_abs_path)]
+"""A path in a container: absolute, without `..`."""
+RelPath = Annotated[str, AfterValidator(_rel_path)]
+"""A path below a given directory."""
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+"""How many of something, from 1."""
+Port = Annotated[int, Field(ge=1, le=65535)]
+"""A TCP port."""

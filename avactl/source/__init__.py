@@ -1,0 +1,1 @@
+"""Text to documents: every value knows its file, line and column."""

@@ -1,0 +1,42 @@
+"""Plain scalars by the YAML 1.2 core schema: `no` and `on` are text, `0o17` is 15, `1:30` is text.
+
+Source: YAML 1.2.2 section 10.3.2, tag resolution.
+"""
+
+from __future__ import annotations
+
+import re
+
+_INT = re.compile(r"[-+]?[0-9]+").fullmatch
+_OCTAL = re.compile(r"0o[0-7]+").fullmatch
+_HEX = re.compile(r"0x[0-9a-fA-F]+").fullmatch
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?").fullmatch
+_INF = re.compile(r"[-+]?\.(inf|Inf|INF)").fullmatch
+
+Scalar = str | int | float | bool | None
+
+_WORDS: dict[str, Scalar] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {word: True for word in ("true", "True", "TRUE")} | {word: False for word in ("false", "False", "FALSE")}
+_WORDS |= {word: float("nan") for word in (".nan", ".NaN", ".NAN")}
+
+# Python refuses to parse longer numbers by default (sys.int_info.str_digits_check_threshold); no field needs them.
+_MAX_DIGITS = 64
+
+
+def resolve_plain(text: str) -> Scalar:
+    """The value of an unquoted scalar. Numbers of more than 64 digits stay text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "-+.0123456789" or len(text) > _MAX_DIGITS:
+        return text
+    if _INT(text):
+        return int(text)
+    if _FLOAT(text):
+        return float(text)
+    if _OCTAL(text):
+        return int(text[2:], 8)
+    if _HEX(text):
+        return int(text[2:], 16)
+    if _INF(text):
+        return float("-inf") if text[0] == "-" else float("inf")
+    return text

@@ -1,0 +1,380 @@
+"""YAML text to documents, through libyaml.
+
+Positions are not kept: a value's place is asked for only when something is wrong with it, so the file is
+composed again then. That keeps a clean compile fast and small.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.source.document import Document, Path
+from avactl.source.scalars import resolve_plain
+
+MAX_BYTES = 4 * 1024 * 1024
+"""Largest spec file, bytes. A spec is a page of text; lists of data belong into a dataset's manifest."""
+MAX_NODES = 200_000
+"""Most values in one file after aliases are expanded."""
+MAX_DEPTH = 64
+"""Deepest nesting of mappings and lists. The kinds need eight."""
+
+_PLAIN, _QUOTED, _MERGE = "p", "s", "m"
+_STR_TAG = "tag:yaml.org,2002:str"
+_KNOWN_TAGS = {
+    f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge")
+}
+
+
+class _Loader(yaml.CSafeLoader):
+    """libyaml's composer with tags cut down to what the constructor below asks: was the scalar plain?"""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:  # called once a node: the hot path
+        if kind is yaml.ScalarNode:
+            return _PLAIN if implicit[0] else _QUOTED
+        return _QUOTED
+
+
+class _Problem(Exception):  # noqa: N818 - control flow inside of this module
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
+        super().__init__(diagnostic.message)
+
+
+def _span(file: str, mark: Any, end: Any = None) -> Span:
+    column = mark.column + 1
+    same_line = end is not None and end.line == mark.line and end.column > mark.column
+    return Span(file, mark.line + 1, column, end.column + 1 if same_line else 0)
+
+
+def compose(text: str) -> list[Any]:
+    """The YAML nodes of each document of `text`. Raises `yaml.YAMLError`."""
+    loader = _Loader(text)
+    try:
+        nodes = []
+        while loader.check_node():
+            nodes.append(loader.get_node())
+        return nodes
+    finally:
+        loader.dispose()
+
+
+class YamlLocator:
+    """Finds values in one file's text by composing it again, once."""
+
+    __slots__ = ("_nodes", "file", "text")
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        self._nodes: list[Any] | None = None
+
+    def __getstate__(self) -> tuple[str, str]:
+        return self.file, self.text
+
+    def __setstate__(self, state: tuple[str, str]) -> None:
+        self.file, self.text = state
+        self._nodes = None
+
+    def locate(self, index: int, path: Path, key: bool) -> Span:
+        if self._nodes is None:
+            self._nodes = compose(self.text)
+        node = self._nodes[index]
+        key_node = None
+        for step in path:
+            found_key, found = _child(node, step)
+            if found is None:
+                # The key is not there: point at the parent's key, which names the mapping better than its first line.
+                return self._of(node, key_node, True)
+            node, key_node = found, found_key
+        return self._of(node, key_node, key)
+
+    def _of(self, node: Any, key_node: Any, key: bool) -> Span:
+        is_block = not isinstance(node, yaml.ScalarNode) and not node.flow_style
+        if key_node is not None and (key or is_block):
+            return _span(self.file, key_node.start_mark, key_node.end_mark)
+        if is_block and isinstance(node, yaml.MappingNode) and node.value:
+            first = node.value[0][0]
+            return _span(self.file, first.start_mark, first.end_mark)
+        return _span(self.file, node.start_mark, node.end_mark)
+
+
+def _child(node: Any, step: str | int) -> tuple[Any, Any]:
+    if isinstance(node, yaml.MappingNode):
+        merged: list[Any] = []
+        for key, value in node.value:
+            if key.value == step and isinstance(key, yaml.ScalarNode):
+                return key, value
+            if key.tag == _PLAIN and key.value == "<<":
+                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for other in merged:
+            found = _child(other, step)
+            if found[1] is not None:
+                return found
+    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and -len(node.value) <= step < len(node.value):
+        return None, node.value[step]
+    return None, None
+
+
+class _Constructor:
+    """Nodes to plain data, with a budget for aliases."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.left = MAX_NODES
+        self.open: set[int] = set()
+        self.problems: list[Diagnostic] = []
+
+    def build(self, node: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise _Problem(
+                Diagnostic(
+                    "yaml-alias-bomb",
+                    f"aliases expand to more than {MAX_NODES:,} values",
+                    _span(self.file, node.start_mark, node.end_mark),
+                    hint="write the values out, or split the file",
+                )
+            )
+        tag = node.tag
+        if isinstance(node, yaml.ScalarNode):
+            if tag == _PLAIN:
+                return resolve_plain(node.value)
+            if tag == _QUOTED:
+                return node.value
+            return self._tagged(node)
+        if tag != _QUOTED and tag not in _KNOWN_TAGS:
+            self._unknown_tag(node)
+        if id(node) in self.open:
+            span = _span(self.file, node.start_mark)
+            raise _Problem(Diagnostic("yaml-alias-bomb", "an alias contains itself", span, hint="write the value out"))
+        if len(self.open) >= MAX_DEPTH:
+            raise _Problem(_too_deep(_span(self.file, node.start_mark)))
+        self.open.add(id(node))
+        value = self._mapping(node) if isinstance(node, yaml.MappingNode) else [self.build(n) for n in node.value]
+        self.open.discard(id(node))
+        return value
+
+    def _mapping(self, node: Any) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        first: dict[str, Any] = {}
+        merges: list[Any] = []
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                span = _span(self.file, key_node.start_mark, key_node.end_mark)
+                self.problems.append(Diagnostic("yaml-key", "a mapping key must be text, not a list or a mapping", span))
+                continue
+            key = key_node.value
+            if key == "<<" and key_node.tag == _PLAIN:
+                merges.append(value_node)
+                continue
+            if key in first:
+                self.problems.append(
+                    Diagnostic(
+                        "yaml-duplicate-key",
+                        f"key `{key}` stands twice in one mapping",
+                        _span(self.file, key_node.start_mark, key_node.end_mark),
+                        label="second time",
+                        hint="remove one of the two",
+                        notes=(Note(_span(self.file, first[key].start_mark, first[key].end_mark), "first time"),),
+                    )
+                )
+                continue
+            first[key] = key_node
+            result[key] = self.build(value_node)
+        for merge in merges:
+            self._merge(result, merge)
+        return result
+
+    def _merge(self, into: dict[str, Any], node: Any) -> None:
+        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            value = self.build(source)
+            if not isinstance(value, dict):
+                span = _span(self.file, source.start_mark, source.end_mark)
+                self.problems.append(Diagnostic("yaml-key", "`<<` takes a mapping or a list of mappings", span))
+                return
+            for key, item in value.items():
+                into.setdefault(key, item)
+
+    def _tagged(self, node: Any) -> Any:
+        name = _KNOWN_TAGS.get(node.tag)
+        if name is None:
+            self._unknown_tag(node)
+            return node.value
+        if name == "str":
+            return node.value
+        return resolve_plain(node.value)
+
+    def _unknown_tag(self, node: Any) -> None:
+        self.problems.append(
+            Diagnostic(
+                "yaml-tag",
+                f"unknown YAML tag `{node.tag}`",
+                _span(self.file, node.start_mark, node.end_mark),
+                hint="remove the tag; specs are plain YAML",
+            )
+        )
+
+
+def _too_deep(span: Span) -> Diagnostic:
+    return Diagnostic(
+        "yaml-depth", f"values are nested more than {MAX_DEPTH} deep", span, hint="no kind needs more than ten levels"
+    )
+
+
+_MANY_DASHES = re.compile(r"(?:[-?:][ \t]+){8}").search
+_FLOW_BRACKETS = re.compile(r"[\[\]{}]").finditer
+
+
+def _may_nest_deeply(text: str) -> bool:
+    """False only where nesting is surely shallow: block levels need columns, flow levels need brackets."""
+    if "\n" + " " * MAX_DEPTH in text or text.startswith(" " * MAX_DEPTH) or _MANY_DASHES(text):
+        return True
+    if text.count("[") + text.count("{") < MAX_DEPTH:
+        return False
+    depth = deepest = 0
+    for bracket in _FLOW_BRACKETS(text):
+        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest >= MAX_DEPTH // 2
+
+
+def _check_depth(file: str, text: str) -> None:
+    """libyaml's composer recurses in C, so text that could nest deeply is walked by events first."""
+    if not _may_nest_deeply(text):
+        return
+    depth = 0
+    for event in _events(text):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _Problem(_too_deep(_span(file, event.start_mark)))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _events(text: str) -> Iterator[Any]:
+    loader = yaml.CSafeLoader(text)
+    try:
+        while loader.check_event():
+            yield loader.get_event()
+    finally:
+        loader.dispose()
+
+
+def decode(file: str, data: bytes) -> tuple[str, list[Diagnostic]]:
+    """Bytes to text. On bad UTF-8 the text is empty and the problem is told."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
+        byte = data[error.start]
+        return "", [
+            Diagnostic(
+                "invalid-utf8",
+                f"byte 0x{byte:02x} is not UTF-8",
+                Span(file, line, column),
+                hint="save the file as UTF-8",
+            )
+        ]
+    problems = []
+    if "\r\n" in text:
+        line = text[: text.index("\r\n")].count("\n") + 1
+        column = text.index("\r\n") - text.rfind("\n", 0, text.index("\r\n"))
+        problems.append(
+            Diagnostic(
+                "crlf",
+                "the file has Windows line endings (CRLF)",
+                Span(file, line, column),
+                severity="warning",
+                hint="save it with LF, and put `*.yaml text eol=lf` into .gitattributes",
+            )
+        )
+        text = text.replace("\r\n", "\n")
+    return text, problems
+
+
+def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]:
+    """The documents of one file, and what is wrong with its text. Never raises on any input.
+
+    Documents with a structural problem are left out, so that no later pass speaks about half of a spec.
+    """
+    if len(data) > MAX_BYTES:
+        return [], [too_large(file, len(data))]
+    text, problems = decode(file, data)
+    if any(p.severity == "error" for p in problems):
+        return [], problems
+    if not text.strip():
+        hint = "delete the file, or write a spec: `avactl explain` lists the kinds"
+        return [], [*problems, Diagnostic("empty-file", "the file is empty", Span(file), hint=hint)]
+    documents: list[Document] = []
+    locator = YamlLocator(file, text)
+    try:
+        _check_depth(file, text)
+        for index, node in enumerate(compose(text)):
+            constructor = _Constructor(file)
+            value = constructor.build(node)
+            problems += constructor.problems
+            if value is not None and not constructor.problems:
+                documents.append(Document(file, index, value, locator))
+        if not documents and not problems:
+            hint = "delete the file, or write a spec: `avactl explain` lists the kinds"
+            problems.append(Diagnostic("empty-file", "the file holds only comments", Span(file), "warning", hint=hint))
+    except _Problem as problem:
+        problems.append(problem.diagnostic)
+    except yaml.YAMLError as error:
+        problems.append(_syntax(file, text, error))
+    return documents, problems
+
+
+def too_large(file: str, size: int) -> Diagnostic:
+    """The diagnostic of a file over the limit; `size` in bytes."""
+    return Diagnostic(
+        "file-too-large",
+        f"the file has {size:,} bytes, and may have {MAX_BYTES:,}",
+        Span(file),
+        hint="split it; lists of data belong into a Dataset's JSON-lines manifest",
+    )
+
+
+_HINTS = (
+    ("could not find expected ':'", "a key needs a colon and a blank behind it"),
+    ("mapping values are not allowed", "quote text that contains `: `, or look at the indentation"),
+    ("did not find expected key", "look at the indentation of this line and the one before"),
+    ("did not find expected ',' or", "a flow list or mapping needs `,` between its values and a closing bracket"),
+    ("found undefined alias", "define it with `&name` before it is used"),
+    ("found unexpected end of stream", "a quote or bracket is not closed"),
+    ("control characters are not allowed", "remove the control character"),
+    ("found character that cannot start any token", "quote text that starts with a special character"),
+)
+
+
+def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is None:
+        position = getattr(error, "position", None)
+        before = text[:position] if isinstance(position, int) and position >= 0 else ""
+        span = Span(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+    else:
+        span = Span(file, mark.line + 1, mark.column + 1)
+    lines = text.split("\n")
+    if span.line > len(lines) or (span.line == len(lines) and not lines[-1] and span.line > 1):
+        # libyaml reports the end of the stream as a line that is not there.
+        last = max(i for i, line in enumerate(lines) if line.strip())
+        span = Span(file, last + 1, len(lines[last]) + 1)
+    line = lines[span.line - 1]
+    indent = line[: len(line) - len(line.lstrip())]
+    if "\t" in indent and "cannot start any token" in problem:
+        column = indent.index("\t") + 1
+        return Diagnostic(
+            "yaml-tab", "a tab cannot indent YAML", Span(file, span.line, column), hint="indent with spaces"
+        )
+    hint = next((hint for start, hint in _HINTS if start in problem), "")
+    return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint)

@@ -1,0 +1,36 @@
+"""What all tests share: the `--update` flag of golden files, and the fixtures of the control plane."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["tests.cluster_fixtures"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write golden files instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """`golden(path, text)`: the file at `path` holds exactly `text`; `--update` writes it."""
+
+    def compare(path: Path, text: str) -> None:
+        if request.config.getoption("--update"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != expected:
+            lines = difflib.unified_diff(
+                expected.splitlines(), text.splitlines(), str(path), "now", lineterm="", n=2
+            )
+            pytest.fail("\n".join([*lines, "", "pytest --update writes it"]), pytrace=False)
+
+    return compare

@@ -1,0 +1,55 @@
+"""Every invalid fixture gives exactly the diagnostics that stand beside it.
+
+A case is `AREA/NAME__invalid.yaml` (or a directory `AREA/NAME__invalid/`), compiled together with the files of
+`base/`; a first line `# base: none` leaves those out. `NAME__invalid.txt` holds the rendered diagnostics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from avactl.compiler import compile_tree
+from avactl.diagnostics.text import render_text
+from avactl.source.tree import MemoryTree
+
+HERE = Path(__file__).parent / "golden" / "invalid"
+CASES = sorted(path for path in HERE.glob("*/*__invalid*") if path.suffix != ".txt")
+BASE = {f"base/{path.name}": path.read_bytes() for path in sorted((HERE / "base").iterdir())}
+
+
+def case_files(case: Path) -> dict[str, bytes]:
+    """The files of one case, by their path in the repository."""
+    if case.is_dir():
+        files = {str(p.relative_to(case)): p.read_bytes() for p in sorted(case.rglob("*")) if p.is_file()}
+    else:
+        files = {case.name.replace("__invalid", ""): case.read_bytes()}
+    bare = any(data.startswith(b"# base: none") for data in files.values())
+    return files if bare else {**BASE, **files}
+
+
+def render(files: dict[str, bytes]) -> str:
+    result = compile_tree(MemoryTree(files))
+
+    def source(path: str) -> str | None:
+        return files[path].decode("utf-8", "replace") if path in files else None
+
+    assert not result.manifests or result.ok
+    return render_text(result.diagnostics, source)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")
+def test_invalid(case: Path, golden: Callable[[Path, str], None]) -> None:
+    text = render(case_files(case))
+    assert "error[" in text or "warning[" in text
+    golden(case.with_suffix(".txt"), text)
+
+
+def test_base_is_valid() -> None:
+    assert render(BASE) == "no problems\n"
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 80

@@ -1,0 +1,1 @@
+"""What building and testing avactl needs beside the package itself."""

@@ -1,0 +1,176 @@
+"""Builds the control plane's binaries from their pinned Go modules, once, into a cache shared by all runs."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.controlplane import process, progress
+
+HERE = Path(__file__).parent
+KUBERNETES_VERSION = "v1.36.3"
+OUTPUT_LINES = 40  # of a failed build, in the exception
+
+
+class Unavailable(Exception):
+    """This machine can neither build a control plane nor has one; the message is one line."""
+
+
+class BuildFailed(Exception):
+    """Go is there, and a build went wrong; the message ends with the last lines of Go's output."""
+
+
+class Module(NamedTuple):
+    """A Go module that pins binaries: its folder beside this file, its linker flags, and the packages by binary."""
+
+    name: str
+    ldflags: str
+    packages: Mapping[str, str]
+
+    @property
+    def folder(self) -> Path:
+        """Where its go.mod is."""
+        return HERE / self.name
+
+
+def _version_flags() -> str:
+    # Set by the release scripts of Kubernetes. Without them the binaries call themselves v0.0.0, and API servers
+    # refuse to emulate, and clients to speak to, a version that old.
+    values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": "1", "gitMinor": KUBERNETES_VERSION.split(".")[1]}
+    return " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
+
+
+_KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+MODULES = (
+    Module("etcd", "-s -w", {"etcd": "go.etcd.io/etcd/server/v3"}),
+    Module("kubernetes", f"-s -w {_version_flags()}", {name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES}),
+    Module("kwok", "-s -w", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+)
+BINARIES = tuple(name for module in MODULES for name in module.packages)
+
+
+def cache_dir() -> Path:
+    """The folder of avactl's caches: AVACTL_CACHE_DIR, or `avactl` in XDG_CACHE_HOME or in ~/.cache."""
+    if own := os.environ.get("AVACTL_CACHE_DIR"):
+        return Path(own).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "avactl"
+
+
+def build(binaries: Iterable[str] = BINARIES) -> dict[str, Path]:
+    """The path of each of the named binaries, building those that are neither in KUBEBUILDER_ASSETS nor cached.
+
+    A cold build of all takes about 15 CPU-minutes. Any number of processes may call this at once: one builds, the
+    others wait. Raises Unavailable without Go, BuildFailed if a build goes wrong, KeyError for an unknown name.
+    """
+    wanted = list(binaries)
+    if unknown := set(wanted) - set(BINARIES):
+        raise KeyError(f"no such binary: {', '.join(sorted(unknown))}; known: {', '.join(BINARIES)}")
+    found = _assets(wanted)
+    for module in MODULES:
+        names = [name for name in module.packages if name in wanted and name not in found]
+        if names:
+            found |= _build_module(module, names)
+    return {name: found[name] for name in wanted}
+
+
+def _assets(names: Iterable[str]) -> dict[str, Path]:
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    if not folder:
+        return {}
+    paths = {name: Path(folder).absolute() / name for name in names}
+    return {name: path for name, path in paths.items() if os.access(path, os.X_OK)}
+
+
+def _build_module(module: Module, names: list[str]) -> dict[str, Path]:
+    go, environment = _go(module)
+    folder = cache_dir() / "controlplane" / _key(module, go, environment)
+    paths = {name: folder / name for name in names}
+    if not all(path.exists() for path in paths.values()):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / ".lock", f"waiting for another build of {module.name}"):
+            # Left by builders that were killed: the lock is ours, so none of them is alive.
+            for stale in folder.glob(".build-*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            for name, path in paths.items():
+                if not path.exists():
+                    _build_binary(module, name, path, go, environment)
+    return paths
+
+
+def _build_binary(module: Module, name: str, path: Path, go: str, environment: Mapping[str, str]) -> None:
+    aside = Path(tempfile.mkdtemp(prefix=".build-", dir=path.parent))
+    log = aside / "log"
+    command = [go, "build", "-ldflags", module.ldflags, "-o", str(aside / name), module.packages[name]]
+    try:
+        with progress.step(f"building {name} ({module.name})", f"built {name}"):
+            builder = process.spawn(command, log, environment, cwd=module.folder)
+            try:
+                status = builder.wait()
+            finally:
+                process.terminate(builder, grace=2)
+            if status != 0:
+                output = process.tail(log, OUTPUT_LINES)
+                raise BuildFailed(f"go build of {name} ended with status {status}:\n{output}")
+        # A binary appears under its name whole or not at all, even if this process is killed right here.
+        os.replace(aside / name, path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _go(module: Module) -> tuple[str, dict[str, str]]:
+    """The Go command and the environment for building this module; Unavailable if there is none, or an older one."""
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable("control plane unavailable: neither KUBEBUILDER_ASSETS is set nor Go on PATH")
+    # GOFLAGS is given even though flags on the command line would do: a user's own must not change what is built.
+    own = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false", "GOWORK": "off"}
+    environment = {**os.environ, **own}
+    match = re.search(r"^go (\S+)$", (module.folder / "go.mod").read_text(), re.MULTILINE)
+    needed = match.group(1) if match else "1.0"
+    probe = subprocess.run(
+        [go, "env", "GOVERSION"], cwd=module.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    version = probe.stdout.strip()
+    if probe.returncode != 0 or _version_key(version) < _version_key(needed):
+        why = (probe.stderr.strip().splitlines() or [f"found {version}"])[-1]
+        raise Unavailable(f"control plane unavailable: Go {needed} or newer is needed: {why}")
+    return go, environment
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _key(module: Module, go: str, environment: Mapping[str, str]) -> str:
+    """The name of the cache folder: equal for equal inputs of the build, so a changed pin never meets an old binary."""
+    targets = subprocess.run(
+        [go, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOEXPERIMENT"],
+        cwd=module.folder,
+        env=dict(environment),
+        capture_output=True,
+        check=True,
+    ).stdout
+    digest = hashlib.sha256()
+    inputs = [(module.folder / "go.mod").read_bytes(), (module.folder / "go.sum").read_bytes(), targets]
+    for part in (*inputs, environment["GOFLAGS"].encode(), module.ldflags.encode()):
+        digest.update(hashlib.sha256(part).digest())
+    return f"{module.name}-{digest.hexdigest()[:16]}"
+
+
+@contextmanager
+def _locked(path: Path, waiting: str) -> Iterator[None]:
+    """Hold an exclusive lock that the kernel gives up for us if this process dies."""
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with progress.step(waiting, "waited for it"):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

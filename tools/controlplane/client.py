@@ -1,0 +1,244 @@
+"""A small synchronous client of the Kubernetes API for tests: plain dicts in, plain dicts and warnings out."""
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from ssl import create_default_context
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import httpx
+import orjson
+
+TIMEOUT = 30.0  # seconds for one request
+POLL = 0.05  # seconds
+
+# RFC 9111, 5.5: code, agent, quoted text, and possibly a date; several may share one header.
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+
+Manifest = Mapping[str, Any]
+
+
+class Reply(NamedTuple):
+    """What the API server answered: the object, and the texts of its warnings."""
+
+    body: dict[str, Any]
+    warnings: list[str]
+
+
+class ApiError(Exception):
+    """The API server refused; `status` is the HTTP status, `reason` the machine's word, `body` the Status object."""
+
+    def __init__(self, status: int, body: dict[str, Any], warnings: list[str]) -> None:
+        super().__init__(f"{status} {body.get('reason', '')}: {body.get('message', '')}")
+        self.status = status
+        self.reason = str(body.get("reason", ""))
+        self.body = body
+        self.warnings = warnings
+
+
+class UnknownKind(Exception):
+    """The API server serves no such kind."""
+
+
+class Resource(NamedTuple):
+    """Where a kind is served: the root of its group and version, its plural name, and whether it has namespaces."""
+
+    root: str
+    plural: str
+    namespaced: bool
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        """The URL path of an object, or without a name of all of them; no namespace means all, or `default`."""
+        inside = f"/namespaces/{namespace or 'default'}" if self.namespaced and (namespace or name) else ""
+        return f"{self.root}{inside}/{self.plural}" + (f"/{name}" if name else "") + subresource
+
+
+class KubeClient:
+    """A connection to one API server with one bearer token; close it, or use it in a `with` block.
+
+    Every method that asks the server raises ApiError if that refuses, UnknownKind for a kind it does not serve,
+    and httpx.TransportError if it does not answer. Where objects come with a namespace of their own it is taken
+    from there, and `default` where there is none.
+    """
+
+    def __init__(self, url: str, token: str, ca_file: Path) -> None:
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            verify=create_default_context(cafile=ca_file),
+            timeout=TIMEOUT,
+            # A proxy of the environment leads nowhere from loopback.
+            trust_env=False,
+        )
+        self._resources: dict[str, dict[str, Resource]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any]:
+        """The object. Raises ApiError with status 404 if there is none."""
+        return self.request("GET", self.resource(api_version, kind).path(namespace, name)).body
+
+    def find(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """The object, or None if there is none."""
+        try:
+            return self.get(api_version, kind, name, namespace)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def list(
+        self, api_version: str, kind: str, namespace: str | None = None, *, label_selector: str = ""
+    ) -> list[dict[str, Any]]:
+        """All objects of a kind, in one namespace or in all, each with its apiVersion and kind."""
+        query = {"labelSelector": label_selector} if label_selector else {}
+        body = self.request("GET", self.resource(api_version, kind).path(namespace), query=query).body
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in body["items"]]
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False, validation: str = "Strict") -> Reply:
+        """Create an object. With `validation` Strict, unknown and duplicate fields are refused (Warn, Ignore)."""
+        resource, namespace, _ = self._address(manifest)
+        query = {"fieldValidation": validation, **_dry(dry_run)}
+        path = resource.path(namespace or ("default" if resource.namespaced else None))
+        return self.request("POST", path, body=manifest, query=query)
+
+    def replace(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Reply:
+        """Put an object in place of the one that is there; `subresource` is for instance `/status`."""
+        resource, namespace, name = self._address(manifest)
+        query = {"fieldValidation": "Strict", **_dry(dry_run)}
+        return self.request("PUT", resource.path(namespace, name, subresource), body=manifest, query=query)
+
+    def apply(
+        self,
+        manifest: Manifest,
+        *,
+        field_manager: str = "avactl-test",
+        force: bool = False,
+        dry_run: bool = False,
+        validation: str = "Strict",
+        subresource: str = "",
+    ) -> Reply:
+        """Server-side apply. Raises ApiError with status 409 if another manager owns a field, unless `force`."""
+        resource, namespace, name = self._address(manifest)
+        return self.request(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            body=manifest,
+            query={
+                "fieldManager": field_manager,
+                "fieldValidation": validation,
+                "force": str(force).lower(),
+                **_dry(dry_run),
+            },
+            # JSON is YAML, and quicker to write.
+            content_type="application/apply-patch+yaml",
+        )
+
+    def patch(
+        self, manifest: Manifest, *, field_manager: str = "avactl-test", subresource: str = "", dry_run: bool = False
+    ) -> Reply:
+        """Merge-patch the object that the manifest names with the manifest: None removes, lists are replaced."""
+        resource, namespace, name = self._address(manifest)
+        query = {"fieldManager": field_manager, "fieldValidation": "Strict", **_dry(dry_run)}
+        path = resource.path(namespace, name, subresource)
+        return self.request("PATCH", path, body=manifest, query=query, content_type="application/merge-patch+json")
+
+    def delete(
+        self,
+        api_version: str,
+        kind: str,
+        name: str,
+        namespace: str | None = None,
+        *,
+        propagation: str = "Background",
+        dry_run: bool = False,
+    ) -> Reply:
+        """Delete an object, its dependents by `propagation` (Background, Foreground, Orphan)."""
+        path = self.resource(api_version, kind).path(namespace, name)
+        return self.request("DELETE", path, query={"propagationPolicy": propagation, **_dry(dry_run)})
+
+    def wait_gone(
+        self, api_version: str, kind: str, name: str, namespace: str | None = None, *, timeout: float = 30.0
+    ) -> None:
+        """Wait until the object is not there; TimeoutError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.find(api_version, kind, name, namespace) is not None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{kind} {namespace or ''}/{name} is still there after {timeout:g} s")
+            time.sleep(POLL)
+
+    def resource(self, api_version: str, kind: str) -> Resource:
+        """Where a kind is served, by the server's discovery; asked once, and again for a kind it did not have."""
+        known = self._resources.get(api_version, {})
+        if kind not in known:
+            known = self._resources[api_version] = self._discover(api_version)
+        if kind not in known:
+            raise UnknownKind(f"the API server serves no {kind} in {api_version}")
+        return known[kind]
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Manifest | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Reply:
+        """Any request, for what has no method of its own. Raises ApiError for every status but 2xx."""
+        content = None if body is None else orjson.dumps(body)
+        response = self._http.request(
+            method, path, content=content, params=dict(query or {}), headers={"Content-Type": content_type}
+        )
+        answer = _object(response)
+        warnings = [
+            re.sub(r"\\(.)", r"\1", text)
+            for header in response.headers.get_list("Warning")
+            for text in _WARNING.findall(header)
+        ]
+        if not response.is_success:
+            raise ApiError(response.status_code, answer, warnings)
+        return Reply(answer, warnings)
+
+    def _address(self, manifest: Manifest) -> tuple[Resource, str | None, str]:
+        metadata = manifest["metadata"]
+        resource = self.resource(manifest["apiVersion"], manifest["kind"])
+        return resource, metadata.get("namespace"), metadata.get("name", "")
+
+    def _discover(self, api_version: str) -> dict[str, Resource]:
+        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        try:
+            served = self.request("GET", root).body["resources"]
+        except ApiError as error:
+            if error.status == 404:
+                return {}
+            raise
+        # A name with a slash is a subresource, and has the kind of its input: Scale, Binding.
+        return {
+            item["kind"]: Resource(root, item["name"], item["namespaced"]) for item in served if "/" not in item["name"]
+        }
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        answer = None
+    # Health checks and proxies in between answer in plain text.
+    return answer if isinstance(answer, dict) else {"message": response.text.strip()}
