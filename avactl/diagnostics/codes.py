@@ -36,6 +36,8 @@ CODES: dict[str, str] = {
     "duplicate-name": "Two specs have the same kind and name.",
     "object-conflict": "Two specs compile to the same Kubernetes object.",
     "name-too-long": "A name is too long for an object that is derived from it.",
+    # what a cluster has
+    "missing-image": "A Cluster does not name an image that a spec needs.",
     # repository
     "unsafe-path": "A path leaves the repository or the mounted directory.",
     "python-not-allowed": "A Python spec file where avactl.yaml does not allow any.",

@@ -57,7 +57,8 @@ def paths_of_key(model: type[BaseModel], key: str, depth: int = 3) -> Iterator[t
         return
     inner: list[tuple[str, type[BaseModel]]] = []
     for name, field in fields_by_key(model).items():
-        for branch in branches(field.annotation):
+        annotation: Any = field.annotation
+        for branch in branches(annotation):
             if is_model(branch):
                 if key in fields_by_key(branch):
                     yield (name, key)

@@ -132,7 +132,8 @@ def policy_rule(groups: Iterable[str], resources: Iterable[str], verbs: Iterable
 def storage_class(program: Program, cluster: str, use: str) -> str | None:
     """The storage class of a use (`workspace`, `cache`, `checkpoint`); None is the cluster's default."""
     classes = program.cluster_spec(cluster).storage_classes
-    return getattr(classes, use) or classes.default
+    name: str | None = getattr(classes, use) or classes.default
+    return name
 
 
 def volume_claim(

@@ -1,0 +1,32 @@
+"""The Cluster kind."""
+
+from avactl.kinds.cluster.lower import lower
+from avactl.kinds.cluster.spec import (
+    Cluster,
+    ClusterSpec,
+    Daemons,
+    DeviceClass,
+    Images,
+    Namespace,
+    Oidc,
+    Placement,
+    Reconcile,
+    StorageClasses,
+)
+from avactl.kinds.registry import Kind
+
+__all__ = [
+    "KIND",
+    "Cluster",
+    "ClusterSpec",
+    "Daemons",
+    "DeviceClass",
+    "Images",
+    "Namespace",
+    "Oidc",
+    "Placement",
+    "Reconcile",
+    "StorageClasses",
+]
+
+KIND = Kind(model=Cluster, lower=lower)

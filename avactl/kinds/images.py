@@ -1,0 +1,32 @@
+"""The platform's own images: whether the clusters of a spec have those that it needs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.program import Item, Program
+
+Use = Literal["avactl", "alluxio", "git", "tensorboard", "fetch"]
+"""A key of `Cluster.spec.images`."""
+
+
+def require_image(item: Item, program: Program, use: Use, path: tuple[str | int, ...]) -> list[Diagnostic]:
+    """A problem at `path` of the item for each of its clusters that has no image for this use."""
+    problems = []
+    for name in item.clusters:
+        cluster = program.find("Cluster", name)
+        if cluster is None or getattr(cluster.spec.images, use) is not None:
+            continue
+        where = "images" if "images" in cluster.spec.model_fields_set else None
+        note = Note(cluster.span("spec", *([where] if where else []), key=True), f"the images of cluster {name}")
+        problems.append(
+            Diagnostic(
+                "missing-image",
+                f"{item} needs the image `{use}`, and Cluster {name} names none",
+                item.span(*path, key=True),
+                hint=f"add `{use}: NAME@sha256:…` to `images` of Cluster {name}",
+                notes=() if item is cluster else (note,),
+            )
+        )
+    return problems

@@ -1,0 +1,9 @@
+"""The Team kind."""
+
+from avactl.kinds.registry import Kind
+from avactl.kinds.team.lower import lower
+from avactl.kinds.team.spec import Bucket, DefaultWorkspace, Members, Team, TeamNamespace, TeamSpec
+
+__all__ = ["KIND", "Bucket", "DefaultWorkspace", "Members", "Team", "TeamNamespace", "TeamSpec"]
+
+KIND = Kind(model=Team, lower=lower)
