@@ -1,21 +1,21 @@
 """A real Kubernetes control plane on loopback, for tests and benchmarks.
 
-`build` compiles etcd, the Kubernetes control plane and kwok from their pinned Go modules, once, into a cache;
+`build_binaries` compiles etcd, the Kubernetes control plane and kwok from their pinned Go modules, once, into a cache;
 `ControlPlane` starts them, hands out a kubeconfig, and leaves no process behind; `KubeClient` speaks to it.
 """
 
-from tools.controlplane.build import BuildFailed, Unavailable, build
-from tools.controlplane.client import ApiError, KubeClient, Reply, UnknownKind
-from tools.controlplane.plane import ControlPlane, StartFailed
+from tools.controlplane.build import BuildError, UnavailableError, build_binaries
+from tools.controlplane.client import ApiError, KubeClient, Reply, UnknownKindError
+from tools.controlplane.plane import ControlPlane, StartError
 
 __all__ = [
     "ApiError",
-    "BuildFailed",
+    "BuildError",
     "ControlPlane",
     "KubeClient",
     "Reply",
-    "StartFailed",
-    "Unavailable",
-    "UnknownKind",
-    "build",
+    "StartError",
+    "UnavailableError",
+    "UnknownKindError",
+    "build_binaries",
 ]

@@ -3,11 +3,11 @@
 import argparse
 import signal
 import sys
-import threading
 import time
+from contextlib import suppress
 
-from tools.controlplane.build import BINARIES, BuildFailed, Unavailable, build
-from tools.controlplane.plane import ControlPlane, StartFailed
+from tools.controlplane.build import BINARIES, BuildError, UnavailableError, build_binaries
+from tools.controlplane.plane import ControlPlane, StartError
 
 
 def main() -> int:
@@ -25,26 +25,28 @@ def main() -> int:
         if options.command == "build":
             if unknown := sorted(set(options.binaries) - set(BINARIES)):
                 parser.error(f"no such binary: {', '.join(unknown)}; known: {', '.join(BINARIES)}")
-            for name, path in build(options.binaries or BINARIES).items():
+            for name, path in build_binaries(options.binaries or BINARIES).items():
                 print(f"{name}\t{path}")
         else:
             _run(not options.no_controller_manager, options.scheduler, options.kwok)
-    except (Unavailable, BuildFailed, StartFailed) as error:
+    except (UnavailableError, BuildError, StartError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def _run(controller_manager: bool, scheduler: bool, kwok: bool) -> None:
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    # Both signals unwind the stack, also out of a build that takes minutes, so that everything is closed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
-    with ControlPlane(controller_manager=controller_manager, scheduler=scheduler, kwok=kwok) as plane:
-        if not ended.is_set():
-            print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
-            print(f"ready in {time.monotonic() - started:.1f} s; Ctrl-C ends it", file=sys.stderr)
-        ended.wait()
+    with (
+        suppress(KeyboardInterrupt),
+        ControlPlane(controller_manager=controller_manager, scheduler=scheduler, kwok=kwok) as plane,
+    ):
+        print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
+        print(f"ready in {time.monotonic() - started:.1f} s; Ctrl-C ends it", file=sys.stderr)
+        while True:
+            signal.pause()
 
 
 sys.exit(main())

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -19,39 +19,41 @@ KUBERNETES_VERSION = "v1.36.3"
 OUTPUT_LINES = 40  # of a failed build, in the exception
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """This machine can neither build a control plane nor has one; the message is one line."""
 
 
-class BuildFailed(Exception):
+class BuildError(Exception):
     """Go is there, and a build went wrong; the message ends with the last lines of Go's output."""
 
 
 class Module(NamedTuple):
-    """A Go module that pins binaries: its folder beside this file, its linker flags, and the packages by binary."""
+    """A folder with the go.mod that pins binaries, their linker flags, and the package of each."""
 
-    name: str
+    folder: Path
     ldflags: str
     packages: Mapping[str, str]
 
     @property
-    def folder(self) -> Path:
-        """Where its go.mod is."""
-        return HERE / self.name
+    def name(self) -> str:
+        """What people call it."""
+        return self.folder.name
 
 
 def _version_flags() -> str:
-    # Set by the release scripts of Kubernetes. Without them the binaries call themselves v0.0.0, and API servers
-    # refuse to emulate, and clients to speak to, a version that old.
+    # Set by the release scripts of Kubernetes. Without them the binaries call themselves v0.0.0, and clients that
+    # decide by the server's version take it for an ancient one.
     values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": "1", "gitMinor": KUBERNETES_VERSION.split(".")[1]}
     return " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
 
 
-_KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+_NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 MODULES = (
-    Module("etcd", "-s -w", {"etcd": "go.etcd.io/etcd/server/v3"}),
-    Module("kubernetes", f"-s -w {_version_flags()}", {name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES}),
-    Module("kwok", "-s -w", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+    Module(HERE / "etcd", "-s -w", {"etcd": "go.etcd.io/etcd/server/v3"}),
+    Module(
+        HERE / "kubernetes", f"-s -w {_version_flags()}", {name: f"k8s.io/kubernetes/cmd/{name}" for name in _NAMES}
+    ),
+    Module(HERE / "kwok", "-s -w", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
 )
 BINARIES = tuple(name for module in MODULES for name in module.packages)
 
@@ -63,17 +65,18 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "avactl"
 
 
-def build(binaries: Iterable[str] = BINARIES) -> dict[str, Path]:
+def build_binaries(binaries: Iterable[str] = BINARIES, modules: Sequence[Module] = MODULES) -> dict[str, Path]:
     """The path of each of the named binaries, building those that are neither in KUBEBUILDER_ASSETS nor cached.
 
     A cold build of all takes about 15 CPU-minutes. Any number of processes may call this at once: one builds, the
-    others wait. Raises Unavailable without Go, BuildFailed if a build goes wrong, KeyError for an unknown name.
+    others wait. Raises UnavailableError without Go, BuildError if a build goes wrong, KeyError for an unknown name.
     """
     wanted = list(binaries)
-    if unknown := set(wanted) - set(BINARIES):
-        raise KeyError(f"no such binary: {', '.join(sorted(unknown))}; known: {', '.join(BINARIES)}")
+    known = [name for module in modules for name in module.packages]
+    if unknown := set(wanted) - set(known):
+        raise KeyError(f"no such binary: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     found = _assets(wanted)
-    for module in MODULES:
+    for module in modules:
         names = [name for name in module.packages if name in wanted and name not in found]
         if names:
             found |= _build_module(module, names)
@@ -117,18 +120,18 @@ def _build_binary(module: Module, name: str, path: Path, go: str, environment: M
                 process.terminate(builder, grace=2)
             if status != 0:
                 output = process.tail(log, OUTPUT_LINES)
-                raise BuildFailed(f"go build of {name} ended with status {status}:\n{output}")
+                raise BuildError(f"go build of {name} ended with status {status}:\n{output}")
         # A binary appears under its name whole or not at all, even if this process is killed right here.
-        os.replace(aside / name, path)
+        (aside / name).replace(path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def _go(module: Module) -> tuple[str, dict[str, str]]:
-    """The Go command and the environment for building this module; Unavailable if there is none, or an older one."""
+    """The Go command and the environment for building this module; UnavailableError if there is none so new."""
     go = shutil.which("go")
     if go is None:
-        raise Unavailable("control plane unavailable: neither KUBEBUILDER_ASSETS is set nor Go on PATH")
+        raise UnavailableError("control plane unavailable: neither KUBEBUILDER_ASSETS is set nor Go on PATH")
     # GOFLAGS is given even though flags on the command line would do: a user's own must not change what is built.
     own = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false", "GOWORK": "off"}
     environment = {**os.environ, **own}
@@ -140,7 +143,7 @@ def _go(module: Module) -> tuple[str, dict[str, str]]:
     version = probe.stdout.strip()
     if probe.returncode != 0 or _version_key(version) < _version_key(needed):
         why = (probe.stderr.strip().splitlines() or [f"found {version}"])[-1]
-        raise Unavailable(f"control plane unavailable: Go {needed} or newer is needed: {why}")
+        raise UnavailableError(f"control plane unavailable: Go {needed} or newer is needed: {why}")
     return go, environment
 
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from ssl import create_default_context
 from types import TracebackType
@@ -38,7 +38,7 @@ class ApiError(Exception):
         self.warnings = warnings
 
 
-class UnknownKind(Exception):
+class UnknownKindError(Exception):
     """The API server serves no such kind."""
 
 
@@ -58,7 +58,7 @@ class Resource(NamedTuple):
 class KubeClient:
     """A connection to one API server with one bearer token; close it, or use it in a `with` block.
 
-    Every method that asks the server raises ApiError if that refuses, UnknownKind for a kind it does not serve,
+    Every method that asks the server raises ApiError if that refuses, UnknownKindError for a kind it does not serve,
     and httpx.TransportError if it does not answer. Where objects come with a namespace of their own it is taken
     from there, and `default` where there is none.
     """
@@ -179,13 +179,31 @@ class KubeClient:
                 raise TimeoutError(f"{kind} {namespace or ''}/{name} is still there after {timeout:g} s")
             time.sleep(POLL)
 
+    def wait_for(
+        self,
+        api_version: str,
+        kind: str,
+        name: str,
+        namespace: str | None = None,
+        *,
+        until: Callable[[dict[str, Any]], object],
+        timeout: float = 30.0,
+    ) -> dict[str, Any]:
+        """Wait until the object is there and `until` of it is true, and return it; TimeoutError after `timeout` s."""
+        deadline = time.monotonic() + timeout
+        while (found := self.find(api_version, kind, name, namespace)) is None or not until(found):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{kind} {namespace or ''}/{name} is not as awaited after {timeout:g} s: {found}")
+            time.sleep(POLL)
+        return found
+
     def resource(self, api_version: str, kind: str) -> Resource:
         """Where a kind is served, by the server's discovery; asked once, and again for a kind it did not have."""
         known = self._resources.get(api_version, {})
         if kind not in known:
             known = self._resources[api_version] = self._discover(api_version)
         if kind not in known:
-            raise UnknownKind(f"the API server serves no {kind} in {api_version}")
+            raise UnknownKindError(f"the API server serves no {kind} in {api_version}")
         return known[kind]
 
     def request(

@@ -12,7 +12,7 @@ from typing import Self
 import httpx
 
 from tools.controlplane import credentials, process
-from tools.controlplane.build import build
+from tools.controlplane.build import build_binaries
 from tools.controlplane.client import ApiError, KubeClient
 from tools.controlplane.components import API_SERVER, COMPONENTS, CONTROLLER_MANAGER, SCHEDULER, Layout
 from tools.controlplane.folder import OwnedFolder
@@ -26,7 +26,7 @@ PORT_ATTEMPTS = 5
 LOG_LINES = 30
 
 
-class StartFailed(Exception):
+class StartError(Exception):
     """A component ended while it started, or was not ready in time; the message has the last lines of its log."""
 
 
@@ -35,7 +35,7 @@ class ControlPlane:
 
     `users` are further users and their groups, beside the administrator. `arguments` are further command-line
     arguments by component. Everything is gone after the block, the data too, and also if this process is killed.
-    Entering raises Unavailable or BuildFailed where there are no binaries, and StartFailed.
+    Entering raises UnavailableError or BuildError where there are no binaries, and StartError.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class ControlPlane:
         self._folder: OwnedFolder | None = None
 
     def __enter__(self) -> Self:
-        self._binaries = build(self._initial)
+        if self._layout is not None:
+            raise RuntimeError("this control plane runs already")
+        self._binaries = build_binaries(self._initial)
         self._folder = OwnedFolder()
         self._layout = Layout(self._folder.path)
         try:
@@ -130,13 +132,13 @@ class ControlPlane:
         return self._processes[component].pid
 
     def port(self, component: str) -> int:
-        """The loopback port of a component that was started (etcd has none: it listens on a socket in the folder)."""
+        """The loopback port of a component that was started (etcd's is not in use: it has a socket)."""
         return self._ports[component]
 
     def start(self, component: str, *arguments: str) -> None:
         """Start a component that does not run, with its data and port of before, and wait until it is ready.
 
-        `arguments` are added to those it had. Raises StartFailed, and ValueError if it runs already.
+        `arguments` are added to those it had. Raises StartError, and ValueError if it runs already.
         """
         if component in self._processes:
             raise ValueError(f"{component} runs already")
@@ -147,7 +149,7 @@ class ControlPlane:
             try:
                 self._launch(component, port)
                 return
-            except StartFailed as failure:
+            except StartError as failure:
                 # Between the choice of a port and its use somebody else can take it.
                 if known or "address already in use" not in str(failure) or attempt == PORT_ATTEMPTS - 1:
                     raise
@@ -178,8 +180,12 @@ class ControlPlane:
             self._folder = self._layout = None
 
     def _launch(self, component: str, port: int) -> None:
-        binary = self._binaries.get(component) or build([component])[component]
-        command: list[str | Path] = [binary, *COMPONENTS[component].arguments(self.layout, port), *self._arguments[component]]
+        binary = self._binaries.get(component) or build_binaries([component])[component]
+        command: list[str | Path] = [
+            binary,
+            *COMPONENTS[component].arguments(self.layout, port),
+            *self._arguments[component],
+        ]
         # Proxies are for the world outside; HOME keeps kwok from reading the user's own configuration.
         environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.layout.folder)}
         log = self.layout.log(component)
@@ -191,18 +197,18 @@ class ControlPlane:
         except BaseException as error:
             process.terminate(child, grace=0)
             del self._processes[component]
-            if isinstance(error, StartFailed):
+            if isinstance(error, StartError):
                 output = log.read_bytes()[written:].decode(errors="replace").splitlines()[-LOG_LINES:]
-                raise StartFailed("\n".join([f"{component} {error}; the end of its log:", *output])) from None
+                raise StartError("\n".join([f"{component} {error}; the end of its log:", *output])) from None
             raise
 
     def _wait(self, component: str, child: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_TIMEOUT
         while not self._ready(component):
             if child.poll() is not None:
-                raise StartFailed(f"ended with status {child.returncode} while it started")
+                raise StartError(f"ended with status {child.returncode} while it started")
             if time.monotonic() > deadline:
-                raise StartFailed(f"was not ready in {START_TIMEOUT:.0f} s")
+                raise StartError(f"was not ready in {START_TIMEOUT:.0f} s")
             time.sleep(POLL)
 
     def _ready(self, component: str) -> bool:
