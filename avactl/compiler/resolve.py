@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 
 from avactl.compiler.state import State, Tree
-from avactl.diagnostics import Diagnostic, Note
+from avactl.compiler.validate import validate_document
+from avactl.diagnostics import CompileError, Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.hardware import library
 from avactl.kinds import introspect
+from avactl.kinds.base import Resource
 from avactl.kinds.program import Item, Program
+from avactl.source.document import Document
+from avactl.source.yaml import load_yaml
 
 
 def resolve(state: State) -> State:
@@ -60,9 +65,19 @@ def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
 
 def _shipped_machines(items: list[Item]) -> list[Item]:
     """The machine types of the library that pools name and no spec declares."""
-    declared = {item.name for item in items if item.kind == "MachineType"}
-    wanted = {item.spec.machine_type for item in items if item.kind == "NodePool"} - declared
-    return [library.load(name) for name in sorted(wanted) if name in library.names()]
+    wanted = {item.spec.machine_type for item in items if item.kind == "NodePool"}
+    wanted -= {item.name for item in items if item.kind == "MachineType"}
+    return [Item(*_shipped(name)) for name in sorted(wanted.intersection(library.names()))]
+
+
+@cache
+def _shipped(name: str) -> tuple[Document, Resource]:
+    """A machine type of the library. A test holds that all of them are valid."""
+    documents, _ = load_yaml(library.place(name), library.read(name))
+    resource = validate_document(documents[0])
+    if isinstance(resource, list):
+        raise CompileError(resource)
+    return documents[0], resource
 
 
 def _references(

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Kinds are imported when asked for, so that a command that needs one does not pay for ten.
+    # Kinds are imported when asked for, so that a command that needs one does not pay for ten. Other names are
+    # modules: `from avactl.kinds import registry` asks here first, and then imports.
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from avactl.kinds import base, registry
 
     if name == "Metadata":
