@@ -26,11 +26,14 @@ def __getattr__(name: str) -> Any:
     # modules: `from avactl.kinds import registry` asks here first, and then imports.
     if not name[:1].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from avactl.kinds import base, registry
-
+    # `from avactl.kinds import registry` would ask this function for `registry`, so modules are named in full.
     if name == "Metadata":
-        return base.Metadata
+        from avactl.kinds.base import Metadata
+
+        return Metadata
+    from avactl.kinds.registry import kind
+
     try:
-        return registry.kind(name).model
+        return kind(name).model
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
