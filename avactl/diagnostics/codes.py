@@ -38,6 +38,13 @@ CODES: dict[str, str] = {
     "name-too-long": "A name is too long for an object that is derived from it.",
     # what a cluster has
     "missing-image": "A Cluster does not name an image that a spec needs.",
+    # cache tiers and datasets
+    "url-not-in-tier": "An object-store URL is in no under-store of the cache tier that should serve it.",
+    "not-shared": "A dataset of another team that is not shared.",
+    "mount-conflict": "Two things are mounted at one directory.",
+    "other-cluster": "A spec uses something that is on another cluster.",
+    # credentials
+    "credential-literal": "A credential stands in a spec as text.",
     # repository
     "unsafe-path": "A path leaves the repository or the mounted directory.",
     "python-not-allowed": "A Python spec file where avactl.yaml does not allow any.",

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import closest, one_of
 from avactl.kinds.compute import DatasetMount
+from avactl.kinds.images import require_image
 from avactl.kinds.program import Item, Program
+
+CACHE_NAMESPACE = "avactl-cache"
+"""Namespace of all cache tiers of a cluster. FUSE needs pod security `privileged` there."""
 
 
 class Access(NamedTuple):
@@ -88,3 +95,112 @@ def tier_path(tier: Item, url: str) -> str | None:
 def host_path(tier: Item, path: str) -> str:
     """The directory on each machine at which a path of a tier's namespace is seen through FUSE."""
     return f"{tier.spec.fuse.path.rstrip('/')}/{tier.name}{path if path != '/' else ''}"
+
+
+def mount_problems(
+    item: Item, program: Program, mounts: Sequence[DatasetMount], path: tuple[str | int, ...]
+) -> list[Diagnostic]:
+    """What is wrong with the dataset mounts of a workspace or a job; `path` is that of the list in its document."""
+    problems: list[Diagnostic] = []
+    places: dict[str, int] = {}
+    for index, mount in enumerate(mounts):
+        here = (*path, index)
+        first = places.setdefault(mount.mount.rstrip("/"), index)
+        if first != index:
+            problems.append(_same_place(item, mount, here, (*path, first)))
+        problem = _unreadable(item, program, mount, here)
+        if problem is not None:
+            problems.append(problem)
+            continue
+        dataset = find(program, item.team, mount.name)
+        if dataset is not None:
+            problems += _unreachable(item, program, dataset, mount, here)
+    return problems
+
+
+def _same_place(
+    item: Item, mount: DatasetMount, here: tuple[str | int, ...], first: tuple[str | int, ...]
+) -> Diagnostic:
+    own = f"{mount.mount.rstrip('/')}/{mount.name.rpartition('/')[2]}"
+    return Diagnostic(
+        "mount-conflict",
+        f"two datasets are mounted at `{mount.mount}`",
+        item.span(*here, "mount"),
+        hint=f"give each a directory of its own, e.g. `mount: {own}`",
+        notes=(Note(item.span(*first), "the first one"),),
+    )
+
+
+def _readable(program: Program, item: Item) -> dict[str, Item]:
+    """The datasets that a spec's team may read, by the name to write."""
+    found = {}
+    for dataset in program.of("Dataset"):
+        if may_read(dataset, item.team):
+            found[dataset.name if dataset.team in (None, item.team) else f"{dataset.team}/{dataset.name}"] = dataset
+    return found
+
+
+def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[str | int, ...]) -> Diagnostic | None:
+    """Why the name or the version of a mount means nothing that the team may read."""
+    dataset = find(program, item.team, mount.name)
+    owner, _, name = mount.name.rpartition("/")
+    if dataset is None:
+        if ("Dataset", name) in program.broken:
+            return None
+        known = _readable(program, item)
+        shared = next((written for written in known if written.endswith(f"/{name}")), None)
+        near = shared or closest(mount.name, known)
+        hidden = next((d for d in program.of("Dataset") if d.name == name and (not owner or d.team == owner)), None)
+        if near is None and hidden is not None:
+            return _not_shared(item, hidden, here)
+        hint = f"did you mean `{near}`?" if near else f"team {item.team} may read {one_of(sorted(known))}"
+        message = f"there is no Dataset `{mount.name}` that team {item.team} may read"
+        return Diagnostic("missing-reference", message, item.span(*here, "name"), hint=hint)
+    if not may_read(dataset, item.team):
+        return _not_shared(item, dataset, here)
+    if version_of(dataset, mount.version) is None:
+        names = [version.name for version in dataset.spec.versions]
+        near = closest(str(mount.version), names)
+        hint = f"did you mean `{near}`?" if near else f"it has {one_of(names)}"
+        return Diagnostic(
+            "missing-reference",
+            f"{dataset} has no version `{mount.version}`",
+            item.span(*here, "version"),
+            hint=hint,
+            notes=(Note(dataset.span("spec", "versions", key=True), f"it has {one_of(names)}"),),
+        )
+    return None
+
+
+def _not_shared(item: Item, dataset: Item, here: tuple[str | int, ...]) -> Diagnostic:
+    return Diagnostic(
+        "not-shared",
+        f"{dataset} is not shared with team {item.team}",
+        item.span(*here, "name"),
+        hint=f"add `{item.team}` to `sharedWith` of {dataset}, then write `{dataset.team}/{dataset.name}`",
+        notes=(Note(dataset.span("metadata", "name"), "declared here"),),
+    )
+
+
+def _unreachable(
+    item: Item, program: Program, dataset: Item, mount: DatasetMount, here: tuple[str | int, ...]
+) -> list[Diagnostic]:
+    """Why a dataset that the team may read cannot get into pods on the item's cluster."""
+    if dataset.spec.tier:
+        tier = program.find("CacheTier", dataset.spec.tier)
+        if tier is None or tier.spec.cluster == item.cluster:
+            return []
+        where, note = tier.spec.cluster, Note(tier.span("spec", "cluster"), f"cache tier {tier.name} runs there")
+    elif item.cluster in dataset.clusters:
+        return require_image(item, program, "fetch", (*here, "name"))
+    else:
+        where, note = one_of(dataset.clusters), Note(dataset.span("spec", "cluster"), "declared for it here")
+    return [
+        Diagnostic(
+            "other-cluster",
+            f"{item} runs on cluster `{item.cluster}`, and {dataset} is reached on {where}",
+            item.span(*here, "name"),
+            hint=f"run it there, or declare the dataset for cluster `{item.cluster}`",
+            notes=(note,),
+        )
+    ]

@@ -17,7 +17,7 @@ class Version(Model):
     url: ObjectUrl | None = Field(None, description="Prefix in an object store that holds this version.")
     manifest: RelPath | None = Field(
         None,
-        description="JSON-lines file in the repository: one object a line, `{\"url\": …, \"labels\": {…}}`; beside the spec.",
+        description='JSON-lines file in the repository: one object a line, `{"url": …, "labels": {…}}`; beside the spec.',
     )
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         None, description="SHA-256 of the manifest file; a changed file is then refused."

@@ -1,0 +1,28 @@
+"""CacheTier: an Alluxio cluster between object stores and jobs."""
+
+from avactl.kinds.cache_tier.lower import lower
+from avactl.kinds.cache_tier.spec import (
+    CacheTier,
+    CacheTierSpec,
+    Fuse,
+    Masters,
+    StorageTier,
+    UnderStore,
+    Workers,
+    WriteBack,
+)
+from avactl.kinds.registry import Kind
+
+KIND = Kind(model=CacheTier, lower=lower)
+
+__all__ = [
+    "KIND",
+    "CacheTier",
+    "CacheTierSpec",
+    "Fuse",
+    "Masters",
+    "StorageTier",
+    "UnderStore",
+    "Workers",
+    "WriteBack",
+]

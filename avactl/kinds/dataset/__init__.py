@@ -1,0 +1,9 @@
+"""Dataset: data in object stores, by version."""
+
+from avactl.kinds.dataset.lower import lower
+from avactl.kinds.dataset.spec import Dataset, DatasetSpec, Prewarm, Version
+from avactl.kinds.registry import Kind
+
+KIND = Kind(model=Dataset, lower=lower)
+
+__all__ = ["KIND", "Dataset", "DatasetSpec", "Prewarm", "Version"]

@@ -1,0 +1,28 @@
+"""Whether an object-store URL is reachable through a cache tier: asked by datasets and by teams' buckets."""
+
+from __future__ import annotations
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import one_of
+from avactl.kinds.dataset_access import tier_path
+from avactl.kinds.program import Item, Program
+
+
+def url_in_tier(
+    item: Item, program: Program, tier_name: str, url: str, path: tuple[str | int, ...]
+) -> list[Diagnostic]:
+    """The problem that no under-store of the tier holds `url`, which stands at `path` of `item`; else nothing."""
+    tier = program.find("CacheTier", tier_name)
+    if tier is None or tier_path(tier, url) is not None:
+        return []
+    stores = one_of(store.url for store in tier.spec.under_stores)
+    return [
+        Diagnostic(
+            "url-not-in-tier",
+            f"`{url}` is in no under-store of cache tier `{tier_name}`",
+            item.span(*path),
+            label=f"the tier has {stores}",
+            hint=f"add the store to `underStores` of the tier, or name a place below {stores}",
+            notes=(Note(tier.span("spec", "underStores", key=True), "the tier's under-stores"),),
+        )
+    ]
