@@ -14,6 +14,7 @@ from avactl.compiler.resolve import resolve
 from avactl.compiler.state import State, Tree
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
+from avactl.diagnostics.secrets import redacted
 from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
@@ -67,4 +68,5 @@ def _run(state: State, passes: Iterable[Callable[[State], State]]) -> Compilatio
         if collecting:
             gc.enable()
     program = state.program or Program((), lambda path: None)
-    return Compilation(state.tree, program, state.manifests, tuple(sort_diagnostics(state.diagnostics)))
+    found = sort_diagnostics(redacted(d) for d in state.diagnostics)
+    return Compilation(state.tree, program, state.manifests, tuple(found))

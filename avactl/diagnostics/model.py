@@ -33,7 +33,8 @@ class Diagnostic:
     """One problem of the input.
 
     `message` says what is wrong, with the value and what was expected; `label` stands behind the caret;
-    `hint` is the remedy; `notes` name other places.
+    `hint` is the remedy; `notes` name other places. `secret`: what stands at the span must not be printed, so
+    printers cover the line from there on.
     """
 
     code: str
@@ -43,6 +44,7 @@ class Diagnostic:
     label: str = ""
     hint: str = ""
     notes: tuple[Note, ...] = ()
+    secret: bool = False
 
 
 class CompileError(Exception):

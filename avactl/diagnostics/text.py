@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from avactl.diagnostics.model import Diagnostic, Span
+from avactl.diagnostics.secrets import MASK, redact
 
 SourceText = Callable[[str], str | None]
 """Text of a file by its path; None where there is none."""
@@ -54,6 +55,8 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
     out = [f"{style(d.severity, f'{d.severity}[{d.code}]')}{style('bold', ': ' + _visible(d.message))}"]
     out.append(f"{style('blue', '  -->')} {_visible(str(d.span))}")
     line = _line(source(d.span.file), d.span)
+    if line is not None:
+        line = line[: d.span.column - 1] + MASK if d.secret else redact(line)
     pad = " " * len(str(d.span.line))
     if line is not None:
         shown, column = _window(_visible(line), d.span)

@@ -46,9 +46,7 @@ class Checkpoint(Model):
 class TensorBoard(Model):
     """A TensorBoard beside the job."""
 
-    logdir: str = Field(
-        "/logs", description="Log directory: a path on the job's log volume, or an object-store URL."
-    )
+    logdir: str = Field("/logs", description="Log directory: a path on the job's log volume, or an object-store URL.")
     storage: Bytes = Field("10Gi", description="Size of the log volume, bytes, where logdir is a path.")
 
 

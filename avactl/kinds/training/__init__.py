@@ -1,0 +1,11 @@
+"""The TrainingJob kind: one run of training code."""
+
+from __future__ import annotations
+
+from avactl.kinds.registry import Kind
+from avactl.kinds.training.lower import lower
+from avactl.kinds.training.spec import Checkpoint, Role, TensorBoard, TrainingJob, TrainingJobSpec, Workers
+
+KIND = Kind(model=TrainingJob, lower=lower)
+
+__all__ = ["KIND", "Checkpoint", "Role", "TensorBoard", "TrainingJob", "TrainingJobSpec", "Workers"]
