@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 from avactl.diagnostics.model import Diagnostic
 
@@ -34,11 +35,9 @@ _SHAPES = re.compile(
 )
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall
-_SURE = frozenset("password passwd passphrase secret secrets credential credentials pwd apikey".split())
-_KEY_OF = frozenset(
-    "api access secret private encryption signing auth master account storage ssh deploy license admin".split()
-)
-_VOCABULARY = frozenset("pad eos bos unk mask sep cls stop start end special image video audio text".split())
+_SURE = re.compile("password|passwd|passphrase|secrets?|credentials?|pwd|apikey").fullmatch
+_KEY_OF = re.compile("api|access|secret|private|encryption|signing|auth|master|account|storage|ssh|deploy").fullmatch
+_VOCABULARY = re.compile("pad|eos|bos|unk|mask|sep|cls|stop|start|end|special|image|video|audio|text").fullmatch
 _PLAIN = re.compile(r"(?i)true|false|yes|no|on|off|none|null|auto|default|[0-9]{1,3}|[<\[{|].*[>\]}|]|\*+").fullmatch
 _LONG = re.compile(r"[0-9A-Za-z+/=_-]{32,}").fullmatch
 _ALNUM = re.compile(r"[0-9A-Za-z]+").findall
@@ -59,7 +58,7 @@ def _random(value: str) -> bool:
     if not _LONG(value) or value.startswith("/"):
         return False
     classes = [_class(character) for character in value]
-    changes = sum(a != b for a, b in zip(classes, classes[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(classes))
     longest = max(map(len, _ALNUM(value)), default=0)
     return {1, 2, 3} <= set(classes) and longest >= 12 and changes >= 0.35 * len(value) and _entropy(value) >= 4.2
 
@@ -72,15 +71,15 @@ def _named(name: str, value: str) -> bool:
     if words[-1] == "id" and words[-3:-1] == ["access", "key"]:
         return True
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last in _SURE:
+    if _SURE(last):
         # A Secret's or a file's name is no secret: `/etc/x`, `./x`.
         return not value.startswith(("/", "./", "~/"))
     if value.startswith(("/", "./", "~/")):
         return False
     if last == "token":
-        return before not in _VOCABULARY and len(value) >= 6
+        return not _VOCABULARY(before) and len(value) >= 6
     if last in ("key", "pat", "auth"):
-        if last == "key" and before in _KEY_OF:
+        if last == "key" and _KEY_OF(before):
             return len(value) >= 6
         return len(value) >= 16 and _entropy(value) >= 3 and any(c.isdigit() for c in value) and "." not in value
     return False

@@ -65,7 +65,8 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
         out.append(f"{style('blue', f'{d.span.line} |')} {shown}".rstrip())
         out.append(f"{style('blue', f'{pad} |')} {' ' * column}{style(d.severity, '^' * width + label)}")
     for note in d.notes:
-        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {_visible(note.text)} ({_visible(str(note.span))})")
+        place = _visible(str(note.span))
+        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {_visible(note.text)} ({place})")
     if d.hint:
         out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {_visible(d.hint)}")
     return "\n".join(out)
