@@ -95,9 +95,9 @@ def _references(
         answered = False
         if (reference.kind, reference.name) in broken:
             continue
-        known = [name for kind, name in names if kind == reference.kind]
+        known = {name for kind, name in names if kind == reference.kind}
         if reference.kind == "MachineType":
-            known += library.names()
+            known.update(library.names())
         if known:
             hint = did_you_mean(reference.name, known, f"{reference.kind}s")
         else:

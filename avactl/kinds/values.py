@@ -23,6 +23,13 @@ def bad(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("invalid_value", "{message}", {"message": message, "hint": hint})
 
 
+@dataclass(frozen=True, slots=True)
+class Says:
+    """What a value is, in the words of `avactl explain`: its form and its unit."""
+
+    text: str
+
+
 # -- names ---------------------------------------------------------------------------------------------------------
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?").fullmatch
@@ -49,6 +56,7 @@ Name = Annotated[
     str,
     AfterValidator(_name),
     WithJsonSchema({"type": "string", "pattern": NAME_PATTERN, "maxLength": 63}),
+    Says("name: small letters, digits, `-`"),
 ]
 """A DNS label (RFC 1123): what Kubernetes takes as the name of most objects."""
 
@@ -144,9 +152,9 @@ def _quantity(value: Any) -> str:
 _QUANTITY_SCHEMA = WithJsonSchema(
     {"anyOf": [{"type": "string", "pattern": QUANTITY_PATTERN}, {"type": "number", "minimum": 0}]}
 )
-Bytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA]
+Bytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("bytes, as a quantity: `512Gi`")]
 """An amount of memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
-Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA]
+Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("CPU cores, as a quantity: `4`, `500m`")]
 """CPU cores, as a Kubernetes quantity: `4`, `500m`."""
 
 # -- durations -----------------------------------------------------------------------------------------------------
@@ -170,7 +178,10 @@ def _duration(value: str) -> str:
 
 
 Duration = Annotated[
-    str, AfterValidator(_duration), WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+    str,
+    AfterValidator(_duration),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
+    Says("duration: `1h30m`"),
 ]
 """A span of time: numbers with units d, h, m, s, ms."""
 
@@ -200,9 +211,9 @@ def _pinned_image(value: str) -> str:
     return value
 
 
-Image = Annotated[str, AfterValidator(_image)]
+Image = Annotated[str, AfterValidator(_image), Says("container image")]
 """A container image, by tag or by digest."""
-PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
+PinnedImage = Annotated[str, AfterValidator(_pinned_image), Says("container image, pinned by digest")]
 """A container image pinned by digest."""
 
 _URL = re.compile(r"(s3|gs|oss|cos|kodo|hdfs|http|https|file)://[^\s/?#@]+(/[^\s?#]*)?|file:///[^\s?#]*").fullmatch
@@ -217,7 +228,7 @@ def _object_url(value: str) -> str:
     return value
 
 
-ObjectUrl = Annotated[str, AfterValidator(_object_url)]
+ObjectUrl = Annotated[str, AfterValidator(_object_url), Says("object-store URL: `s3://bucket/prefix`")]
 """A place in an object store: `s3://bucket/prefix`."""
 
 
@@ -239,9 +250,9 @@ def _rel_path(value: str) -> str:
     return value
 
 
-AbsPath = Annotated[str, AfterValidator(_abs_path)]
+AbsPath = Annotated[str, AfterValidator(_abs_path), Says("absolute path")]
 """A path in a container: absolute, without `..`."""
-RelPath = Annotated[str, AfterValidator(_rel_path)]
+RelPath = Annotated[str, AfterValidator(_rel_path), Says("relative path")]
 """A path below a given directory."""
 
 Count = Annotated[int, Field(ge=1, le=100_000)]

@@ -1,0 +1,143 @@
+"""What the commands share: repositories, output, exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from avactl.compiler import Compilation
+    from avactl.diagnostics import Diagnostic, Span
+    from avactl.source.tree import DirTree
+
+OK = 0
+PROBLEMS = 1
+"""The specs have errors."""
+USAGE = 2
+"""The command line is wrong."""
+MISSING = 3
+"""A tool or service that the command needs is missing or failed."""
+CHANGES = 4
+"""`diff --exit-code`: there are changes."""
+
+EXIT_CODES = (
+    "Exit codes: 0 ok · 1 the specs have errors · 2 wrong usage · 3 a needed tool or service is missing or failed · "
+    "4 changes (diff --exit-code)."
+)
+
+
+class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+    text = "text"
+    json = "json"
+    sarif = "sarif"
+    github = "github"
+
+
+def colour(stream: object = None) -> bool:
+    """Whether to write colours: to terminals only, and not where NO_COLOR is set (no-color.org)."""
+    out = stream or sys.stdout
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(getattr(out, "isatty", lambda: False)())
+
+
+def fail(message: str, code: int, hint: str = "") -> NoReturn:
+    """One clear line on standard error, and the exit code."""
+    red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")
+    print(f"{red}avactl:{off} {message}" + (f"\n        {hint}" if hint else ""), file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def find_root(path: Path) -> Path:
+    """The repository of a path: the nearest directory above with an avactl.yaml, else the path itself."""
+    start = path if path.is_dir() else path.parent
+    for directory in (start, *start.resolve().parents):
+        if (directory / "avactl.yaml").is_file():
+            return directory
+    return start
+
+
+def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
+    """The repository that all paths belong to, and the paths from its root that were asked for ([]: all of it).
+
+    A path without an avactl.yaml above is a repository of its own: a directory, or a single file.
+    """
+    from avactl.source.tree import DirTree
+
+    for path in paths:
+        if not path.exists():
+            fail(f"{path}: no such file or directory", USAGE)
+    roots = [find_root(path) for path in paths]
+    if len({root.resolve() for root in roots}) > 1:
+        names = ", ".join(str(root) for root in roots)
+        fail(f"the paths belong to several repositories ({names})", USAGE, "run the command once for each")
+    root = roots[0]
+    inside = [path.resolve().relative_to(root.resolve()).as_posix() for path in paths]
+    if (root / "avactl.yaml").is_file():
+        return DirTree(root), [path for path in inside if path != "."]
+    return (DirTree(root) if "." in inside else DirTree(root, inside)), []
+
+
+def _prefix(root: Path) -> str:
+    """What stands before a path from the root so that it leads there from the current directory."""
+    relative = os.path.relpath(root)
+    return "" if relative == "." else f"{relative}/"
+
+
+def select(compilation: Compilation, asked: Iterable[str]) -> list[Diagnostic]:
+    """The problems that concern the paths asked for, those of the whole repository if none."""
+    wanted = list(asked)
+    if not wanted:
+        return list(compilation.diagnostics)
+
+    def concerns(file: str) -> bool:
+        return any(file == path or file.startswith(f"{path}/") for path in wanted)
+
+    return [d for d in compilation.diagnostics if concerns(d.span.file) or any(concerns(n.span.file) for n in d.notes)]
+
+
+def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format: Format, coloured: bool) -> str:
+    """The problems in one of the formats, with paths from the current directory."""
+    prefix = _prefix(tree.root)
+
+    def placed(span: Span) -> Span:
+        return span if not prefix or span.file.startswith("<") else span._replace(file=prefix + span.file)
+
+    shown = [
+        replace(d, span=placed(d.span), notes=tuple(n._replace(span=placed(n.span)) for n in d.notes))
+        for d in diagnostics
+    ]
+    if format is not Format.text:
+        from avactl.diagnostics import machine
+
+        renderers = {
+            Format.json: machine.render_json,
+            Format.sarif: machine.render_sarif,
+            Format.github: machine.render_github,
+        }
+        return renderers[format](shown)
+    from avactl.diagnostics.text import render_text
+
+    def source(file: str) -> str | None:
+        try:
+            return tree.read(file.removeprefix(prefix)).decode("utf-8", "replace")
+        except OSError:
+            return None
+
+    return render_text(shown, source, coloured)
+
+
+def report(compilation: Compilation, tree: DirTree) -> None:
+    """Print the problems on standard error; exits with PROBLEMS where there are errors."""
+    if compilation.diagnostics:
+        text = render_diagnostics(compilation.diagnostics, tree, Format.text, colour(sys.stderr))
+        sys.stderr.write(text + ("\n" if compilation.ok else ""))
+    if not compilation.ok:
+        raise typer.Exit(PROBLEMS)

@@ -1,0 +1,66 @@
+"""JSON Schema (2020-12) of the kinds, for editors. Generated from the models; `schemas/` holds the current ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from avactl.compiler.config import Config
+from avactl.kinds import registry
+from avactl.kinds.base import API_VERSION
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+ALL = "avactl.schema.json"
+
+
+def file_name(kind: str) -> str:
+    """Name of a kind's schema file: `trainingjob.schema.json`."""
+    return f"{kind.lower()}.schema.json"
+
+
+def kind_schema(name: str) -> dict[str, Any]:
+    """The schema of one kind's documents."""
+    model = registry.kind(name).model
+    schema = model.model_json_schema(by_alias=True)
+    properties = schema["properties"]
+    properties["apiVersion"] = {"const": API_VERSION, "description": "Version of the language."}
+    properties["kind"] = {"const": name, "description": "The kind."}
+    required = {"apiVersion", "kind", "metadata", *schema.get("required", [])}
+    schema["required"] = sorted(required)
+    properties["metadata"] = {"allOf": [properties["metadata"], _metadata_rule(model.SCOPE)]}
+    return {"$schema": DIALECT, "$id": file_name(name), **schema}
+
+
+def _metadata_rule(scope: str) -> dict[str, Any]:
+    """A team's kinds need `team`; the platform's have neither team nor namespace."""
+    if scope == "team":
+        return {"required": ["team"], "properties": {"team": {"type": "string"}}}
+    if scope == "platform":
+        return {"properties": {"team": {"type": "null"}, "namespace": {"type": "null"}}}
+    return {}
+
+
+def schemas() -> dict[str, str]:
+    """All schema files by name: a kind each, all kinds together, and `avactl.yaml`."""
+    found = {file_name(name): kind_schema(name) for name in registry.names()}
+    choose = [
+        {
+            "if": {"properties": {"kind": {"const": name}}, "required": ["kind"]},
+            "then": {"$ref": file_name(name)},
+        }
+        for name in registry.names()
+    ]
+    found[ALL] = {
+        "$schema": DIALECT,
+        "$id": ALL,
+        "title": "avactl spec",
+        "type": "object",
+        "required": ["apiVersion", "kind", "metadata"],
+        "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": registry.names()}},
+        "allOf": choose,
+    }
+    config = Config.model_json_schema(by_alias=True)
+    found["config.schema.json"] = {"$schema": DIALECT, "$id": "config.schema.json", **config}
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    return {name: orjson.dumps(schema, option=options).decode() for name, schema in sorted(found.items())}
