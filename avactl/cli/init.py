@@ -1,0 +1,26 @@
+"""`avactl init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, USAGE, fail
+
+
+def init(directory: Annotated[Path, typer.Argument(help="Where; made if it is not there.")]) -> None:
+    """Make a new spec repository that compiles, with editor settings and CI files."""
+    from avactl.scaffold import ScaffoldError, create
+
+    try:
+        files = create(directory)
+    except ScaffoldError as error:
+        fail(str(error), USAGE, "choose an empty directory")
+    except OSError as error:
+        fail(f"{directory}: {error.strerror}", MISSING)
+    for path in files:
+        if not path.startswith(".avactl/"):
+            print(f"  {directory / path}")
+    print(f"\nNext: cd {directory} && avactl validate")

@@ -1,0 +1,82 @@
+"""`avactl set`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, Format, colour, fail, render_diagnostics
+
+
+def set_(
+    file: Annotated[Path, typer.Argument(help="Spec file.", exists=True, dir_okay=False)],
+    edits: Annotated[
+        list[str], typer.Argument(help="PATH=VALUE, or PATH- to remove a key; e.g. spec.workers.replicas=8.")
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="Which spec, where the file has several: NAME or KIND/NAME.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write even what does not pass validation.")] = False,
+) -> None:
+    """Change values of a spec in place; comments, order and quoting stay."""
+    from avactl.compiler.validate import validate_document
+    from avactl.source.edit import EditError, parse_edit, set_values
+    from avactl.source.tree import DirTree
+    from avactl.source.yaml import load_yaml
+
+    tree = DirTree(file.parent, [file.name])
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", MISSING)
+    documents, problems = load_yaml(file.name, data)
+    if any(p.severity == "error" for p in problems):
+        sys.stderr.write(render_diagnostics(problems, tree, Format.text, colour(sys.stderr)))
+        raise typer.Exit(PROBLEMS)
+    wanted = [d for d in documents if name is None or name in (_name(d.value), f"{d.get('kind')}/{_name(d.value)}")]
+    if len(wanted) != 1:
+        specs = ", ".join(f"{d.get('kind')}/{_name(d.value)}" for d in documents)
+        told = f"no spec in {file} is named {name}" if name and not wanted else f"{file} holds several specs"
+        fail(told, USAGE, f"choose with --name: {specs}")
+    document = wanted[0]
+    try:
+        # Line ends are kept as they are: the edit works on characters.
+        text = data.decode("utf-8-sig")
+        new = set_values(file.name, text, document.index, [parse_edit(edit) for edit in edits])
+    except EditError as error:
+        fail(str(error), USAGE, error.hint)
+    changed, _ = load_yaml(file.name, new.encode())
+    after = next(d for d in changed if d.index == document.index)
+    result = validate_document(after)
+    if isinstance(result, list) and not force:
+        was_broken = isinstance(validate_document(document), list)
+        if not was_broken:
+            from avactl.diagnostics.text import render_text
+
+            sys.stderr.write(render_text(result, lambda _: new, colour(sys.stderr)))
+            fail("nothing was written", PROBLEMS, "--force writes it nevertheless")
+    if new != text:
+        bom = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
+        _replace(file, (bom + new).encode())
+
+
+def _name(value: object) -> str:
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Write aside, then swap: a crash leaves the old file or the new one."""
+    target = file.resolve()
+    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        aside.write_bytes(data)
+        aside.chmod(target.stat().st_mode & 0o7777)
+        aside.replace(target)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        fail(f"{file}: {error.strerror}", MISSING)

@@ -1,0 +1,241 @@
+"""Changing values in YAML text: only the characters of the value change, so comments, order and quoting stay.
+
+ruamel.yaml writes the new value; the places come from the parser. A round trip through any dumper would re-wrap
+flow mappings and long lines of the rest of the file, and a reviewer would have to read that.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any, NamedTuple
+
+import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
+
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.source.yaml import compose, load_yaml
+
+
+class EditError(Exception):
+    """The edit cannot be made; `hint` is the remedy."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.hint = hint
+        super().__init__(message)
+
+
+class Edit(NamedTuple):
+    """`path` = `value`; a value of None removes the key."""
+
+    path: tuple[str | int, ...]
+    value: str | None
+
+
+_STEP = re.compile(r"([^.\[\]=]+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]")
+
+
+def parse_edit(text: str) -> tuple[str, str | None]:
+    """`PATH=VALUE` or `PATH-` (remove) to its two parts. Raises EditError."""
+    match = re.match(r"((?:[^=\[]|\[[^\]]*\])+)=(.*)$", text, re.DOTALL)
+    if match:
+        return match[1].strip(), match[2]
+    if text.endswith("-") and len(text) > 1:
+        return text[:-1], None
+    raise EditError(f"`{text}` is not PATH=VALUE", "write e.g. spec.workers.replicas=8, or `spec.ttl-` to remove a key")
+
+
+def _parse_path(text: str, root: Any) -> tuple[str | int, ...]:
+    """`spec.datasets[name=imagenet].version` to a path; entries are found by index or by a key's value."""
+    path: list[str | int] = []
+    node = root
+    position = 0
+    while position < len(text):
+        if text[position] == "." and position:
+            position += 1
+        match = _STEP.match(text, position)
+        if match is None:
+            raise EditError(f"`{text}` is not a path", "write keys with dots, and [0] or [name=x] for entries of lists")
+        key, index, by, value = match.groups()
+        if key is not None:
+            step: str | int = int(key) if key.isdigit() and isinstance(node, yaml.SequenceNode) else key
+        elif index is not None:
+            step = int(index)
+        else:
+            step = _entry(node, by, value, text)
+        path.append(step)
+        node = _child(node, step)[1]
+        position = match.end()
+    if not path:
+        raise EditError("the path is empty", "write e.g. spec.workers.replicas=8")
+    return tuple(path)
+
+
+def _entry(node: Any, by: str, value: str, text: str) -> int:
+    names = []
+    for i, entry in enumerate(node.value if isinstance(node, yaml.SequenceNode) else []):
+        found = _child(entry, by)[1]
+        if isinstance(found, yaml.ScalarNode):
+            if found.value == value:
+                return i
+            names.append(found.value)
+    raise EditError(f"`{text}`: no entry has {by} `{value}`", did_you_mean(value, names, "entries") if names else "")
+
+
+def _child(node: Any, step: str | int) -> tuple[Any, Any]:
+    if isinstance(node, yaml.MappingNode):
+        return next(((k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == step), (None, None))
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and 0 <= step < len(node.value):
+        return None, node.value[step]
+    return None, None
+
+
+def _parse_value(text: str) -> Any:
+    loader = YAML()
+    try:
+        return loader.load(text) if text.strip() else text
+    except YAMLError as error:
+        problem = getattr(error, "problem", None) or error
+        raise EditError(f"the value `{text}` is not YAML: {problem}", "quote it for YAML: PATH='\"text\"'") from None
+
+
+def _flow(value: Any) -> str:
+    """A value on one line, as ruamel.yaml writes it."""
+    for part in _parts(value):
+        part.fa.set_flow_style()
+    writer = YAML()
+    writer.width = 1_000_000
+    stream = io.StringIO()
+    # A scalar at the top is followed by `...`; within a list it is written as anywhere else.
+    holder = CommentedSeq([value])
+    holder.fa.set_flow_style()
+    writer.dump(holder, stream)
+    return stream.getvalue().strip()[1:-1]
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, CommentedMap):
+        return [value, *(part for inner in value.values() for part in _parts(inner))]
+    if isinstance(value, CommentedSeq):
+        return [value, *(part for inner in value for part in _parts(inner))]
+    return []
+
+
+def _like(old: Any, text: str) -> Any:
+    """The new value in the old one's quoting: what was quoted text stays quoted text."""
+    value = _parse_value(text)
+    if isinstance(old, yaml.ScalarNode) and old.style in ("'", '"') and not isinstance(value, CommentedMap | CommentedSeq):
+        stripped = text.strip()
+        plain = str(value) if isinstance(value, str) and stripped[:1] in "'\"" else text
+        return DoubleQuotedScalarString(plain) if old.style == '"' else SingleQuotedScalarString(plain)
+    return value
+
+
+def set_values(file: str, text: str, document: int, edits: list[tuple[str, str | None]]) -> str:
+    """The text with the edits made in one of its documents (counted from 0). Raises EditError."""
+    for path, value in edits:
+        nodes = compose(text)
+        steps = _parse_path(path, nodes[document])
+        text = _apply(text, nodes[document], steps, value)
+        _, problems = load_yaml(file, text.encode())
+        if any(p.severity == "error" for p in problems):
+            raise EditError(f"`{path}` cannot be set so: {problems[0].message}", "give the value in quotes, or edit the file")
+    return text
+
+
+def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None) -> str:
+    node = root
+    for depth, step in enumerate(path):
+        key, found = _child(node, step)
+        if found is None:
+            if value is None:
+                raise EditError(f"there is no `{'.'.join(map(str, path))}` to remove")
+            return _insert(text, node, path[depth:], value)
+        parent, node = node, found
+    if value is None:
+        return _remove(text, parent, key, node)
+    start, end = _extent(text, node)
+    block = not isinstance(node, yaml.ScalarNode) and not node.flow_style
+    new = _flow(_like(node, value))
+    if block:
+        # The value stood on lines of its own; the new one goes behind its key.
+        colon = text.rindex(":", 0, start) + 1
+        return f"{text[:colon]} {new}{text[end:]}"
+    if start == end and start and text[start - 1] == ":":
+        new = f" {new}"
+    return text[:start] + new + text[end:]
+
+
+def _extent(text: str, node: Any) -> tuple[int, int]:
+    """First and last character of a node, without the line ends and comments behind a block."""
+    start, end = node.start_mark.index, node.end_mark.index
+    if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
+        return start, end
+    if not isinstance(node, yaml.ScalarNode) and node.flow_style:
+        return start, end
+    if isinstance(node, yaml.ScalarNode):
+        body = text[start:end].rstrip("\n")
+        return start, start + len(body)
+    children = [n for pair in node.value for n in (pair if isinstance(pair, tuple) else (pair,))]
+    return start, max(_extent(text, child)[1] for child in children)
+
+
+def _nested(steps: tuple[str | int, ...], value: str) -> Any:
+    result = _parse_value(value)
+    for step in reversed(steps):
+        if isinstance(step, int):
+            raise EditError(f"there is no entry [{step}]", "lists grow by one: the next index is their length")
+        result = CommentedMap({step: result})
+    return result
+
+
+def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) -> str:
+    first, rest = steps[0], steps[1:]
+    if isinstance(parent, yaml.SequenceNode):
+        if first != len(parent.value):
+            raise EditError(f"there is no entry [{first}]", f"the list has {len(parent.value)}; the next is [{len(parent.value)}]")
+        new = _flow(_nested(rest, value))
+    elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):
+        new = f"{_flow(first)}: {_flow(_nested(rest, value))}"
+    else:
+        raise EditError(f"`{first}` is below a value that is not a {'list' if isinstance(first, int) else 'mapping'}")
+    if parent.flow_style:
+        close = parent.end_mark.index - 1
+        body_end = len(text[:close].rstrip())
+        comma = ", " if parent.value and text[body_end - 1] != "," else " " if parent.value else ""
+        return text[:body_end] + comma + new + text[body_end:]
+    end = _extent(text, parent)[1]
+    line_end = text.find("\n", end)
+    line_end = len(text) if line_end < 0 else line_end
+    indent = " " * parent.start_mark.column
+    dash = "- " if isinstance(parent, yaml.SequenceNode) else ""
+    return f"{text[:line_end]}\n{indent}{dash}{new}{text[line_end:]}"
+
+
+def _remove(text: str, parent: Any, key: Any, node: Any) -> str:
+    start = (key or node).start_mark.index
+    end = _extent(text, node)[1]
+    if len(parent.value) == 1:
+        p_start, p_end = _extent(text, parent)
+        empty = "{}" if isinstance(parent, yaml.MappingNode) else "[]"
+        if parent.flow_style:
+            return text[:p_start] + empty + text[p_end:]
+        colon = text.rindex(":", 0, p_start) + 1
+        return f"{text[:colon]} {empty}{text[p_end:]}"
+    if parent.flow_style:
+        after = re.compile(r"\s*,\s*").match(text, end)
+        if after:
+            return text[:start] + text[after.end() :]
+        before = len(text[:start].rstrip().rstrip(",").rstrip())
+        return text[:before] + text[end:]
+    line_end = text.find("\n", end)
+    line_end = len(text) if line_end < 0 else line_end
+    line_start = text.rfind("\n", 0, start) + 1
+    lead = text[line_start:start]
+    if lead.strip():  # `- key: value`: the entry's first key goes, the dash stays
+        following = re.compile(r"\n\s*").match(text, line_end)
+        return text[:start] + text[following.end() if following else line_end :]
+    return text[:line_start] + text[line_end + 1 :]
