@@ -36,13 +36,25 @@ CODES: dict[str, str] = {
     "duplicate-name": "Two specs have the same kind and name.",
     "object-conflict": "Two specs compile to the same Kubernetes object.",
     "name-too-long": "A name is too long for an object that is derived from it.",
-    # what a cluster has
+    "duplicate-entry": "Two entries of a list have the same name.",
+    # clusters and teams
+    "kubernetes-version": "The Kubernetes version does not have what the specs need.",
+    "reserved-namespace": "A namespace that belongs to Kubernetes or to avactl itself.",
+    "duplicate-namespace": "Two specs claim one namespace of a cluster.",
+    "bucket-access": "A team's bucket that nobody can reach, or that the cache tier cannot serve as asked.",
     "missing-image": "A Cluster does not name an image that a spec needs.",
     # cache tiers and datasets
     "url-not-in-tier": "An object-store URL is in no under-store of the cache tier that should serve it.",
     "not-shared": "A dataset of another team that is not shared.",
     "mount-conflict": "Two things are mounted at one directory.",
     "other-cluster": "A spec uses something that is on another cluster.",
+    # services and workspaces
+    "port-conflict": "Two listeners of a server have one port.",
+    "resource-class-mismatch": "The resource class of a service contradicts its resources.",
+    "unsupported-batching": "The runtime of a service cannot be told how to put requests together.",
+    "replicas-do-not-fit": "More pods are allowed than the cluster's GPUs can ever hold.",
+    "shared-gpu-needs-scheduler": "A share of a GPU on a cluster whose scheduler cannot give any.",
+    "user-not-in-team": "The user of a workspace is not a member of its team.",
     # credentials
     "credential-literal": "A credential stands in a spec as text.",
     # repository

@@ -25,6 +25,9 @@ GPU_SHARE_ANNOTATION = f"{GROUP}/gpu-share"
 DEVICES_ANNOTATION = f"{GROUP}/devices"
 """Set by the scheduler's Binding on device-plugin pools: the indexes of the pod's GPUs."""
 
+NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""Environment of pods without GPUs: CUDA images ask for all, and the NVIDIA runtime gives a GPU machine's to them."""
+
 
 def container_security() -> Body:
     """The container's half of pod security `restricted`."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from avactl.kinds.registry import Kind
-from avactl.kinds.serving.lower import lower
+from collections.abc import Mapping
+
+from avactl.kinds.capacity import gpu_model
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact, Kind
+from avactl.kinds.serving.check import check
+from avactl.kinds.serving.lower import bounds, lower, resource_class
 from avactl.kinds.serving.spec import (
     Batching,
     Probe,
@@ -27,4 +32,23 @@ __all__ = [
     "ServingDeploymentSpec",
 ]
 
-KIND = Kind(model=ServingDeployment, lower=lower)
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """What is served, by what, and how large."""
+    spec = item.spec
+    least, most = bounds(spec)
+    result: dict[str, Fact] = {
+        "model": f"{spec.model.name} {spec.model.version}",
+        "runtime": spec.runtime.name,
+        "replicas": least if least == most else f"{least} to {most}",
+    }
+    if spec.resources.gpus:
+        gpus, model = spec.resources.gpus, gpu_model(program, item.cluster, spec.resources)
+        count = str(gpus * least) if least == most else f"{gpus * least} to {gpus * most}"
+        result["GPUs"] = f"{count} {model}"
+    result["class"] = resource_class(spec)
+    result["image"] = spec.runtime.image
+    return result
+
+
+KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts)

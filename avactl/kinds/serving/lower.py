@@ -1,13 +1,245 @@
-"""ServingDeployment to Kubernetes objects."""
+"""ServingDeployment → Deployment, Services, autoscaler, disruption budget, network policy, option files."""
 
 from __future__ import annotations
 
-from avactl.kinds import k8s
-from avactl.kinds.manifest import Manifest
+from math import ceil
+from typing import Any
+
+from avactl.kinds import dataset_access, k8s, pods
+from avactl.kinds.base import GROUP
+from avactl.kinds.k8s import compact
+from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.runtimes import CONFIG, Server, server
+from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
+from avactl.kinds.values import seconds
+
+CLASS_LABEL = f"{GROUP}/resource-class"
+"""Label of a service's pods: what they need most. Pods of one class keep apart, those of different ones attract."""
+CLASSES = ("gpu", "cpu", "io")
+PRIORITY = "avactl-serving"
+COMPONENT = "server"
+_KILL_AFTER = 30
+"""Seconds between the end of `drain` and the kill; also the default of Triton's --exit-timeout-secs."""
+
+
+def resource_class(spec: Any) -> str:
+    """The class of a service: what its spec says, else by whether it has GPUs."""
+    declared: str | None = spec.resource_class
+    return declared or ("gpu" if spec.resources.gpus else "cpu")
+
+
+def bounds(spec: Any) -> tuple[int, int]:
+    """Fewest and most pods outside of a rollout."""
+    replicas = spec.replicas
+    return (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The service's objects."""
-    select = k8s.selector(item, "server")
-    return [k8s.service(item, item.cluster, item.name, item.ns, select, {"http": 8080}, component="server")]
+    """The objects of one service."""
+    spec, cluster, ns = item.spec, item.cluster, item.ns
+    run = server(spec)
+    select = k8s.selector(item, COMPONENT)
+    gpu = pods.GpuRequest(item, program, spec.resources, COMPONENT)
+    objects: list[Manifest] = []
+    config_name = f"{item.name}-{COMPONENT}"
+    if run.files:
+        objects.append(k8s.config_map(item, cluster, config_name, ns, run.files, component=COMPONENT))
+    objects += gpu.claim(ns)
+    objects.append(_deployment(item, program, run, select, gpu, config_name))
+    ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
+    objects.append(k8s.service(item, cluster, item.name, ns, select, ports, component=COMPONENT))
+    # Balancing on the client: no proxy's hop and network between, and weights by each machine's power.
+    objects.append(
+        k8s.service(item, cluster, f"{item.name}-headless", ns, select, ports, headless=True, component=COMPONENT)
+    )
+    objects.append(k8s.disruption_budget(item, cluster, item.name, ns, select, component=COMPONENT, maxUnavailable=1))
+    objects.append(_network_policy(item, program, run, select))
+    if not isinstance(spec.replicas, int):
+        objects.append(_autoscaler(item))
+    return objects
+
+
+def _deployment(
+    item: Item, program: Program, run: Server, select: dict[str, str], gpu: pods.GpuRequest, config_name: str
+) -> Manifest:
+    spec = item.spec
+    notes: dict[str, str] = {}
+    if run.files:
+        # Servers read their options once: another digest starts new pods.
+        notes[f"{GROUP}/config-digest"] = k8s.digest(run.files)
+    if run.metrics is not None:
+        port, path = run.metrics
+        notes["prometheus.io/scrape"] = "true"
+        notes["prometheus.io/port"] = str(port)
+        notes["prometheus.io/path"] = path
+    metadata = compact(
+        labels={**k8s.labels(item, COMPONENT), CLASS_LABEL: resource_class(spec)}, annotations=notes or None
+    )
+    fixed = spec.replicas if isinstance(spec.replicas, int) else None
+    startup = ceil(seconds(spec.probe.startup)) if spec.probe else 600
+    body = compact(
+        replicas=fixed,
+        selector={"matchLabels": select},
+        # With no pod to spare, one must stop before the next can start.
+        strategy={
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1},
+        },
+        progressDeadlineSeconds=max(600, startup + 300),
+        template={"metadata": metadata, "spec": _pod(item, program, run, gpu, config_name)},
+    )
+    return k8s.manifest(
+        item, item.cluster, "apps/v1", "Deployment", item.name, namespace=item.ns, component=COMPONENT,
+        owned=() if fixed is not None else ("spec.replicas",), spec=body,
+    )  # fmt: skip
+
+
+def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str) -> Body:
+    spec = item.spec
+    drain = ceil(seconds(spec.drain))
+    own_env = {**run.env, **({} if spec.resources.gpus else pods.NO_GPUS)}
+    own_env = {name: value for name, value in own_env.items() if name not in spec.env}
+    container = compact(
+        name=COMPONENT,
+        image=spec.runtime.image,
+        command=spec.runtime.command or run.command or None,
+        args=[*run.args, *spec.runtime.args] or None,
+        env=[*pods.env_list(own_env), *pods.env_list(spec.env)] or None,
+        ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()],
+        resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), claims=gpu.dra),
+        # Clients learn late that an address is gone, and not every server finishes its requests when told to stop.
+        lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
+        **_probes(spec, run),
+    )
+    return pods.pod_spec(
+        item,
+        program,
+        container,
+        volumes=_volumes(item, program, run, config_name),
+        gpu=gpu,
+        service_account=RUN_ACCOUNT,
+        priority=PRIORITY,
+        terminationGracePeriodSeconds=drain + _KILL_AFTER,
+        affinity=_affinity(resource_class(spec)),
+        topologySpreadConstraints=[
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": k8s.selector(item, COMPONENT)},
+                # Old pods of a rollout do not push the new ones together.
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+        ],
+    )
+
+
+def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pods.Volumes:
+    model, resources = item.spec.model, item.spec.resources
+    volumes = pods.Volumes(item, program)
+    if run.files:
+        volumes.config("config", config_name, CONFIG)
+    if model.url is not None:
+        volumes.empty("model", run.model_path, size=model.size)
+        access = dataset_access.Access(None, model.url, _secret(item, program), model.size)
+        volumes.init.append(pods.fetch_container(program, item, "model", access, "model", run.model_path))
+    if run.scratch:
+        volumes.empty("scratch", run.scratch)
+    if resources.shared_memory:
+        volumes.empty("shared-memory", "/dev/shm", size=resources.shared_memory, memory=True)  # noqa: S108
+    return volumes
+
+
+def _secret(item: Item, program: Program) -> str | None:
+    """The Secret that the model is fetched with: the spec's, else that of the team's bucket that holds it."""
+    model = item.spec.model
+    if model.secret is not None:
+        return str(model.secret)
+    for bucket in program.get("Team", str(item.team)).spec.buckets:
+        base = bucket.url.rstrip("/")
+        if bucket.secret and (model.url == base or model.url.startswith(f"{base}/")):
+            return str(bucket.secret)
+    return None
+
+
+def _probes(spec: Any, run: Server) -> Body:
+    """Startup, readiness and liveness, by the spec's probe or the runtime's own health paths."""
+    probe = spec.probe
+    if probe is None:
+        period, timeout, startup = 10, 2, 600
+        ready, live, port = run.ready, run.live, run.ports["http"]
+    else:
+        period, timeout = max(1, ceil(seconds(probe.period))), max(1, ceil(seconds(probe.timeout)))
+        startup = ceil(seconds(probe.startup))
+        ready, live, port = probe.path, probe.path, probe.port or run.ports["http"]
+    every = {"periodSeconds": period, "timeoutSeconds": timeout}
+    return {
+        "startupProbe": {
+            "httpGet": {"path": ready, "port": port}, **every, "failureThreshold": max(1, ceil(startup / period))
+        },
+        "readinessProbe": {"httpGet": {"path": ready, "port": port}, **every, "failureThreshold": 3},
+        # Slow is not dead: an overloaded server is taken out of balancing long before it is restarted.
+        "livenessProbe": {"httpGet": {"path": live, "port": port}, **every, "failureThreshold": 6},
+    }  # fmt: skip
+
+
+def _affinity(own: str) -> Body:
+    """Services that need the same thing keep apart; those that need other things go together. Preferences only."""
+
+    def term(weight: int, classes: list[str]) -> Body:
+        return {
+            "weight": weight,
+            "podAffinityTerm": {
+                "labelSelector": {"matchExpressions": [{"key": CLASS_LABEL, "operator": "In", "values": classes}]},
+                "namespaceSelector": {},
+                "topologyKey": "kubernetes.io/hostname",
+            },
+        }
+
+    others = [name for name in CLASSES if name != own]
+    return {
+        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term(100, [own])]},
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term(10, others)]},
+    }
+
+
+def _autoscaler(item: Item) -> Manifest:
+    replicas = item.spec.replicas
+    metric = {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": replicas.cpu_utilization}},
+    }
+    return k8s.manifest(
+        item, item.cluster, "autoscaling/v2", "HorizontalPodAutoscaler", item.name, namespace=item.ns,
+        component=COMPONENT,
+        spec={
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": item.name},
+            "minReplicas": replicas.min,
+            "maxReplicas": replicas.max,
+            "metrics": [metric],
+        },
+    )  # fmt: skip
+
+
+def _network_policy(item: Item, program: Program, run: Server, select: dict[str, str]) -> Manifest:
+    """Who may call: the own team on every port, the teams of `expose_to` on those of the service."""
+    rules = [_from(program, [str(item.team)], list(run.ports.values()))]
+    if item.spec.expose_to:
+        served = [port for name, port in run.ports.items() if name != "metrics"]
+        rules.append(_from(program, item.spec.expose_to, served))
+    return k8s.manifest(
+        item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
+        component=COMPONENT,
+        spec={"podSelector": {"matchLabels": select}, "policyTypes": ["Ingress"], "ingress": rules},
+    )  # fmt: skip
+
+
+def _from(program: Program, teams: list[str], ports: list[int]) -> Body:
+    """An ingress rule for the pods of teams, by the names of their namespaces, which nobody else can take."""
+    names = sorted({name for team in teams for name in namespaces(program.get("Team", team))})
+    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}]
+    return {
+        "from": [{"namespaceSelector": {"matchExpressions": match}}],
+        "ports": [{"protocol": "TCP", "port": port} for port in ports],
+    }

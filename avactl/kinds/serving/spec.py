@@ -8,7 +8,7 @@ from pydantic import Field
 
 from avactl.kinds.base import Env, Metadata, Model, Resource
 from avactl.kinds.compute import Compute
-from avactl.kinds.values import ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port
+from avactl.kinds.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
 
 ResourceClass = Literal["gpu", "cpu", "io"]
 
@@ -20,11 +20,18 @@ class ServedModel(Model):
         description="Name that clients ask for."
     )
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63)] = Field(
-        description="Version. TensorFlow Serving wants a whole number."
+        description="Version. TensorFlow Serving and Triton want a whole number."
     )
-    url: ObjectUrl | None = Field(None, description="Where its files are. Left out where the image has them.")
-    secret: Name | None = Field(None, description="Secret with the store's credentials.")
-    size: str | int = Field("10Gi", description="Space for its files, bytes.")
+    url: ObjectUrl | None = Field(
+        None,
+        description="Where its files are: a SavedModel for TensorFlow Serving, a model's directory (`config.pbtxt`, "
+        "`1/`) for Triton, a `.mar` file or a prefix that holds `NAME.mar` for TorchServe. Left out where the image "
+        "has them.",
+    )
+    secret: Name | None = Field(
+        None, description="Secret with the store's credentials. Default: that of the team's bucket that holds the URL."
+    )
+    size: Bytes = Field("10Gi", description="Space for its files, bytes.")
 
 
 class Runtime(Model):
@@ -59,7 +66,7 @@ class Probe(Model):
 
 
 class Batching(Model):
-    """Requests put together: helps at high load, costs `max_delay` at low."""
+    """Requests put together by TensorFlow Serving or TorchServe: helps at high load, costs `max_delay` at low."""
 
     max_size: Count = Field(description="Most requests in one batch.")
     max_delay: Duration = Field("5ms", description="How long a request waits for others.")
@@ -72,24 +79,28 @@ class ServingDeploymentSpec(Model):
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the only one that the team works on.")
     model: ServedModel = Field(description="What is served.")
     runtime: Runtime = Field(description="The server.")
-    resource_class: ResourceClass = Field(
-        "cpu", description="What it needs most. Different classes are put together on machines."
+    resource_class: ResourceClass | None = Field(
+        None,
+        description="What it needs most. Different classes are put together on machines, equal ones apart. "
+        "Default: `gpu` with GPUs, else `cpu`.",
     )
     resources: Compute = Field(default_factory=Compute, description="CPU, memory and GPUs of one pod.")
     replicas: Count | Replicas = Field(1, description="How many pods: a number, or bounds for an autoscaler.")
     env: Env = Field(default_factory=dict)
     probe: Probe | None = Field(None, description="How to tell that a pod serves. Default: the runtime's.")
     batching: Batching | None = Field(None, description="Requests put together.")
-    max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Pods beyond `replicas` in a rollout.")
-    drain: Duration = Field("30s", description="How long a pod that stops may finish its requests.")
-    expose_to: list[Name] = Field(default_factory=list, description="Teams whose pods may call it beside the owner.")
+    max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(
+        1, description="Pods beyond `replicas` in a rollout; with 0, one pod less serves meanwhile."
+    )
+    drain: Duration = Field("30s", description="How long a pod that stops goes on with the requests it has.")
+    expose_to: list[TeamRef] = Field(default_factory=list, description="Teams whose pods may call it beside the owner.")
 
 
 class ServingDeployment(Resource):
     """A model behind an address: TensorFlow Serving, Triton, TorchServe or a server of your own.
 
     Compiles to a Deployment, a Service and a headless one for balancing on the client, an autoscaler, a
-    PodDisruptionBudget, a NetworkPolicy and a ConfigMap of the server's options.
+    PodDisruptionBudget, a NetworkPolicy and, where the server reads its options from files, a ConfigMap.
     """
 
     KIND: ClassVar[str] = "ServingDeployment"

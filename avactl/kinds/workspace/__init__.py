@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from avactl.kinds.registry import Kind
-from avactl.kinds.workspace.lower import lower
+from collections.abc import Mapping
+
+from avactl.kinds.capacity import gpu_model
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact, Kind
+from avactl.kinds.workspace.check import check
+from avactl.kinds.workspace.lower import image, lower, storage
 from avactl.kinds.workspace.spec import Workspace, WorkspaceSpec
 
 __all__ = ["KIND", "Workspace", "WorkspaceSpec"]
 
-KIND = Kind(model=Workspace, lower=lower)
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """Whose it is, and what it has."""
+    spec = item.spec
+    result: dict[str, Fact] = {"user": spec.user, "running": "yes" if spec.running else "no"}
+    if spec.gpus:
+        result["GPUs"] = f"{spec.gpus:g} {gpu_model(program, item.cluster, spec)}"
+    result["home"] = storage(item, program)
+    result["image"] = image(item, program)
+    return result
+
+
+KIND = Kind(model=Workspace, lower=lower, check=check, facts=facts)

@@ -1,14 +1,156 @@
-"""Workspace to Kubernetes objects."""
+"""Workspace → StatefulSet, Service, claim of the home, network policy, editor's configuration."""
 
 from __future__ import annotations
 
-from avactl.kinds import k8s
-from avactl.kinds.manifest import Manifest
+from math import ceil
+
+from avactl.kinds import k8s, pods
+from avactl.kinds.base import GROUP
+from avactl.kinds.compute import Compute
+from avactl.kinds.k8s import compact
+from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
+from avactl.kinds.values import seconds
+
+COMPONENT = "workspace"
+PRIORITY = "avactl-workspace"
+_JUPYTER = "/etc/avactl/jupyter"
+
+
+def image(item: Item, program: Program) -> str | None:
+    """The image: the workspace's own, else the team's default."""
+    found: str | None = item.spec.image or program.get("Team", str(item.team)).spec.workspace.image
+    return found
+
+
+def storage(item: Item, program: Program) -> str:
+    """Size of the home, bytes: the workspace's own, else the team's default."""
+    return str(item.spec.storage or program.get("Team", str(item.team)).spec.workspace.storage)
+
+
+def is_shared(gpus: float) -> bool:
+    """Whether a number of GPUs is a fraction of one."""
+    return gpus != int(gpus)
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The workspace's objects."""
-    select = k8s.selector(item, "workspace")
-    ports = {"http": item.spec.port}
-    return [k8s.service(item, item.cluster, item.name, item.ns, select, ports, headless=True, component="workspace")]
+    """The objects of one workspace."""
+    spec, cluster, ns = item.spec, item.cluster, item.ns
+    select = k8s.selector(item, COMPONENT)
+    config = _editor_config(item)
+    # A shared GPU steers the pod as a whole one does; which one, and how much, is the scheduler's to say.
+    shared = is_shared(spec.gpus)
+    defaults = program.get("Team", str(item.team)).spec.workspace
+    compute = Compute(
+        cpu=spec.cpu or defaults.cpu,
+        memory=spec.memory or defaults.memory,
+        gpus=1 if shared else int(spec.gpus),
+        gpu=spec.gpu,
+        pool=spec.pool,
+    )
+    gpu = pods.GpuRequest(item, program, compute, COMPONENT)
+    home = k8s.volume_claim(
+        item, program, cluster, f"{item.name}-home", ns, storage(item, program), use="workspace",
+        keep=spec.deletion_policy != "delete", component=COMPONENT,
+    )  # fmt: skip
+    objects = [home]
+    if config:
+        objects.append(k8s.config_map(item, cluster, f"{item.name}-editor", ns, config, component=COMPONENT))
+    if not shared:
+        objects += gpu.claim(ns)
+    ports = {"http": spec.port}
+    objects.append(k8s.service(item, cluster, item.name, ns, select, ports, headless=True, component=COMPONENT))
+    objects.append(_network_policy(item, program, select))
+    body = {
+        "replicas": 1 if spec.running else 0,
+        "serviceName": item.name,
+        "selector": {"matchLabels": select},
+        "template": _template(item, program, gpu, compute, config),
+    }
+    objects.append(
+        k8s.manifest(item, cluster, "apps/v1", "StatefulSet", item.name, namespace=ns, component=COMPONENT, spec=body)
+    )
+    return objects
+
+
+def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compute, config: dict[str, str]) -> Body:
+    spec = item.spec
+    shared = is_shared(spec.gpus)
+    notes: dict[str, str] = {f"{GROUP}/user": spec.user}
+    if config:
+        notes[f"{GROUP}/config-digest"] = k8s.digest(config)
+    if shared:
+        notes[pods.GPU_SHARE_ANNOTATION] = format(spec.gpus, "g")
+    volumes = pods.Volumes(item, program)
+    volumes.claim("home", f"{item.name}-home", spec.home)
+    # Shared memory for data loaders; what is in it counts to the container's memory.
+    volumes.empty("shared-memory", "/dev/shm", memory=True)  # noqa: S108
+    if config:
+        volumes.config("editor", f"{item.name}-editor", _JUPYTER)
+    volumes.datasets(spec.datasets)
+    volumes.buckets()
+    container = compact(
+        name=COMPONENT,
+        image=image(item, program),
+        command=spec.command or None,
+        args=spec.args or None,
+        env=_env(item, bool(config)),
+        workingDir=spec.home,
+        ports=[{"name": "http", "containerPort": spec.port}],
+        resources=pods.resources(
+            compute.cpu, compute.memory, {} if shared else gpu.resources(), claims=gpu.dra and not shared
+        ),
+    )
+    pod = pods.pod_spec(
+        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority=PRIORITY
+    )
+    return {"metadata": {"labels": k8s.labels(item, COMPONENT), "annotations": notes}, "spec": pod}
+
+
+def _env(item: Item, culled: bool) -> list[Body]:
+    spec = item.spec
+    own = {"HOME": spec.home}
+    if culled:
+        own["JUPYTER_CONFIG_PATH"] = _JUPYTER
+        own["AVACTL_IDLE_TIMEOUT"] = str(ceil(seconds(spec.idle_timeout)))
+    if not spec.gpus:
+        own |= pods.NO_GPUS
+    result = pods.env_list({name: value for name, value in own.items() if name not in spec.env})
+    if is_shared(spec.gpus) and "NVIDIA_VISIBLE_DEVICES" not in spec.env:
+        # The scheduler's Binding carries the indexes; the NVIDIA runtime shows no other GPU.
+        source = {"fieldPath": f"metadata.annotations['{pods.DEVICES_ANNOTATION}']"}
+        result.append({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": source}})
+    return result + pods.env_list(spec.env)
+
+
+def _editor_config(item: Item) -> dict[str, str]:
+    """Jupyter's configuration: end what idles. Nothing where `idleTimeout` is 0.
+
+    Only the editor sees what is idle. A pod that ended itself would be started again by its StatefulSet, so the
+    kernels end, which hold the memory, and the pod stays. Source: jupyter_server's MappingKernelManager and
+    jupyter_server_terminals' TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
+    """
+    timeout = ceil(seconds(item.spec.idle_timeout))
+    if not timeout:
+        return {}
+    interval = min(300, timeout)
+    kernels = {"cull_idle_timeout": timeout, "cull_interval": interval, "cull_connected": True}
+    terminals = {"cull_inactive_timeout": timeout, "cull_interval": interval}
+    config = {"MappingKernelManager": kernels, "TerminalManager": terminals}
+    return {"jupyter_server_config.json": k8s.json_text(config)}
+
+
+def _network_policy(item: Item, program: Program, select: dict[str, str]) -> Manifest:
+    """Only the team's pods reach the editor; its user comes by `kubectl port-forward` or the team's gateway."""
+    names = sorted(namespaces(program.get("Team", str(item.team))))
+    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}]
+    rule = {
+        "from": [{"namespaceSelector": {"matchExpressions": match}}],
+        "ports": [{"protocol": "TCP", "port": item.spec.port}],
+    }
+    return k8s.manifest(
+        item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
+        component=COMPONENT,
+        spec={"podSelector": {"matchLabels": select}, "policyTypes": ["Ingress"], "ingress": [rule]},
+    )  # fmt: skip

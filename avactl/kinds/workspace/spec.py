@@ -8,7 +8,7 @@ from pydantic import Field
 
 from avactl.kinds.base import Env, Metadata, Model, Resource
 from avactl.kinds.compute import DatasetMount, GpuModel
-from avactl.kinds.values import Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
+from avactl.kinds.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
 
 
 class WorkspaceSpec(Model):
@@ -25,15 +25,20 @@ class WorkspaceSpec(Model):
     cpu: Cpu | None = Field(None, description="CPU cores. Default: the team's.")
     memory: Bytes | None = Field(None, description="Memory, bytes. Default: the team's.")
     gpus: Annotated[float | int, Field(ge=0, le=16)] = Field(
-        0, description="GPUs: a whole number, or a fraction of one (0.25, 0.5) that is shared."
+        0, description="GPUs: a whole number, or a fraction of one (0.25, 0.5), which needs avactl's scheduler."
     )
     gpu: GpuModel | None = Field(None, description="GPU model; needed with GPUs where the cluster has several.")
     pool: NodePoolRef | None = Field(None, description="Node pool. Default: any.")
     storage: Bytes | None = Field(None, description="Home directory, bytes. Default: the team's.")
-    home: Annotated[str, Field(pattern=r"^/[^\0]*$")] = Field("/home/user", description="Where the home is mounted.")
+    home: AbsPath = Field("/home/user", description="Where the home is mounted; also HOME and the working directory.")
     port: Port = Field(8888, description="Port that the image's editor listens on.")
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
-    idle_timeout: Duration = Field("2h", description="Stop it when it was idle for so long; the home stays.")
+    idle_timeout: Duration = Field(
+        "2h",
+        description="Jupyter kernels and terminals that were idle for so long are ended, which frees their memory and "
+        "that of their GPUs; `0s`: never. The pod and its GPUs stay until `running: false`. Other editors find the "
+        "seconds in AVACTL_IDLE_TIMEOUT.",
+    )
     running: bool = Field(True, description="Whether it runs. The home stays when it does not.")
     deletion_policy: Literal["retain", "delete"] = Field(
         "retain", description="What becomes of the home directory when the spec is deleted."
@@ -43,7 +48,7 @@ class WorkspaceSpec(Model):
 class Workspace(Resource):
     """A user's own container to edit and debug in, with a home directory that stays.
 
-    Compiles to a StatefulSet, a Service, a PersistentVolumeClaim and a NetworkPolicy.
+    Compiles to a StatefulSet, a Service, a PersistentVolumeClaim, a NetworkPolicy and the editor's ConfigMap.
     """
 
     KIND: ClassVar[str] = "Workspace"

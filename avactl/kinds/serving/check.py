@@ -1,0 +1,174 @@
+"""What is wrong with a service, alone and on its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import one_of
+from avactl.kinds.capacity import gpu_problems
+from avactl.kinds.credentials import argument_problems, credential_problems
+from avactl.kinds.images import require_image
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.lower import bounds
+from avactl.kinds.serving.runtimes import default_ports, ports
+from avactl.kinds.values import seconds
+
+_VERSIONS = ("tensorflowServing", "triton")
+_RUNTIME_NAMES = {
+    "tensorflowServing": "TensorFlow Serving",
+    "triton": "Triton",
+    "torchServe": "TorchServe",
+    "custom": "a server of your own",
+}
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """The problems of one service."""
+    spec = item.spec
+    yield from _runtime(item)
+    yield from _ports(item)
+    yield from _resource_class(item)
+    if spec.batching is not None:
+        yield from _batching(item)
+    if not isinstance(spec.replicas, int) and spec.replicas.min > spec.replicas.max:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.replicas: min {spec.replicas.min} is above max {spec.replicas.max}",
+            item.span("spec", "replicas", "min"),
+            hint="`max` is the most pods that the autoscaler starts",
+        )
+        return
+    if spec.model.url is not None:
+        yield from require_image(item, program, "fetch", ("spec", "model", "url"))
+    yield from credential_problems(item, spec.env, ("spec", "env"))
+    yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
+    yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
+    yield from _exposed(item, program)
+    yield from _capacity(item, program)
+
+
+def _runtime(item: Item) -> Iterator[Diagnostic]:
+    runtime, model = item.spec.runtime, item.spec.model
+    if runtime.name == "custom":
+        if runtime.port is None:
+            yield Diagnostic(
+                "missing-key",
+                "`spec.runtime` needs `port`: a custom runtime has no default",
+                item.span("spec", "runtime", key=True),
+                hint="add `port: …`, the HTTP port that the server listens on",
+            )
+        if item.spec.probe is None:
+            yield Diagnostic(
+                "missing-key",
+                "`spec` needs `probe`: how a custom runtime tells that it serves is not known",
+                item.span("spec", "runtime", "name"),
+                hint="add `probe: {path: /health}`, a path that answers 2xx when the model is loaded",
+            )
+    elif runtime.name in _VERSIONS and not (model.version.isdecimal() and model.version.isascii()):
+        digits = "".join(ch for ch in model.version.partition(".")[0] if ch.isdigit() and ch.isascii())
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.model.version: {_RUNTIME_NAMES[runtime.name]} wants a whole number, got text `{model.version}`",
+            item.span("spec", "model", "version"),
+            hint=f'write `"{digits}"`' if digits else "its versions are numbered directories: 1, 2, …",
+        )
+
+
+def _exposed(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Teams that may call and have no pods on the service's cluster."""
+    for index, name in enumerate(item.spec.expose_to):
+        team = program.get("Team", name)
+        if item.cluster not in team.clusters:
+            yield Diagnostic(
+                "other-cluster",
+                f"{item} runs on cluster `{item.cluster}`, and team {name} does not work there",
+                item.span("spec", "exposeTo", index),
+                hint=f"remove it, or add `{item.cluster}` to the team's clusters",
+                notes=(Note(team.span("spec", "clusters"), f"team {name} works on {one_of(team.clusters)}"),),
+            )
+
+
+def _ports(item: Item) -> Iterator[Diagnostic]:
+    """Two listeners on one port: a port of the spec that another of the spec, or one of the runtime's own, has."""
+    runtime = item.spec.runtime
+    keys = {"http": ("port", runtime.port), "grpc": ("grpcPort", runtime.grpc_port)}
+    taken = {port: name for name, port in ports(item.spec).items() if keys.get(name, ("", None))[1] is None}
+    for name, (key, port) in keys.items():
+        other = name if port is None else taken.setdefault(port, name)
+        if other == name:
+            continue
+        default = default_ports(runtime.name).get(name)
+        yield Diagnostic(
+            "port-conflict",
+            f"spec.runtime.{key}: port {port} is the server's {other.replace('-', ' ')} port too",
+            item.span("spec", "runtime", key),
+            hint="choose another port" + (f"; the default is {default}" if default not in (None, port) else ""),
+        )
+
+
+def _resource_class(item: Item) -> Iterator[Diagnostic]:
+    declared, gpus = item.spec.resource_class, item.spec.resources.gpus
+    if declared == "gpu" and not gpus:
+        yield Diagnostic(
+            "resource-class-mismatch",
+            "spec.resourceClass: `gpu`, and the pods ask for no GPUs",
+            item.span("spec", "resourceClass"),
+            hint="add `gpus: 1` to `resources`, or write `resourceClass: cpu`",
+        )
+    elif declared == "cpu" and gpus:
+        yield Diagnostic(
+            "resource-class-mismatch",
+            f"spec.resourceClass: `cpu`, and each pod has {gpus} GPU{'s' if gpus > 1 else ''}",
+            item.span("spec", "resourceClass"),
+            severity="warning",
+            hint="leave the key out: services with GPUs keep apart from each other then",
+        )
+
+
+def _batching(item: Item) -> Iterator[Diagnostic]:
+    runtime, batching = item.spec.runtime.name, item.spec.batching
+    if runtime == "custom":
+        why = "how a custom runtime puts requests together is not known"
+        hint = "remove `batching`, and set it up by the server's own `args` or `env`"
+    elif runtime == "triton":
+        why = "Triton reads batching from the model's config.pbtxt only"
+        delay = ceil(seconds(batching.max_delay) * 1_000_000)
+        hint = (
+            f"remove `batching`, and write into config.pbtxt: `max_batch_size: {batching.max_size}` and "
+            f"`dynamic_batching {{ max_queue_delay_microseconds: {delay} }}`"
+        )
+    else:
+        return
+    span = item.span("spec", "batching", key=True)
+    yield Diagnostic("unsupported-batching", f"spec.batching: {why}", span, hint=hint)
+
+
+def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """GPUs that the cluster can never give; and a rollout that can never end."""
+    spec = item.spec
+    least, most = bounds(spec)
+    path = ("spec", "resources")
+    found = gpu_problems(item, program, spec.resources, path, least)
+    yield from found
+    if found or not spec.resources.gpus:
+        return
+    if gpu_problems(item, program, spec.resources, path, most):
+        yield Diagnostic(
+            "replicas-do-not-fit",
+            f"spec.replicas: the GPUs of cluster {item.cluster} can never hold {most} pods of {spec.resources.gpus}",
+            item.span("spec", "replicas", "max"),
+            severity="warning",
+            hint="the autoscaler's last pods would wait for ever: lower `max`",
+        )
+    elif spec.max_surge and gpu_problems(item, program, spec.resources, path, least + spec.max_surge):
+        yield Diagnostic(
+            "replicas-do-not-fit",
+            f"a rollout wants {least + spec.max_surge} pods at once, and the GPUs of cluster {item.cluster} can never "
+            "hold so many",
+            item.span("spec", "maxSurge") if "max_surge" in spec.model_fields_set else item.span("spec", "replicas"),
+            severity="warning",
+            hint="write `maxSurge: 0`: one pod stops before its successor starts",
+            notes=(Note(item.span("spec", "resources", key=True), f"{spec.resources.gpus} GPUs a pod"),),
+        )

@@ -1,0 +1,126 @@
+"""What is wrong with a workspace, alone and on its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.capacity import gpu_problems
+from avactl.kinds.credentials import argument_problems, credential_problems
+from avactl.kinds.dataset_access import mount_problems
+from avactl.kinds.program import Item, Program
+from avactl.kinds.workspace.lower import image, is_shared
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """The problems of one workspace."""
+    spec = item.spec
+    yield from _owner(item, program)
+    if image(item, program) is None:
+        team = program.get("Team", str(item.team))
+        yield Diagnostic(
+            "missing-key",
+            f"`spec` needs `image`: team {team.name} has no default for it",
+            item.span("spec", key=True),
+            hint=f"add `image: …`, or `workspace: {{image: …}}` to Team {team.name}",
+        )
+    yield from credential_problems(item, spec.env, ("spec", "env"))
+    yield from argument_problems(item, spec.command, ("spec", "command"))
+    yield from argument_problems(item, spec.args, ("spec", "args"))
+    yield from mount_problems(item, program, spec.datasets, ("spec", "datasets"))
+    yield from _home(item)
+    if is_shared(spec.gpus):
+        yield from _shared_gpu(item, program)
+    else:
+        yield from gpu_problems(item, program, spec, ("spec",))
+
+
+def _owner(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """A user whom the team does not list. Who comes by a group cannot be known here."""
+    team = program.get("Team", str(item.team))
+    members = team.spec.members
+    listed = [*members.users, *members.admins]
+    if listed and not members.groups and item.spec.user not in listed:
+        yield Diagnostic(
+            "user-not-in-team",
+            f"`{item.spec.user}` is not a member of team {team.name}, and could not reach the workspace",
+            item.span("spec", "user"),
+            severity="warning",
+            hint=f"add them to `members` of Team {team.name}",
+            notes=(Note(team.span("spec", "members", key=True), "the members"),),
+        )
+
+
+def _home(item: Item) -> Iterator[Diagnostic]:
+    """A home where something else is, or below something that is read-only."""
+    spec = item.spec
+    home = spec.home.rstrip("/")
+    span = item.span("spec", "home")
+    if home in ("", "/dev", "/etc", "/proc", "/sys", "/usr", "/bin", "/lib"):
+        hint = "write a directory such as `/home/user`"
+        yield Diagnostic("mount-conflict", f"spec.home: `{spec.home}` would cover the image's own", span, hint=hint)
+        return
+    taken = [(mount.mount, ("spec", "datasets", i, "mount")) for i, mount in enumerate(spec.datasets)]
+    for place, path in taken:
+        place = place.rstrip("/")
+        if home == place or home.startswith(f"{place}/"):
+            yield Diagnostic(
+                "mount-conflict",
+                f"spec.home: `{spec.home}` is in `{place or '/'}`, where a dataset is mounted read-only",
+                span,
+                hint="mount the dataset elsewhere, e.g. below the home",
+                notes=(Note(item.span(*path), "mounted here"),),
+            )
+    if home == "/buckets" or home.startswith("/buckets/"):
+        hint = "choose another directory"
+        yield Diagnostic("mount-conflict", "spec.home: the team's buckets are mounted at `/buckets`", span, hint=hint)
+
+
+def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec = item.spec
+    span = item.span("spec", "gpus")
+    if spec.gpus > 1:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.gpus: {spec.gpus:g} is neither a whole number nor a part of one GPU",
+            span,
+            hint=f"write {int(spec.gpus)}, {int(spec.gpus) + 1}, or a share below 1 such as 0.5",
+        )
+        return
+    if spec.gpus < _SMALLEST or round(spec.gpus, 2) != spec.gpus:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.gpus: a share is given in hundredths from {_SMALLEST:g}, got {spec.gpus:g}",
+            span,
+            hint=f"write {max(_SMALLEST, round(spec.gpus, 2)):g}",
+        )
+        return
+    cluster = program.get("Cluster", item.cluster)
+    if not cluster.spec.daemons.scheduler:
+        where = ("spec", "daemons", "scheduler") if "daemons" in cluster.spec.model_fields_set else ("spec",)
+        yield Diagnostic(
+            "shared-gpu-needs-scheduler",
+            f"spec.gpus: a share of a GPU is given by avactl's scheduler, which is off on Cluster {cluster.name}",
+            span,
+            hint=f"add `daemons: {{scheduler: true}}` to Cluster {cluster.name}, or ask for a whole GPU",
+            notes=(Note(cluster.span(*where, key=True), "the cluster's daemons"),),
+        )
+        return
+    # One pod on the machine is enough for the question whether the model and the pool exist.
+    whole = spec.model_copy(update={"gpus": 1})
+    problems = gpu_problems(item, program, whole, ("spec",))
+    yield from problems
+    if problems:
+        return
+    pools = program.candidate_pools(item.cluster, spec.gpu, spec.pool)
+    if pools and all(pool.spec.allocation == "dra" for pool in pools):
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.gpus: pool {pools[0].name} gives GPUs as whole devices (`allocation: dra`)",
+            span,
+            hint="ask for a whole GPU, or name a `pool` with `allocation: devicePlugin`",
+            notes=(Note(pools[0].span("spec", "allocation"), "here"),),
+        )
+
+
+_SMALLEST = 0.01
