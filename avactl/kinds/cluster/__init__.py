@@ -1,5 +1,7 @@
 """The Cluster kind."""
 
+from avactl.kinds.cluster.check import check
+from avactl.kinds.cluster.facts import facts
 from avactl.kinds.cluster.lower import lower
 from avactl.kinds.cluster.spec import (
     Cluster,
@@ -29,4 +31,4 @@ __all__ = [
     "StorageClasses",
 ]
 
-KIND = Kind(model=Cluster, lower=lower)
+KIND = Kind(model=Cluster, lower=lower, check=check, facts=facts)

@@ -1,13 +1,55 @@
-"""Cluster → namespaces, priority classes, device classes, and the daemons with their RBAC."""
+"""Cluster → namespaces, priority classes, device classes, the placement policy, and the daemons with their RBAC."""
 
 from __future__ import annotations
 
-from avactl.kinds import k8s
+from avactl.kinds import k8s, namespaces
+from avactl.kinds.cluster.daemons import SYSTEM_PRIORITY, daemons, policy
+from avactl.kinds.cluster.devices import device_classes
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
+
+PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
+    (SYSTEM_PRIORITY, 1_000_000, True, "avactl's daemons."),
+    ("avactl-serving", 100_000, True, "Services that answer requests: training gives way to them."),
+    ("avactl-high", 10_000, True, "Training jobs of priority high."),
+    ("avactl-workspace", 5_000, True, "Workspaces, in which people wait."),
+    ("avactl-normal", 1_000, True, "Training jobs."),
+    ("avactl-low", 100, False, "Training jobs that fill what is idle and push nobody out."),
+)
+"""Name, value, whether its pods may push out lower ones, description."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """The objects of one cluster."""
-    name = item.spec.system_namespace
-    return [k8s.manifest(item, item.name, "v1", "Namespace", name)]
+    config = policy(item)
+    return [
+        *_namespaces(item, program),
+        *_priorities(item),
+        *device_classes(item, program),
+        config,
+        *daemons(item, program, config),
+    ]
+
+
+def _namespaces(item: Item, program: Program) -> list[Manifest]:
+    """Namespaces of the platform. They hold Secrets and volumes that no spec can make again, so they stay."""
+    wanted: list[tuple[str, str, dict[str, str]]] = [(item.spec.system_namespace, "restricted", {})]
+    if namespaces.tiers(program, item.name):
+        # FUSE needs /dev/fuse, CAP_SYS_ADMIN and mounts that the host sees: nothing below `privileged` allows it.
+        wanted.append((CACHE_NAMESPACE, "privileged", {}))
+    wanted += [(namespace.name, namespace.pod_security, namespace.labels) for namespace in item.spec.namespaces]
+    return [
+        namespaces.manifest(item, program, item.name, name, level, labels, holds_data=True)
+        for name, level, labels in wanted
+    ]
+
+
+def _priorities(item: Item) -> list[Manifest]:
+    return [
+        k8s.manifest(
+            item, item.name, "scheduling.k8s.io/v1", "PriorityClass", name,
+            value=value, preemptionPolicy="PreemptLowerPriority" if preempts else "Never", description=description,
+        )
+        for name, value, preempts, description in PRIORITIES
+    ]  # fmt: skip

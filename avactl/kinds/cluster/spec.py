@@ -2,12 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Metadata, Model, Resource
-from avactl.kinds.values import Duration, Name, PinnedImage
+from avactl.kinds.values import Duration, Name, PinnedImage, bad
+
+_VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
+_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_SUBDOMAIN = re.compile(_SUBDOMAIN_PATTERN).match
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?").fullmatch
+
+
+def _version(value: Any) -> Any:
+    if isinstance(value, float):
+        raise bad(f"{value} is a number, and a version is text: 1.30 would be read as 1.3", 'quote it: `"1.36"`')
+    if isinstance(value, str) and not _VERSION(value):
+        fixed = value.strip().removeprefix("v")
+        hint = f'write `"{fixed}"`' if _VERSION(fixed) else 'write major and minor, e.g. `"1.36"`'
+        raise bad(f"`{value}` is not a Kubernetes version", hint)
+    return value
+
+
+def _subdomain(value: str) -> str:
+    if len(value) > 253 or not _SUBDOMAIN(value):
+        raise bad(f"`{value[:60]}` is not a DNS name", "use small letters, digits, `-` and `.`")
+    return value
+
+
+def _label_key(value: str) -> str:
+    prefix, slash, name = value.rpartition("/")
+    if not _LABEL_NAME(name) or len(name) > 63 or (slash and not _SUBDOMAIN(prefix)) or len(prefix) > 253:
+        raise bad(f"`{value[:80]}` is not a label key", "write the key of a node label: `topology.kubernetes.io/rack`")
+    return value
+
+
+def _cidr(value: str) -> str:
+    import ipaddress  # most compiles never need it
+
+    try:
+        network = ipaddress.ip_network(value, strict=False)
+    except ValueError:
+        hint = "write a network and its length: `10.0.0.0/8`; host names cannot stand in network policies"
+        raise bad(f"`{value}` is not a CIDR", hint) from None
+    if str(network) != value:
+        raise bad(f"`{value}` is not a CIDR in its canonical form", f"write `{network}`")
+    return value
+
+
+def _cel(value: str) -> str:
+    if not value.strip():
+        raise bad("an empty expression selects nothing", 'write CEL: `device.driver == "gpu.nvidia.com"`')
+    return value
+
+
+KubernetesVersion = Annotated[
+    str, BeforeValidator(_version), WithJsonSchema({"type": "string", "pattern": r"^1\.[0-9]{1,2}(\.[0-9]+)?$"})
+]
+"""A Kubernetes version: `1.36` or `1.36.3`."""
+Subdomain = Annotated[
+    str,
+    AfterValidator(_subdomain),
+    WithJsonSchema({"type": "string", "pattern": _SUBDOMAIN_PATTERN, "maxLength": 253}),
+]
+"""A DNS subdomain (RFC 1123): what Kubernetes takes as the name of storage classes, drivers and device classes."""
+LabelKey = Annotated[str, AfterValidator(_label_key)]
+"""The key of a label: a name, with or without a DNS prefix."""
+Cidr = Annotated[str, AfterValidator(_cidr)]
+"""An IPv4 or IPv6 network: `10.0.0.0/8`."""
 
 
 class Images(Model):
@@ -25,10 +89,10 @@ class Images(Model):
 class StorageClasses(Model):
     """Storage classes by use. A use without one takes `default`; without that, the cluster's own default."""
 
-    default: str | None = Field(None, description="For every use that is not named.")
-    workspace: str | None = Field(None, description="Home directories of workspaces.")
-    cache: str | None = Field(None, description="Journals of cache tiers.")
-    checkpoint: str | None = Field(None, description="Checkpoints on volumes.")
+    default: Subdomain | None = Field(None, description="For every use that is not named.")
+    workspace: Subdomain | None = Field(None, description="Home directories of workspaces.")
+    cache: Subdomain | None = Field(None, description="Journals of cache tiers.")
+    checkpoint: Subdomain | None = Field(None, description="Checkpoints on volumes.")
 
 
 class Daemons(Model):
@@ -56,7 +120,7 @@ class Placement(Model):
         description="`pack`: keep whole machines free for big jobs. `links`: the fastest links first. "
         "`spread`: even load.",
     )
-    levels: list[str] = Field(
+    levels: list[LabelKey] = Field(
         default_factory=lambda: ["topology.kubernetes.io/rack"],
         description="Node labels from near to far that say which machines are close, e.g. NVLink domain, rack.",
     )
@@ -65,10 +129,12 @@ class Placement(Model):
 class DeviceClass(Model):
     """A DRA device class that the cluster offers."""
 
-    name: Name | Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)] = Field(
-        description="Name of the class."
+    name: Subdomain = Field(
+        description="Name of the class. One of avactl's own names, e.g. `gpu-v100`, takes the place of that class."
     )
-    cel: str = Field(min_length=1, description="CEL expression that selects devices.")
+    cel: Annotated[str, Field(max_length=10_240), AfterValidator(_cel)] = Field(
+        description="CEL expression that selects devices."
+    )
 
 
 class Reconcile(Model):
@@ -91,8 +157,8 @@ class Oidc(Model):
 class ClusterSpec(Model):
     """One Kubernetes cluster."""
 
-    kubernetes_version: Annotated[str, Field(pattern=r"^1\.[0-9]{2}(\.[0-9]+)?$")] = Field(
-        "1.36", description="Kubernetes version, at least 1.34 where pools use DRA."
+    kubernetes_version: KubernetesVersion = Field(
+        "1.36", description="Kubernetes version, at least 1.29, and 1.34 where pools use DRA."
     )
     system_namespace: Name = Field("avactl-system", description="Namespace of avactl's daemons and ConfigMaps.")
     images: Images = Field(default_factory=Images, description="Images of the platform's own containers.")
@@ -104,15 +170,19 @@ class ClusterSpec(Model):
         default_factory=list,
         description="DRA device classes beside those that avactl makes for each GPU model of a DRA pool.",
     )
-    gpu_driver: str = Field("gpu.nvidia.com", description="DRA driver that publishes the GPUs.")
+    gpu_driver: Annotated[Subdomain, Field(max_length=63)] = Field(
+        "gpu.nvidia.com", description="DRA driver that publishes the GPUs."
+    )
     reconcile: Reconcile = Field(default_factory=Reconcile, description="Who applies the compiled objects.")
     oidc: Oidc = Field(default_factory=Oidc, description="How users and groups are named in RoleBindings.")
     pull_secrets: list[Name] = Field(
-        default_factory=list, description="Image pull Secrets, expected in every team namespace."
+        default_factory=list,
+        description="Image pull Secrets, expected in the namespaces of the teams and of the system.",
     )
-    egress_allowed: list[str] = Field(
+    egress_allowed: list[Cidr] = Field(
         default_factory=lambda: ["0.0.0.0/0"],
-        description="CIDRs that team pods may reach outside of their namespaces, beside DNS and the caches.",
+        description="CIDRs that team pods may reach outside of their namespaces, beside DNS and the caches. A wider "
+        "one never includes the cloud's metadata service.",
     )
     default_job_ttl: Duration = Field("7d", description="How long ended training jobs stay, where they do not say.")
 

@@ -1,17 +1,39 @@
-"""Team → namespaces, service accounts, roles, network policies, volumes of buckets."""
+"""Team → namespaces, a service account, roles, network policies, volumes of buckets."""
 
 from __future__ import annotations
 
-from avactl.kinds import k8s
+from collections.abc import Iterator
+
+from avactl.kinds import k8s, namespaces
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.team.names import namespaces
+from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.kinds.team.network import policies
+from avactl.kinds.team.rbac import roles
+from avactl.kinds.team.spec import TeamNamespace
+from avactl.kinds.team.storage import buckets
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """The objects of one team in every cluster that it works on."""
+    declared = item.spec.namespaces or [TeamNamespace(name=item.name)]
     return [
-        k8s.manifest(item, cluster, "v1", "Namespace", name, holds_data=item.spec.deletion_policy != "delete")
+        manifest
         for cluster in item.clusters
-        for name in namespaces(item)
+        for namespace in declared
+        for manifest in _namespace(item, program, cluster, namespace)
     ]
+
+
+def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
+    name = namespace.name
+    labels = {**namespace.labels, namespaces.TEAM_LABEL: item.name}
+    # With a namespace goes all that is in it: homes, checkpoints, Secrets.
+    keep = item.spec.deletion_policy != "delete"
+    yield namespaces.manifest(item, program, cluster, name, namespace.pod_security, labels, holds_data=keep)
+    yield k8s.manifest(
+        item, cluster, "v1", "ServiceAccount", RUN_ACCOUNT, namespace=name, automountServiceAccountToken=False
+    )
+    yield from roles(item, program, cluster, name)
+    yield from policies(item, program, cluster, name)
+    yield from buckets(item, program, cluster, name)

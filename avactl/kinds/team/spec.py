@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from avactl.kinds.base import Labels, Metadata, Model, Resource
-from avactl.kinds.values import CacheTierRef, ClusterRef, Name, ObjectUrl
+from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, bad
 
-Subject = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\S+$")]
+
+def _subject(value: str) -> str:
+    if value.startswith("system:"):
+        raise bad(f"`{value}` is a name of Kubernetes' own", "name a user or group of the identity provider")
+    return value
+
+
+Subject = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\S+$"), AfterValidator(_subject)]
+"""A user or group as the identity provider names it."""
 
 
 class Members(Model):
     """Who belongs to the team, by the identity provider's names."""
 
-    users: list[Subject] = Field(default_factory=list, description="OIDC users, who may read and write the team's work.")
+    users: list[Subject] = Field(
+        default_factory=list, description="OIDC users, who may read and write the team's work."
+    )
     groups: list[Subject] = Field(default_factory=list, description="OIDC groups, with the same rights.")
     admins: list[Subject] = Field(default_factory=list, description="OIDC users who may also manage Secrets.")
     viewers: list[Subject] = Field(default_factory=list, description="OIDC groups that may only look.")
@@ -44,10 +54,10 @@ class TeamNamespace(Model):
 class DefaultWorkspace(Model):
     """What a workspace of the team has where it does not say."""
 
-    image: str | None = Field(None, description="Image.")
-    cpu: str | int | float = Field("2", description="CPU cores.")
-    memory: str | int = Field("8Gi", description="Memory, bytes.")
-    storage: str | int = Field("20Gi", description="Home directory, bytes.")
+    image: Image | None = Field(None, description="Image.")
+    cpu: Cpu = Field("2", description="CPU cores.")
+    memory: Bytes = Field("8Gi", description="Memory, bytes.")
+    storage: Bytes = Field("20Gi", description="Home directory, bytes.")
 
 
 class TeamSpec(Model):
@@ -71,8 +81,8 @@ class TeamSpec(Model):
 class Team(Resource):
     """People who share namespaces, buckets and a quota.
 
-    Compiles to namespaces, roles and bindings, network policies that keep tenants apart, service accounts and
-    default limits.
+    Compiles to namespaces, roles and bindings, network policies that keep tenants apart, a service account, and
+    volumes of the buckets that have a cache tier.
     """
 
     KIND: ClassVar[str] = "Team"

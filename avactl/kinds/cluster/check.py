@@ -1,0 +1,66 @@
+"""Rules that a Cluster must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds import namespaces
+from avactl.kinds.entries import duplicates
+from avactl.kinds.images import require_image
+from avactl.kinds.program import Item, Program
+
+OLDEST = (1, 29)
+"""Oldest minor version that avactl compiles for."""
+DRA = (1, 34)
+"""First minor version that serves `resource.k8s.io/v1` (KEP-4381, stable in 1.34)."""
+
+
+def check(item: Item, program: Program) -> Iterable[Diagnostic]:
+    """The problems of one cluster."""
+    spec = item.spec
+    yield from _version(item, program)
+    yield from namespaces.problems(namespaces.of_cluster(item, program), (item.name,), program)
+    yield from duplicates(
+        item, ("spec", "deviceClasses"), (entry.name for entry in spec.device_classes), "device class"
+    )
+    yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
+    for daemon in ("scheduler", "cache"):
+        if getattr(spec.daemons, daemon):
+            yield from require_image(item, program, "avactl", ("spec", "daemons", daemon))
+
+
+def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
+    version = item.spec.kubernetes_version
+    minor = tuple(int(part) for part in version.split(".")[:2])
+    span = item.span("spec", "kubernetesVersion")
+    if minor < OLDEST:
+        yield Diagnostic(
+            "kubernetes-version",
+            f"Kubernetes {version} is too old: avactl compiles for {_text(OLDEST)} and newer",
+            span,
+            hint=f'upgrade the cluster, and write `kubernetesVersion: "{_text(OLDEST)}"` or newer',
+        )
+        return
+    if minor >= DRA:
+        return
+    dra = next((pool for pool in program.pools(item.name) if pool.spec.allocation == "dra"), None)
+    if dra is not None:
+        note = Note(dra.span("spec", "allocation"), f"{dra} uses DRA")
+        hint = f"upgrade the cluster to {_text(DRA)}, or write `allocation: devicePlugin` in the pool"
+    elif item.spec.device_classes:
+        note = Note(item.span("spec", "deviceClasses", key=True), "device classes belong to DRA")
+        hint = f"upgrade the cluster to {_text(DRA)}, or remove `deviceClasses`"
+    else:
+        return
+    yield Diagnostic(
+        "kubernetes-version",
+        f"Kubernetes {version} does not serve DRA (`resource.k8s.io/v1`), which begins with {_text(DRA)}",
+        span,
+        hint=hint,
+        notes=(note,),
+    )
+
+
+def _text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

@@ -1,0 +1,171 @@
+"""The daemons of a cluster: Deployment, service account, RBAC, disruption budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.base import GROUP
+from avactl.kinds.cluster import rbac
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.namespaces import tiers
+from avactl.kinds.pods import SCHEDULER_NAME, container_security, pod_security, resources
+from avactl.kinds.program import Item, Program
+
+POLICY = "avactl-policy"
+"""ConfigMap of the system namespace that tells the daemons the cluster's placement policy."""
+SYSTEM_PRIORITY = "avactl-system"
+HTTP_PORT = 8080
+"""Metrics (`/metrics`) and probes (`/livez`, `/readyz`) of the daemons."""
+
+
+def policy(item: Item) -> Manifest:
+    """The ConfigMap with the placement policy."""
+    spec = item.spec
+    data = {
+        "cluster": item.name,
+        "gpuDriver": spec.gpu_driver,
+        "levels": spec.placement.levels,
+        "objective": spec.placement.objective,
+        "reconcile": spec.reconcile.mode,
+        "schedulerName": SCHEDULER_NAME,
+        "systemNamespace": spec.system_namespace,
+    }
+    return k8s.config_map(item, item.name, POLICY, spec.system_namespace, {"policy.json": k8s.json_text(data)})
+
+
+def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
+    """The objects of the daemons that are on; `config` is the ConfigMap that they read."""
+    system = item.spec.system_namespace
+    result: list[Manifest] = []
+    on = item.spec.daemons
+    if on.scheduler:
+        name = "avactl-scheduler"
+        result += _daemon(item, "scheduler", name, config, resources("1", "1Gi"))
+        result += _cluster_role(item, name, rbac.scheduler_cluster_rules())
+        result += _role(item, name, "scheduler", system, [*rbac.leader_rules(name), rbac.config_rule()])
+    if on.cache:
+        name = "avactl-cache"
+        result += _daemon(item, "cache", name, config, resources("200m", "512Mi"))
+        result += _role(item, name, "cache", system, [*rbac.leader_rules(name), rbac.config_rule()])
+        if tiers(program, item.name):
+            result += _role(item, name, "cache", CACHE_NAMESPACE, rbac.cache_rules())
+    if result:
+        result.append(_ingress(item))
+    return result
+
+
+def _object(item: Item, api_version: str, kind: str, name: str, component: str, **fields: Any) -> Manifest:
+    namespace = fields.pop("namespace", item.spec.system_namespace)
+    return k8s.manifest(
+        item, item.name, api_version, kind, name, namespace=namespace, component=component, **fields
+    )  # fmt: skip
+
+
+def _daemon(item: Item, component: str, name: str, config: Manifest, compute: Body) -> list[Manifest]:
+    """Two replicas, of which the holder of the Lease works; the other takes over."""
+    select = k8s.selector(item, component)
+    pod: Body = {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": True,
+        "priorityClassName": SYSTEM_PRIORITY,
+        "securityContext": pod_security(),
+        "enableServiceLinks": False,
+        "affinity": {
+            "podAntiAffinity": {
+                # Preferred: on a cluster of one machine both shall start.
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 100,
+                        "podAffinityTerm": {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchLabels": dict(select)},
+                        },
+                    }
+                ]
+            }
+        },
+        "containers": [
+            {
+                "name": component,
+                "image": item.spec.images.avactl,
+                "command": ["avactl", component],
+                "args": ["--config", "/etc/avactl/policy.json", "--lease", name, "--listen", f":{HTTP_PORT}"],
+                "env": [_from_field("POD_NAME", "metadata.name"), _from_field("POD_NAMESPACE", "metadata.namespace")],
+                "ports": [{"name": "http", "containerPort": HTTP_PORT}],
+                "livenessProbe": _probe("/livez", 10, 6),
+                "readinessProbe": _probe("/readyz", 5, 2),
+                "resources": compute,
+                "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
+                "volumeMounts": [{"name": "config", "mountPath": "/etc/avactl", "readOnly": True}],
+            }
+        ],
+        "volumes": [{"name": "config", "configMap": {"name": config.name}}],
+    }
+    if item.spec.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": secret} for secret in item.spec.pull_secrets]
+    template = {
+        "metadata": {
+            "labels": dict(select),
+            # The daemons read their configuration once: a changed one starts them anew.
+            "annotations": {f"{GROUP}/config": k8s.digest(config.body["data"])},
+        },
+        "spec": pod,
+    }
+    spec = {"replicas": 2, "selector": {"matchLabels": dict(select)}, "template": template}
+    system = item.spec.system_namespace
+    return [
+        _object(item, "v1", "ServiceAccount", name, component, automountServiceAccountToken=False),
+        _object(item, "apps/v1", "Deployment", name, component, spec=spec),
+        k8s.disruption_budget(item, item.name, name, system, select, component=component, maxUnavailable=1),
+    ]
+
+
+def _from_field(name: str, path: str) -> Body:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(path: str, period: int, failures: int) -> Body:
+    return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": period, "failureThreshold": failures}
+
+
+def _subject(item: Item, name: str) -> list[Body]:
+    return [{"kind": "ServiceAccount", "name": name, "namespace": item.spec.system_namespace}]
+
+
+def _cluster_role(item: Item, name: str, rules: list[Body]) -> list[Manifest]:
+    rbac_v1 = "rbac.authorization.k8s.io/v1"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    return [
+        _object(item, rbac_v1, "ClusterRole", name, "scheduler", namespace=None, rules=rules),
+        _object(
+            item, rbac_v1, "ClusterRoleBinding", name, "scheduler",
+            namespace=None, roleRef=role, subjects=_subject(item, name),
+        ),
+    ]  # fmt: skip
+
+
+def _role(item: Item, name: str, component: str, namespace: str, rules: list[Body]) -> list[Manifest]:
+    rbac_v1 = "rbac.authorization.k8s.io/v1"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    return [
+        _object(item, rbac_v1, "Role", name, component, namespace=namespace, rules=rules),
+        _object(
+            item, rbac_v1, "RoleBinding", name, component,
+            namespace=namespace, roleRef=role, subjects=_subject(item, name),
+        ),
+    ]  # fmt: skip
+
+
+def _ingress(item: Item) -> Manifest:
+    """Nobody reaches the daemons but at their metrics."""
+    spec = {
+        "podSelector": {},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
+    }
+    return k8s.manifest(
+        item, item.name, "networking.k8s.io/v1", "NetworkPolicy", "avactl-metrics-only",
+        namespace=item.spec.system_namespace, spec=spec,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""DRA device classes: one for each GPU model of the cluster's DRA pools, and the declared ones."""
+
+from __future__ import annotations
+
+import re
+
+from avactl.kinds import k8s
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.pods import device_class
+from avactl.kinds.program import Item, Program
+
+NVIDIA = "gpu.nvidia.com"
+
+
+def dra_models(item: Item, program: Program) -> list[str]:
+    """The GPU models of the cluster's pools that use DRA, by name."""
+    pools = (pool for pool in program.pools(item.name) if pool.spec.allocation == "dra")
+    return sorted({program.machine(pool).gpus.model for pool in pools})
+
+
+def selector(driver: str, model: str) -> str:
+    """The CEL expression that selects whole GPUs of a model.
+
+    A driver publishes the product's full name (`Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`), so each word of the
+    model must be a word of it: `A10` is not `A100`, and `A100-80GB` is the larger of the two A100. NVIDIA's driver
+    publishes parts of GPUs (MIG) and passed-through ones too, and tells them apart by `type`.
+    Sources: NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go (`type`, `productName`);
+    kubernetes-sigs/dra-example-driver (`model`).
+    """
+    attributes = f'device.attributes["{driver}"]'
+    words = [rf'.matches("(?i)\\b{word}\\b")' for word in re.split(r"[^A-Za-z0-9]+", model) if word]
+    if driver == NVIDIA:
+        terms = [f'{attributes}.type == "gpu"', *(f"{attributes}.productName{word}" for word in words)]
+    else:
+        names = " || ".join(
+            f'("{key}" in {attributes} && ' + " && ".join(f"{attributes}.{key}{word}" for word in words) + ")"
+            for key in ("productName", "model")
+        )
+        terms = [f"({names})"]
+    return " && ".join([f'device.driver == "{driver}"', *terms])
+
+
+def device_classes(item: Item, program: Program) -> list[Manifest]:
+    """The DeviceClass objects of a cluster. A declared one takes the place of avactl's of the same name."""
+    driver = item.spec.gpu_driver
+    expressions = {device_class(model): selector(driver, model) for model in dra_models(item, program)}
+    expressions.update((declared.name, declared.cel) for declared in item.spec.device_classes)
+    return [
+        k8s.manifest(
+            item, item.name, "resource.k8s.io/v1", "DeviceClass", name,
+            spec={"selectors": [{"cel": {"expression": expression}}]},
+        )
+        for name, expression in expressions.items()
+    ]  # fmt: skip

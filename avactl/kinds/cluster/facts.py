@@ -1,0 +1,28 @@
+"""The headline numbers of a Cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from avactl.kinds.program import Item, Program, pool_size
+from avactl.kinds.registry import Fact
+
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """Version, machines, GPUs by model, daemons, placement."""
+    gpus: dict[str, int] = {}
+    machines = 0
+    for pool in program.pools(item.name):
+        per_machine = program.machine(pool).gpus
+        machines += pool_size(pool)
+        gpus[per_machine.model] = gpus.get(per_machine.model, 0) + per_machine.count * pool_size(pool)
+    daemons = [name for name in ("scheduler", "cache") if getattr(item.spec.daemons, name)]
+    return {
+        "Kubernetes": item.spec.kubernetes_version,
+        "machines": machines,
+        "GPUs": ", ".join(f"{count} {model}" for model, count in sorted(gpus.items())) or None,
+        "teams": len(program.teams(item.name)),
+        "daemons": ", ".join(daemons) or None,
+        "placement": item.spec.placement.objective,
+        "applied by": item.spec.reconcile.mode,
+    }

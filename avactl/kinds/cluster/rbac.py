@@ -1,0 +1,65 @@
+"""What avactl's daemons may do in a cluster. Each rule says what it is for; docs/security.md lists the same."""
+
+from __future__ import annotations
+
+from avactl.kinds.k8s import policy_rule as rule
+from avactl.kinds.manifest import Body
+
+WATCH = ("get", "list", "watch")
+
+
+def scheduler_cluster_rules() -> list[Body]:
+    """The scheduler, in all namespaces. No Secrets, no ConfigMaps, no right to create or change pods."""
+    return [
+        # Capacity, labels, taints and cordons of machines.
+        rule([""], ["nodes"], WATCH),
+        # The team of a pod, and namespace selectors of pod affinity.
+        rule([""], ["namespaces"], WATCH),
+        # All pods: those that wait for this scheduler, and what the others use. Deleting is how a pod is preempted or
+        # reclaimed: its Job or StatefulSet makes it anew.
+        rule([""], ["pods"], (*WATCH, "delete")),
+        # The decision itself.
+        rule([""], ["pods/binding"], ("create",)),
+        # Why a pod waits (PodScheduled), for whom it must go (DisruptionTarget), and the machine it is nominated for.
+        rule([""], ["pods/status"], ("patch",)),
+        # Volumes that exist on some machines only. The patch sets volume.kubernetes.io/selected-node, the annotation by
+        # which a claim of a WaitForFirstConsumer class learns its machine.
+        rule([""], ["persistentvolumeclaims"], (*WATCH, "patch")),
+        rule([""], ["persistentvolumes"], WATCH),
+        # When a class binds its volumes, and how many volumes of a driver a machine takes.
+        rule(["storage.k8s.io"], ["storageclasses", "csinodes"], WATCH),
+        # Preemption spares pods that a budget protects.
+        rule(["policy"], ["poddisruptionbudgets"], WATCH),
+        # GPUs under DRA: what there is, and what is asked for.
+        rule(["resource.k8s.io"], ["resourceslices", "deviceclasses"], WATCH),
+        # The patch adds the finalizer that keeps an allocated claim from vanishing under its pod.
+        rule(["resource.k8s.io"], ["resourceclaims"], (*WATCH, "patch")),
+        # The allocation and who it is reserved for. From Kubernetes 1.36 the second, synthetic subresource is asked for
+        # beside the first (feature DRAResourceClaimGranularStatusAuthorization).
+        rule(["resource.k8s.io"], ["resourceclaims/status", "resourceclaims/binding"], ("patch",)),
+        # Scheduled, FailedScheduling and Preempted events, in the namespaces of the pods.
+        rule(["events.k8s.io"], ["events"], ("create", "patch")),
+    ]
+
+
+def leader_rules(lease: str) -> list[Body]:
+    """Leader election by one Lease, in the system namespace. RBAC cannot hold `create` to a name."""
+    return [
+        rule(["coordination.k8s.io"], ["leases"], ("create",)),
+        rule(["coordination.k8s.io"], ["leases"], ("get", "update"), resourceNames=[lease]),
+    ]
+
+
+def config_rule() -> Body:
+    """Policy, topology of the pools and the quota tree are ConfigMaps of the system namespace."""
+    return rule([""], ["configmaps"], WATCH)
+
+
+def cache_rules() -> list[Body]:
+    """The cache daemon, in the namespace of the cache tiers. All else it does through Alluxio's own API."""
+    return [
+        # The tiers' properties, and which masters, workers and FUSE pods run.
+        rule([""], ["configmaps", "pods"], WATCH),
+        # What it did: loaded, pinned, written back.
+        rule(["events.k8s.io"], ["events"], ("create", "patch")),
+    ]

@@ -1,0 +1,98 @@
+"""Rules that a Team must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.kinds import namespaces
+from avactl.kinds.entries import duplicates
+from avactl.kinds.program import Item, Program
+from avactl.kinds.tier_check import url_in_tier
+
+
+def check(item: Item, program: Program) -> Iterable[Diagnostic]:
+    """The problems of one team."""
+    spec = item.spec
+    yield from duplicates(item, ("spec", "clusters"), spec.clusters or (), "cluster", key=None)
+    yield from namespaces.problems(namespaces.of_team(item), item.clusters, program)
+    yield from _talks_to(item, program)
+    yield from duplicates(item, ("spec", "buckets"), (bucket.name for bucket in spec.buckets), "bucket")
+    for index, bucket in enumerate(spec.buckets):
+        yield from _bucket(item, program, index, bucket)
+
+
+def _talks_to(item: Item, program: Program) -> Iterator[Diagnostic]:
+    known = [team.name for team in program.of("Team") if team is not item]
+    for index, name in enumerate(item.spec.talks_to):
+        span = item.span("spec", "talksTo", index)
+        if name == item.name:
+            yield Diagnostic(
+                "invalid-value",
+                f"talksTo: `{name}` is the team itself, whose pods always reach each other",
+                span,
+                hint="remove it",
+            )
+        elif name not in known and ("Team", name) not in program.broken:
+            hint = did_you_mean(name, known, "teams") if known else "declare it: `kind: Team`"
+            yield Diagnostic("missing-reference", f"there is no Team `{name}`", span, hint=hint)
+
+
+def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[Diagnostic]:
+    path = ("spec", "buckets", index)
+    if bucket.tier is None:
+        if bucket.secret is None:
+            yield Diagnostic(
+                "bucket-access",
+                f"bucket `{bucket.name}` has neither a cache tier nor credentials: nobody can reach it",
+                item.span(*path, "name"),
+                hint="add `tier: NAME`, a CacheTier, or `secret: NAME`, a Secret with its credentials",
+            )
+        return
+    tier = program.find("CacheTier", bucket.tier)
+    if tier is None:
+        return
+    if tier.spec.cluster not in item.clusters:
+        yield Diagnostic(
+            "other-cluster",
+            f"cache tier `{tier.name}` is on cluster {tier.spec.cluster}, and team {item.name} works on "
+            f"{one_of(item.clusters)}",
+            item.span(*path, "tier"),
+            hint=f"add `{tier.spec.cluster}` to `clusters` of the team, or name a tier of {one_of(item.clusters)}",
+            notes=(Note(tier.span("spec", "cluster"), f"cache tier {tier.name} runs there"),),
+        )
+        return
+    yield from url_in_tier(item, program, bucket.tier, bucket.url, (*path, "url"))
+    if not tier.spec.fuse.enabled:
+        yield Diagnostic(
+            "bucket-access",
+            f"cache tier `{tier.name}` mounts nothing, as its FUSE is off: bucket `{bucket.name}` needs it",
+            item.span(*path, "tier"),
+            hint=f"write `fuse: {{enabled: true}}` in CacheTier {tier.name}, or give the bucket a `secret` in place of "
+            "the tier",
+            notes=(Note(tier.span("spec", "fuse", "enabled"), "FUSE is off"),),
+        )
+    elif tier.spec.role == "read" and bucket.access == "readWrite":
+        yield _write_on_read_tier(item, program, path, bucket, tier)
+
+
+def _write_on_read_tier(
+    item: Item, program: Program, path: tuple[str | int, ...], bucket: Any, tier: Item
+) -> Diagnostic:
+    writers = [
+        other.name
+        for other in program.of("CacheTier")
+        if other.spec.role == "write" and other.spec.cluster in item.clusters
+    ]
+    other = f", or a write tier: {one_of(writers)}" if writers else ", or declare a tier with `role: write`"
+    asked = item.doc.get(*path, "access") is not None
+    return Diagnostic(
+        "bucket-access",
+        f"bucket `{bucket.name}` is to be written, and cache tier `{tier.name}` only reads",
+        item.span(*path, "access" if asked else "tier"),
+        label="" if asked else "`access` is `readWrite` where nothing else is said",
+        hint=f"write `access: read`{other}",
+        notes=(Note(tier.span("spec", "role"), "the tier's role"),),
+    )

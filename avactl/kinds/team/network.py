@@ -1,0 +1,85 @@
+"""Network policies that keep tenants apart: nothing may come in or go out but what is listed."""
+
+from __future__ import annotations
+
+from avactl.kinds import k8s
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.namespaces import TEAM_LABEL, tiers
+from avactl.kinds.program import Item, Program
+
+METADATA_SERVICES = ("169.254.169.254", "100.100.100.200", "fd00:ec2::254")
+"""Where clouds hand out a machine's credentials (AWS, Azure, GCP and others; Alibaba Cloud; AWS over IPv6)."""
+
+NODE_LOCAL_DNS = "169.254.20.10/32"
+"""NodeLocal DNSCache listens here. Source: kubernetes.io/docs/tasks/administer-cluster/nodelocaldns"""
+
+
+def policies(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+    """The policies of one namespace."""
+    callers = sorted({item.name, *item.spec.talks_to})
+    services = sorted({item.name, *_reachable(program, cluster).get(item.name, ())})
+    egress: list[Body] = [
+        {"to": [_namespace("kube-system"), {"ipBlock": {"cidr": NODE_LOCAL_DNS}}],
+         "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
+        {"to": [_teams(services)]},
+    ]  # fmt: skip
+    if tiers(program, cluster):
+        egress.append({"to": [_namespace(CACHE_NAMESPACE)]})
+    if blocks := _outside(program, cluster):
+        egress.append({"to": [{"ipBlock": dict(block)} for block in blocks]})
+    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    allow_in = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [_teams(callers)]}]}
+    allow_out = {"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}
+    return [
+        k8s.manifest(item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=namespace, spec=spec)
+        for name, spec in (("default-deny", deny), ("allow-ingress", allow_in), ("allow-egress", allow_out))
+    ]
+
+
+def _namespace(name: str) -> Body:
+    # The API server sets this label itself, so that nobody can take on another namespace's name.
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def _teams(names: list[str]) -> Body:
+    return {"namespaceSelector": {"matchExpressions": [{"key": TEAM_LABEL, "operator": "In", "values": names}]}}
+
+
+def _reachable(program: Program, cluster: str) -> dict[str, list[str]]:
+    """Team → the other teams on a cluster that let it in, by `talksTo` or a service's `exposeTo`.
+
+    Both ends must allow a connection: their ingress, and its egress where `egressAllowed` leaves the pod network out.
+    """
+
+    def make() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for team in program.teams(cluster):
+            for caller in team.spec.talks_to:
+                found.setdefault(caller, []).append(team.name)
+        for service in program.of("ServingDeployment"):
+            if service.cluster == cluster and service.team is not None:
+                for caller in service.spec.expose_to:
+                    found.setdefault(caller, []).append(service.team)
+        return found
+
+    reachable: dict[str, list[str]] = program.memo(("reachable teams", cluster), make)
+    return reachable
+
+
+def _outside(program: Program, cluster: str) -> list[Body]:
+    """The blocks of `egressAllowed`, without the metadata services that they include."""
+
+    def make() -> list[Body]:
+        from ipaddress import ip_address, ip_network  # most commands never lower a team
+
+        blocks: list[Body] = []
+        for cidr in program.cluster_spec(cluster).egress_allowed:
+            network = ip_network(cidr)
+            inside = [str(ip_network(address)) for address in METADATA_SERVICES if ip_address(address) in network]
+            # One that is allowed by name is meant.
+            blocks.append(k8s.compact(cidr=cidr, **{"except": inside if inside and inside != [cidr] else None}))
+        return blocks
+
+    outside: list[Body] = program.memo(("egress", cluster), make)
+    return outside

@@ -1,0 +1,96 @@
+"""What the people of a team may do in its namespaces. Each rule says what it is for; docs/security.md lists the same.
+
+Nobody of a team may change what keeps tenants apart: namespaces, roles, network policies, quotas, service accounts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.k8s import policy_rule as rule
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+
+READ = ("get", "list", "watch")
+WRITE = ("create", "update", "patch", "delete")
+MEMBER, ADMIN, VIEWER = "avactl-member", "avactl-admin", "avactl-viewer"
+_RBAC = "rbac.authorization.k8s.io"
+
+_WORK: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ("pods", "services", "configmaps", "persistentvolumeclaims")),
+    ("apps", ("deployments", "statefulsets", "replicasets")),
+    ("batch", ("jobs", "cronjobs")),
+    ("autoscaling", ("horizontalpodautoscalers",)),
+    ("policy", ("poddisruptionbudgets",)),
+    ("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates")),
+)
+"""Group and resources of a team's work: members may read and write these, viewers read them."""
+
+
+def viewer_rules() -> list[Body]:
+    """Look at the work and at what limits it."""
+    return [
+        *(rule([group], resources, READ) for group, resources in _WORK),
+        # Output of pods, and why they do not run.
+        rule([""], ["pods/log"], ("get",)),
+        rule(["", "events.k8s.io"], ["events"], READ),
+        # How much may be used, by whom pods run, and who may talk to whom.
+        rule([""], ["resourcequotas", "limitranges", "serviceaccounts"], READ),
+        rule(["networking.k8s.io"], ["networkpolicies"], READ),
+        # Where services answer, and `kubectl top pods`.
+        rule(["discovery.k8s.io"], ["endpointslices"], READ),
+        rule(["metrics.k8s.io"], ["pods"], ("get", "list")),
+    ]
+
+
+def member_rules() -> list[Body]:
+    """Do the work: all of a viewer, and change it, log in, forward ports. No Secrets."""
+    return [
+        *viewer_rules(),
+        *(rule([group], resources, WRITE) for group, resources in _WORK),
+        # A terminal and an editor in one's pods. kubectl asks with GET where it speaks WebSocket, else with POST.
+        rule([""], ["pods/exec", "pods/attach", "pods/portforward"], ("get", "create")),
+        # `kubectl scale`, and stop a pod as a drain would.
+        rule(["apps"], ["deployments/scale", "statefulsets/scale"], ("get", "update", "patch")),
+        rule([""], ["pods/eviction"], ("create",)),
+    ]
+
+
+def admin_rules() -> list[Body]:
+    """Keep the team's Secrets; bound beside the member's rules."""
+    return [rule([""], ["secrets"], (*READ, *WRITE))]
+
+
+def roles(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+    """Roles and bindings in one namespace; none for which nobody is named."""
+    members = item.spec.members
+    oidc = program.cluster_spec(cluster).oidc
+    admins = [_subject("User", oidc.username_prefix + name) for name in members.admins]
+    users = [_subject("User", oidc.username_prefix + name) for name in members.users if name not in members.admins]
+    groups = [_subject("Group", oidc.groups_prefix + name) for name in members.groups]
+    viewers = [_subject("Group", oidc.groups_prefix + name) for name in members.viewers]
+    result: list[Manifest] = []
+    for name, rules, subjects in (
+        (MEMBER, member_rules, [*admins, *users, *groups]),
+        (ADMIN, admin_rules, admins),
+        (VIEWER, viewer_rules, viewers),
+    ):
+        if subjects:
+            reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
+            result.append(_object(item, cluster, namespace, "Role", name, rules=rules()))
+            result.append(
+                _object(
+                    item, cluster, namespace, "RoleBinding", name,
+                    roleRef=reference, subjects=[dict(subject) for subject in subjects],
+                )
+            )  # fmt: skip
+    return result
+
+
+def _subject(kind: str, name: str) -> Body:
+    return {"apiGroup": _RBAC, "kind": kind, "name": name}
+
+
+def _object(item: Item, cluster: str, namespace: str, kind: str, name: str, **fields: Any) -> Manifest:
+    return k8s.manifest(item, cluster, f"{_RBAC}/v1", kind, name, namespace=namespace, **fields)

@@ -1,0 +1,62 @@
+"""A team's buckets in its namespaces: volumes of those that have a cache tier, and the URLs of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import dataset_access, k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import TEAM_BUCKETS, bucket_variable
+
+SIZE = "1Mi"
+"""A volume needs a size, which means nothing for an object store; small, so that it does not eat the storage quota."""
+
+
+def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+    """The objects of a team's buckets in one namespace."""
+    declared = item.spec.buckets
+    if not declared:
+        return []
+    urls = {bucket_variable(bucket.name): bucket.url for bucket in declared}
+    result = [k8s.config_map(item, cluster, TEAM_BUCKETS, namespace, urls)]
+    for bucket in declared:
+        tier = program.get("CacheTier", bucket.tier) if bucket.tier else None
+        if tier is not None and tier.spec.cluster == cluster:
+            result += _volume(item, tier, bucket, cluster, namespace)
+    return result
+
+
+def _volume(item: Item, tier: Item, bucket: Any, cluster: str, namespace: str) -> list[Manifest]:
+    """A PersistentVolume on the tier's FUSE mount, and the claim that is the only one to get it.
+
+    Neither holds data: that is in the object store, which no deletion of these touches.
+    """
+    path = dataset_access.tier_path(tier, bucket.url)
+    if path is None:
+        raise LookupError(f"no under-store of {tier} holds {bucket.url}")
+    claim = dataset_access.bucket_claim(bucket.name)
+    volume = f"{namespace}-{claim}"
+    mode = "ReadOnlyMany" if bucket.access == "read" else "ReadWriteMany"
+    volume_spec: Body = {
+        "capacity": {"storage": SIZE},
+        "accessModes": [mode],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        # No other namespace can bind it.
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
+        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory below.
+        "hostPath": {"path": dataset_access.host_path(tier, path), "type": "Directory"},
+    }
+    claim_spec: Body = {
+        "accessModes": [mode],
+        "resources": {"requests": {"storage": SIZE}},
+        "storageClassName": "",
+        "volumeName": volume,
+    }
+    return [
+        k8s.manifest(item, cluster, "v1", "PersistentVolume", volume, component=claim, spec=volume_spec),
+        k8s.manifest(
+            item, cluster, "v1", "PersistentVolumeClaim", claim, namespace=namespace, component=claim, spec=claim_spec
+        ),
+    ]
