@@ -53,10 +53,8 @@ def _walk(value: Any, loc: Iterable[str | int]) -> tuple[Path, Any, int]:
     path: list[str | int] = []
     skipped = 0
     for step in loc:
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-            path.append(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+        in_list = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if in_list or (isinstance(value, dict) and step in value):
             value = value[step]
             path.append(step)
         else:
@@ -84,11 +82,33 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
         groups.setdefault(group, []).append((skipped, entry))
     found = []
     deepest = {path[:i] for path in groups for i in range(len(path))}
+    misspelt = _misspelt(groups)
     for path, entries in groups.items():
+        if path in misspelt:
+            continue  # the key is there under another name, and that is told
         is_union = any(skipped for skipped, _ in entries)
         if is_union and path in deepest:
             continue  # another branch of the union got further into the value: that one speaks
         found.append(_one(model, doc, path, [entry for _, entry in entries]))
+    return found
+
+
+def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
+    """Missing keys that an unknown key beside them was meant to be."""
+    missing: dict[Path, set[str]] = {}
+    unknown: dict[Path, list[str]] = {}
+    for path, entries in groups.items():
+        kind = entries[0][1]["type"]
+        if kind == "missing":
+            missing.setdefault(path[:-1], set()).add(str(path[-1]))
+        elif kind == "extra_forbidden":
+            unknown.setdefault(path[:-1], []).append(str(path[-1]))
+    found = set()
+    for parent, keys in missing.items():
+        for word in unknown.get(parent, ()):
+            meant = closest(word, keys)
+            if meant is not None:
+                found.add((*parent, meant))
     return found
 
 
@@ -107,7 +127,10 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
         code = "unsafe-path" if kind == "unsafe_path" else "invalid-value"
         return Diagnostic(code, f"{name}: {first['msg']}", span, hint=str(context.get("hint", "")))
     if all(entry["type"] in _EXPECTED for entry in entries):
-        expected = " or ".join(dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries))
+        words = dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries)
+        if "a number" in words:
+            words.pop("a whole number", None)
+        expected = " or ".join(words)
         return Diagnostic(
             "wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=_type_hint(entries, value, path)
         )
@@ -191,5 +214,7 @@ def _missing_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
     for parent_model in introspect.models_at(model, parent):
         field = introspect.fields_by_key(parent_model).get(key)
         description = (field.description or "") if field else ""
-    hint = f"add `{key}: …`" + (f": {description[0].lower()}{description[1:].rstrip('.')}" if description else "")
+    if description[1:2].islower():
+        description = description[0].lower() + description[1:]  # but `OIDC user` stays
+    hint = f"add `{key}: …`" + (f": {description.rstrip('.')}" if description else "")
     return Diagnostic("missing-key", f"{where} needs `{key}`", doc.span(*parent, key=bool(parent)), hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ def argument_problems(item: Item, arguments: Sequence[str], path: Path) -> list[
         else:
             name, text = "", word
         if looks_secret(text, name):
-            variable = (name or "TOKEN").upper().replace("-", "_")
+            variable = re.sub(r"[^A-Z0-9]+", "_", (name or "TOKEN").upper())
             hint = f"set `env: {{{variable}: {{secret: {{name: …, key: …}}}}}}` and write `$({variable})` here"
             found.append(_problem(item, (*path, index), f"{path[-1]}[{index}]", hint))
     return found
