@@ -92,7 +92,9 @@ class _Style:
 def _fields(model: type[BaseModel], style: _Style, indent: str = "  ") -> str:
     out = []
     for key, field in introspect.fields_by_key(model).items():
-        about = "; ".join(part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part)
+        about = "; ".join(
+            part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part
+        )
         out.append(f"{indent}{style.bold}{key}{style.off}  {style.dim}{about}{style.off}\n")
         out.append(textwrap.fill(field.description or "", 100, initial_indent=indent + "    ",
                                  subsequent_indent=indent + "    ") + "\n")  # fmt: skip
@@ -152,8 +154,10 @@ def _field(name: str, model: type[BaseModel], path: list[str], style: _Style) ->
             raise UnknownTopicError(f"`{where}` has no field `{key}`", did_you_mean(key, known, "its fields"))
         field = found[0]
         models = list(_sub_models(field.annotation))
-    assert field is not None  # noqa: S101 - path is not empty
-    about = "; ".join(part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part)
+    assert field is not None
+    about = "; ".join(
+        part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part
+    )
     out = [f"{style.bold}{name}.{'.'.join(path)}{style.off}  {style.dim}{about}{style.off}\n"]
     out.append(textwrap.fill(field.description or "", 100, initial_indent="  ", subsequent_indent="  ") + "\n")
     for sub in models:

@@ -127,7 +127,11 @@ def _parts(value: Any) -> list[Any]:
 def _like(old: Any, text: str) -> Any:
     """The new value in the old one's quoting: what was quoted text stays quoted text."""
     value = _parse_value(text)
-    if isinstance(old, yaml.ScalarNode) and old.style in ("'", '"') and not isinstance(value, CommentedMap | CommentedSeq):
+    if (
+        isinstance(old, yaml.ScalarNode)
+        and old.style in ("'", '"')
+        and not isinstance(value, CommentedMap | CommentedSeq)
+    ):
         stripped = text.strip()
         plain = str(value) if isinstance(value, str) and stripped[:1] in "'\"" else text
         return DoubleQuotedScalarString(plain) if old.style == '"' else SingleQuotedScalarString(plain)
@@ -142,7 +146,9 @@ def set_values(file: str, text: str, document: int, edits: list[tuple[str, str |
         text = _apply(text, nodes[document], steps, value)
         _, problems = load_yaml(file, text.encode())
         if any(p.severity == "error" for p in problems):
-            raise EditError(f"`{path}` cannot be set so: {problems[0].message}", "give the value in quotes, or edit the file")
+            raise EditError(
+                f"`{path}` cannot be set so: {problems[0].message}", "give the value in quotes, or edit the file"
+            )
     return text
 
 
@@ -196,7 +202,9 @@ def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) ->
     first, rest = steps[0], steps[1:]
     if isinstance(parent, yaml.SequenceNode):
         if first != len(parent.value):
-            raise EditError(f"there is no entry [{first}]", f"the list has {len(parent.value)}; the next is [{len(parent.value)}]")
+            raise EditError(
+                f"there is no entry [{first}]", f"the list has {len(parent.value)}; the next is [{len(parent.value)}]"
+            )
         new = _flow(_nested(rest, value))
     elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):
         new = f"{_flow(first)}: {_flow(_nested(rest, value))}"

@@ -1,0 +1,306 @@
+"""The compiled result as a picture: per cluster its teams with quota and work, its pools, its cache tiers.
+
+Left, a card a team: quota bars by GPU model (guaranteed, borrowed, asked for), then its jobs, services and
+workspaces. Right, a card a pool with what is promised and asked of it, and a card a cache tier. Lines lead from work
+to the pools it may run in, dashed ones to the tiers it reads through.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from avactl.compiler.driver import Compilation
+from avactl.emit.svg import Svg
+from avactl.kinds import capacity, dataset_access
+from avactl.kinds.program import Item, Program, pool_size
+from avactl.kinds.values import format_quantity, quantity
+
+WIDTH = 1280
+_LEFT, _LEFT_WIDTH = 32, 640
+_RIGHT, _RIGHT_WIDTH = 848, 400
+_ROW = 24
+_MOST_ROWS = 14
+"""Most rows of one team; the rest is counted."""
+
+_INK, _SOFT, _LINE, _CARD = "#1f2933", "#697586", "#d5dbe3", "#ffffff"
+_PALETTE = (
+    "#2563eb",
+    "#d97706",
+    "#059669",
+    "#9333ea",
+    "#dc2626",
+    "#0891b2",
+    "#65a30d",
+    "#be185d",
+    "#4f46e5",
+    "#a16207",
+)
+_MARKS = {"TrainingJob": "train", "ServingDeployment": "serve", "Workspace": "work"}
+
+
+class _Port(NamedTuple):
+    """Where lines of one piece of work begin."""
+
+    item: Item
+    y: float
+    colour: str
+
+
+def _gpu_text(gpus: dict[str, float]) -> str:
+    return " + ".join(f"{count:g} {model}" for model, count in sorted(gpus.items()))
+
+
+def _asked(item: Item, program: Program) -> dict[str, float]:
+    return {model: float(count) for (_, model), count in capacity.demand(item, program).items()}
+
+
+def draw(compilation: Compilation) -> str:
+    """The picture as SVG text. The same specs give the same bytes."""
+    program = compilation.program
+    svg = Svg()
+    teams = program.of("Team")
+    colours = {team.name: _PALETTE[i % len(_PALETTE)] for i, team in enumerate(teams)}
+    y = 24.0
+    for cluster in program.of("Cluster"):
+        y = _cluster(svg, program, cluster, colours, y) + 28
+    machines = sum(pool_size(pool) for pool in program.of("NodePool"))
+    counts = f"{len(compilation.program.items)} specs · {len(compilation.manifests)} objects · {machines} GPU machines"
+    svg.text(_LEFT, y + 4, f"{counts} · solid lines: may run in · dashed lines: reads through", size=12, fill=_SOFT)
+    return svg.document(WIDTH, y + 24, f"avactl: {counts}")
+
+
+def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str], top: float) -> float:
+    pools = program.pools(cluster.name)
+    spec = cluster.spec
+    gpus: dict[str, float] = {}
+    for pool in pools:
+        machine = program.machine(pool)
+        gpus[machine.gpus.model] = gpus.get(machine.gpus.model, 0) + pool_size(pool) * machine.gpus.count
+    about = (
+        f"Kubernetes {spec.kubernetes_version} · {sum(map(pool_size, pools))} machines · {_gpu_text(gpus) or 'no GPUs'}"
+    )
+    svg.text(_LEFT, top + 16, cluster.name, size=22, bold=True)
+    svg.text(
+        _LEFT + 14 + 12.5 * len(cluster.name),
+        top + 16,
+        f"{about} · applied by {spec.reconcile.mode}",
+        size=13,
+        fill=_SOFT,
+    )
+    top += 36
+    lines, shapes = Svg(), Svg()
+    ports: list[_Port] = []
+    left = top
+    for team in program.teams(cluster.name):
+        left = _team(shapes, program, cluster, team, colours[team.name], gpus, left, ports) + 16
+    right, targets = top, {}
+    asked = _asked_by_team(program, cluster)
+    for pool in pools:
+        targets[pool.key] = right + 28
+        right = _pool(shapes, program, pool, gpus, asked, colours, right) + 14
+    for tier in program.of("CacheTier"):
+        if tier.spec.cluster == cluster.name:
+            targets[tier.key] = right + 28
+            right = _tier(shapes, tier, right) + 14
+    for port in ports:
+        _lines(lines, program, port, targets)
+    svg._parts += lines._parts + shapes._parts
+    return max(left, right)
+
+
+def _asked_by_team(program: Program, cluster: Item) -> dict[str, dict[str, float]]:
+    """GPUs asked for on a cluster: by model, then by team."""
+    found: dict[str, dict[str, float]] = {}
+    for kind in _MARKS:
+        for item in program.of(kind):
+            if item.cluster == cluster.name:
+                for model, count in _asked(item, program).items():
+                    by_team = found.setdefault(model, {})
+                    by_team[item.team or ""] = by_team.get(item.team or "", 0) + count
+    return found
+
+
+def _team(
+    svg: Svg, program: Program, cluster: Item, team: Item, colour: str, gpus: dict[str, float], top: float,
+    ports: list[_Port],
+) -> float:  # fmt: skip
+    work = [i for kind in _MARKS for i in program.of(kind) if i.team == team.name and i.cluster == cluster.name]
+    quotas = [q for q in program.of("Quota") if q.team == team.name and q.cluster == cluster.name]
+    bars = _quota_bars(program, quotas, work, gpus)
+    rows = work[:_MOST_ROWS]
+    height = 38 + 26 * len(bars) + _ROW * len(rows) + (_ROW if len(work) > len(rows) else 0) + 10
+    svg.rect(_LEFT, top, _LEFT_WIDTH, height, fill=_CARD, stroke=_LINE, radius=8)
+    svg.rect(_LEFT, top, 5, height, fill=colour, radius=2)
+    svg.text(_LEFT + 18, top + 24, team.name, size=15, bold=True)
+    members = team.spec.members
+    people = ", ".join([*(f"group {g}" for g in members.groups), *members.users]) or "no members"
+    svg.text(_LEFT + _LEFT_WIDTH - 16, top + 24, people[:60], size=11, fill=_SOFT, anchor="end")
+    y = top + 38
+    for bar in bars:
+        _bar(svg, bar, colour, y)
+        y += 26
+    for item in rows:
+        _row(svg, program, item, colour, y)
+        ports.append(_Port(item, y + _ROW / 2, colour))
+        y += _ROW
+    if len(work) > len(rows):
+        svg.text(_LEFT + 18, y + 16, f"… and {len(work) - len(rows)} more", size=12, fill=_SOFT)
+    return top + height
+
+
+class _QuotaBar(NamedTuple):
+    model: str
+    guaranteed: float
+    borrow: float
+    asked: float
+    capacity: float
+
+
+def _quota_bars(program: Program, quotas: list[Item], work: list[Item], gpus: dict[str, float]) -> list[_QuotaBar]:
+    guaranteed: dict[str, float] = {}
+    borrow: dict[str, float] = {}
+    asked: dict[str, float] = {}
+    for quota in quotas:
+        for entry in quota.spec.gpus:
+            guaranteed[entry.gpu] = guaranteed.get(entry.gpu, 0) + entry.guaranteed
+            borrow[entry.gpu] = borrow.get(entry.gpu, 0) + entry.borrow
+        for shape in quota.spec.shapes:
+            guaranteed[shape.gpu] = guaranteed.get(shape.gpu, 0) + shape.machines * shape.gpus
+    for item in work:
+        for model, count in _asked(item, program).items():
+            asked[model] = asked.get(model, 0) + count
+    return [
+        _QuotaBar(model, guaranteed.get(model, 0), borrow.get(model, 0), asked.get(model, 0), gpus.get(model, 0))
+        for model in sorted(gpus)
+        if guaranteed.get(model, 0) + borrow.get(model, 0) + asked.get(model, 0) > 0
+    ]
+
+
+def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
+    """Guaranteed solid, borrowed light, and a mark where what is asked for ends."""
+    x, width = _LEFT + 84, 330
+    most = max(bar.guaranteed + bar.borrow, bar.asked, 1)
+    scale = width / most
+    svg.text(_LEFT + 18, y + 15, bar.model, size=12, bold=True)
+    title = f"{bar.asked:g} asked for; {bar.guaranteed:g} guaranteed, {bar.borrow:g} to borrow; {bar.capacity:g} in the cluster"
+    svg.rect(x, y + 5, width, 12, fill="#eef1f5", radius=3, title=title)
+    svg.rect(x, y + 5, bar.guaranteed * scale, 12, fill=colour, radius=3, opacity=0.8, title=title)
+    svg.rect(
+        x + bar.guaranteed * scale, y + 5, bar.borrow * scale, 12, fill=colour, radius=3, opacity=0.28, title=title
+    )
+    svg.rect(x + bar.asked * scale - 1.5, y + 1, 3, 20, fill=_INK, title=title)
+    over = " · over" if bar.asked > bar.guaranteed + bar.borrow else ""
+    text = f"asks {bar.asked:g} of {bar.guaranteed:g} + {bar.borrow:g}{over}"
+    svg.text(x + width + 14, y + 15, text, size=11, fill="#b42318" if over else _SOFT)
+
+
+def _row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
+    svg.rect(_LEFT + 18, y + 4, 40, 16, fill=colour, radius=8, opacity=0.14)
+    svg.text(_LEFT + 38, y + 15.5, _MARKS[item.kind], size=10, fill=colour, anchor="middle", bold=True)
+    svg.text(_LEFT + 68, y + 16, item.name, size=12.5)
+    svg.text(_LEFT + 250, y + 16, _about(item), size=11.5, fill=_SOFT)
+    gpus = _asked(item, program)
+    svg.text(_LEFT + _LEFT_WIDTH - 16, y + 16, _gpu_text(gpus) if gpus else "no GPU", size=12, mono=True, anchor="end",
+             fill=_INK if gpus else _SOFT)  # fmt: skip
+
+
+def _about(item: Item) -> str:
+    spec = item.spec
+    if item.kind == "TrainingJob":
+        workers = spec.workers
+        pods = f"{workers.min}–{workers.max}" if spec.strategy == "elastic" else f"{workers.replicas}"
+        each = f"{pods} × {workers.gpus}" if workers.gpus else f"{pods} pods"
+        servers = f" · {spec.servers.replicas} servers" if spec.servers else ""
+        return f"{spec.framework} · {spec.strategy} · {each}{servers}"
+    if item.kind == "ServingDeployment":
+        replicas = spec.replicas
+        pods = str(replicas) if isinstance(replicas, int) else f"{replicas.min}–{replicas.max}"
+        return f"{spec.runtime.name} · {spec.model.name}:{spec.model.version} · {pods} pods"
+    return f"{spec.user}"[:44]
+
+
+def _pool(
+    svg: Svg, program: Program, pool: Item, gpus: dict[str, float], asked: dict[str, dict[str, float]],
+    colours: dict[str, str], top: float,
+) -> float:  # fmt: skip
+    machine, size = program.machine(pool), pool_size(pool)
+    total = size * machine.gpus.count
+    svg.rect(_RIGHT, top, _RIGHT_WIDTH, 88, fill=_CARD, stroke=_LINE, radius=8)
+    svg.text(_RIGHT + 16, top + 24, pool.name, size=15, bold=True)
+    svg.text(_RIGHT + _RIGHT_WIDTH - 16, top + 24, f"{total} {machine.gpus.model}", size=13, mono=True, anchor="end")
+    memory = format_quantity(quantity(machine.gpus.memory))
+    about = f"{size} × {pool.spec.machine_type} · {machine.gpus.count} × {machine.gpus.model} {memory} · {pool.spec.allocation}"
+    svg.text(_RIGHT + 16, top + 43, about, size=11.5, fill=_SOFT)
+    width, x, y = _RIGHT_WIDTH - 32, _RIGHT + 16.0, top + 56
+    by_team = asked.get(machine.gpus.model, {})
+    # Of a model that several pools have, a pool shows its share of what is asked for.
+    share = total / gpus[machine.gpus.model] if gpus.get(machine.gpus.model) else 0
+    wanted = sum(by_team.values()) * share
+    scale = width / max(total, wanted, 1)
+    svg.rect(x, y, width, 12, fill="#eef1f5", radius=3)
+    at = x
+    for team in sorted(by_team):
+        length = by_team[team] * share * scale
+        title = f"{team}: {by_team[team]:g} {machine.gpus.model}"
+        svg.rect(at, y, length, 12, fill=colours.get(team, _SOFT), opacity=0.8, title=title)
+        at += length
+    svg.rect(x + total * scale - 1.5, y - 4, 3, 20, fill=_INK, title=f"{total} GPUs in the pool")
+    percent = 100 * sum(by_team.values()) / gpus[machine.gpus.model] if gpus.get(machine.gpus.model) else 0
+    svg.text(
+        _RIGHT + 16,
+        top + 82,
+        f"asked for at full size: {percent:.0f}% of the cluster's {machine.gpus.model}",
+        size=10.5,
+        fill=_SOFT,
+    )
+    return top + 88
+
+
+def _tier(svg: Svg, tier: Item, top: float) -> float:
+    spec = tier.spec
+    height = 72 + 16 * len(spec.under_stores)
+    svg.rect(_RIGHT, top, _RIGHT_WIDTH, height, fill="#f0f9ff", stroke="#bae0f5", radius=8)
+    svg.text(_RIGHT + 16, top + 24, tier.name, size=15, bold=True)
+    svg.text(_RIGHT + _RIGHT_WIDTH - 16, top + 24, f"{spec.role} tier", size=12, anchor="end", fill=_SOFT)
+    x = _RIGHT + 16.0
+    for level in spec.workers.tiers:
+        fill = {"MEM": "#0369a1", "SSD": "#38bdf8", "HDD": "#94a3b8"}[level.medium]
+        label = f"{level.medium} {level.quota}"
+        svg.rect(x, top + 34, 11 + 7.8 * len(label), 20, fill=fill, radius=4)
+        svg.text(x + 6, top + 48, label, size=11, fill="#ffffff", bold=True)
+        x += 20 + 7.8 * len(label)
+    where = (
+        f"× {spec.workers.replicas} workers"
+        if spec.workers.replicas
+        else "on each machine of " + (", ".join(spec.workers.pools) or "the cluster")
+    )
+    svg.text(x, top + 48, where, size=11, fill=_SOFT)
+    y = top + 72
+    for store in spec.under_stores:
+        svg.text(_RIGHT + 16, y, f"{store.mount} ← {store.url}", size=11, mono=True, fill=_SOFT)
+        y += 16
+    return top + height
+
+
+def _lines(svg: Svg, program: Program, port: _Port, targets: dict[Any, float]) -> None:
+    start = _LEFT + _LEFT_WIDTH
+    item = port.item
+    seen: set[Any] = set()
+    for role in capacity.roles(item):
+        if not role.compute.gpus:
+            continue
+        model = capacity.gpu_model(program, item.cluster, role.compute)
+        for pool in program.candidate_pools(item.cluster, model, role.compute.pool):
+            if pool.key in targets and pool.key not in seen:
+                seen.add(pool.key)
+                gpus = sum(_asked(item, program).values())
+                width = min(6.0, 1.0 + gpus / 16)
+                title = f"{item} may run in pool {pool.name}"
+                svg.curve(start, port.y, _RIGHT, targets[pool.key], stroke=port.colour, width=width, title=title)
+    for mount in getattr(item.spec, "datasets", []):
+        dataset = dataset_access.find(program, item.team, mount.name)
+        tier = program.find("CacheTier", dataset.spec.tier) if dataset is not None and dataset.spec.tier else None
+        if tier is not None and tier.key in targets and tier.key not in seen:
+            seen.add(tier.key)
+            title = f"{item} reads {mount.name} through {tier.name}"
+            svg.curve(start, port.y, _RIGHT, targets[tier.key], stroke=port.colour, width=1.2, dashed=True, title=title)

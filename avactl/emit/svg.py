@@ -1,0 +1,91 @@
+"""A small SVG writer: shapes with escaped text. Enough for the pictures of this package."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape, quoteattr
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+class Svg:
+    """Shapes in drawing order. Coordinates and sizes are in pixels."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def _add(self, tag: str, attributes: dict[str, str | float | None], content: str | None = None) -> None:
+        text = "".join(
+            f" {name.replace('_', '-')}={quoteattr(value if isinstance(value, str) else _number(value))}"
+            for name, value in attributes.items()
+            if value is not None
+        )
+        self._parts.append(f"<{tag}{text}/>" if content is None else f"<{tag}{text}>{content}</{tag}>")
+
+    def rect(
+        self, x: float, y: float, width: float, height: float, *, fill: str, stroke: str | None = None,
+        radius: float = 0, opacity: float | None = None, title: str = "",
+    ) -> None:  # fmt: skip
+        """A rectangle; `title` is its tooltip."""
+        content = f"<title>{escape(title)}</title>" if title else None
+        self._add(
+            "rect",
+            {
+                "x": x, "y": y, "width": max(0, width), "height": height, "fill": fill, "stroke": stroke,
+                "rx": radius or None, "fill-opacity": opacity,
+            },
+            content,
+        )  # fmt: skip
+
+    def text(
+        self, x: float, y: float, content: str, *, size: float = 12, fill: str = "#1f2933", bold: bool = False,
+        anchor: str | None = None, mono: bool = False,
+    ) -> None:  # fmt: skip
+        """One line of text, its baseline at `y`."""
+        self._add(
+            "text",
+            {
+                "x": x, "y": y, "font-size": size, "fill": fill, "font-weight": "600" if bold else None,
+                "text-anchor": anchor, "class": "m" if mono else None,
+            },
+            escape(content),
+        )  # fmt: skip
+
+    def curve(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        stroke: str,
+        width: float,
+        dashed: bool = False,
+        title: str = "",
+    ) -> None:
+        """A smooth line from left to right."""
+        bend = (x2 - x1) * 0.5
+        points = [_number(v) for v in (x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2)]
+        path = "M{} {}C{} {} {} {} {} {}".format(*points)
+        self._add(
+            "path",
+            {
+                "d": path, "fill": "none", "stroke": stroke, "stroke-width": width, "stroke-opacity": 0.55,
+                "stroke-dasharray": "3 4" if dashed else None, "stroke-linecap": "round",
+            },
+            f"<title>{escape(title)}</title>" if title else None,
+        )  # fmt: skip
+
+    def document(self, width: float, height: float, title: str) -> str:
+        """The whole picture."""
+        style = (
+            "text{font-family:Inter,'Helvetica Neue',Arial,sans-serif}"
+            ".m{font-family:'JetBrains Mono',Menlo,Consolas,monospace}"
+        )
+        size = f'width="{_number(width)}" height="{_number(height)}" viewBox="0 0 {_number(width)} {_number(height)}"'
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(title)}>\n'
+            f"<title>{escape(title)}</title>\n<style>{style}</style>\n"
+            f'<rect width="100%" height="100%" fill="#f5f7fa"/>\n' + "\n".join(self._parts) + "\n</svg>\n"
+        )
