@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from avactl.diagnostics.suggest import closest, one_of
 
 _SKIPPED = {"node_modules", "__pycache__"}
 
@@ -71,69 +74,197 @@ class MemoryTree:
 
 
 class GitError(Exception):
-    """git said no; the text is what it said."""
+    """git said no. The text is one line; `hint` is the remedy, or empty."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+_NOT_OURS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+"""Set by git in hooks. The repository is the one that the directory is in, so they would only mislead."""
 
 
 def git(directory: str | Path, *args: str, data: bytes | None = None) -> bytes:
     """Standard output of a git command. Raises GitError."""
+    env = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+    # Texts are matched below, so they must be English; and nothing here may write into the repository.
+    env |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     command = ["git", "-C", str(directory), *args]
     try:
-        done = subprocess.run(command, input=data, capture_output=True, check=False)  # noqa: S603
+        done = subprocess.run(command, input=data, capture_output=True, check=False, env=env)  # noqa: S603
     except FileNotFoundError:
-        raise GitError("git is not installed") from None
+        raise GitError("git is not installed", "install git: revisions are read from its store") from None
     if done.returncode:
-        raise GitError(done.stderr.decode(errors="replace").strip() or f"git {args[0]} failed")
+        said = done.stderr.decode(errors="replace").strip()
+        if "not a git repository" in said:
+            raise GitError(
+                f"{directory} is not in a git repository", "a diff compares revisions: `git init`, then commit"
+            )
+        if "dubious ownership" in said:
+            where = "git config --global --add safe.directory DIR"
+            raise GitError(f"git does not trust {directory}: another user owns it", f"`{where}` tells it that you do")
+        raise GitError(said.splitlines()[0].removeprefix("fatal: ") if said else f"git {args[0]} failed")
     return done.stdout
 
 
+def _shallow(directory: str | Path) -> bool:
+    return git(directory, "rev-parse", "--is-shallow-repository").strip() == b"true"
+
+
+_UNSHALLOW = "the clone is shallow: `git fetch --unshallow` (in GitHub Actions `fetch-depth: 0`) brings the history"
+
+
+def find_commit(directory: str | Path, revision: str) -> str:
+    """The full name of the commit that a revision means. Raises GitError, with what was likely meant as the hint."""
+    git(directory, "rev-parse", "--git-dir")  # whatever is wrong beside the revision speaks here
+    try:
+        found = git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    except GitError:
+        raise _unknown(directory, revision) from None
+    return found.decode().strip()
+
+
+def _unknown(directory: str | Path, revision: str) -> GitError:
+    """Why a revision means nothing here, and what may have been meant."""
+    listed = git(directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
+    names = listed.decode(errors="replace").split()
+    if not names and revision.partition("~")[0].partition("^")[0] == "HEAD":
+        return GitError("the repository has no commit yet", "commit once: there is nothing to compare with")
+    if _shallow(directory):
+        return GitError(f"there is no revision `{revision}` in this clone", _UNSHALLOW)
+    remote = [name for name in names if name.endswith(f"/{revision}")]
+    near = remote[0] if remote else closest(revision, names)
+    hint = f"did you mean `{near}`?" if near else f"there are {one_of(names, 6)}"
+    return GitError(f"there is no revision `{revision}`", hint)
+
+
+def merge_base(directory: str | Path, one: str, other: str) -> str:
+    """The newest commit that two revisions have in common, by its full name. Raises GitError."""
+    commits = [find_commit(directory, revision) for revision in (one, other)]
+    try:
+        return git(directory, "merge-base", *commits).decode().split()[0]
+    except GitError:
+        hint = _UNSHALLOW if _shallow(directory) else "leave `--merge-base` out to compare the two as they are"
+        raise GitError(f"`{one}` and `{other}` have no commit in common", hint) from None
+
+
+def _existing(directory: Path) -> tuple[Path, str]:
+    """The nearest directory above that is there now, and the rest of the path with a `/` behind it.
+
+    A path may be in a revision and not in the work tree.
+    """
+    rest: list[str] = []
+    directory = directory.absolute()
+    while not directory.is_dir() and directory != directory.parent:
+        rest.insert(0, directory.name)
+        directory = directory.parent
+    return directory, "".join(f"{part}/" for part in rest)
+
+
+_TOGETHER = (".yaml", ".yml", ".py", ".json", ".jsonl")
+
+
 class GitTree:
-    """Files of a directory at a revision, read from git's store; no checkout is touched."""
+    """Files of a directory at a revision, read from git's store; no checkout is touched.
+
+    It sees what `DirTree` would see in a checkout: hidden files and submodules are left out, symbolic links are
+    followed as long as they stay inside. A directory that the revision does not have is an empty tree.
+    """
 
     def __init__(self, directory: str | Path, revision: str) -> None:
         """`directory` may be a part of a work tree: then only that part is seen. Raises GitError."""
-        commit = git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        self.commit = commit.decode().strip()
-        prefix = git(directory, "rev-parse", "--show-prefix").decode().strip()
-        self._files: dict[str, tuple[str, int]] = {}
-        self._directory = directory
+        self._directory, rest = _existing(Path(directory))
+        self.commit = find_commit(self._directory, revision)
+        """Full name of the commit."""
+        prefix = git(self._directory, "rev-parse", "--show-prefix").decode("utf-8", "surrogateescape")
+        prefix = prefix.removesuffix("\n") + rest
+        self._blobs: dict[str, tuple[str, int]] = {}
+        self._links: dict[str, str] = {}
         self._content: dict[str, bytes] | None = None
-        listing = git(directory, "ls-tree", "-r", "-z", "-l", "--full-tree", self.commit, "--", prefix or ".")
-        for line in listing.decode("utf-8", "surrogateescape").split("\0"):
+        arguments = ("ls-tree", "-r", "-z", "-l", "--full-tree", self.commit, *(["--", prefix] if prefix else []))
+        links: dict[str, str] = {}
+        for line in git(self._directory, *arguments).decode("utf-8", "surrogateescape").split("\0"):
             meta, _, path = line.partition("\t")
-            if not path or not path.startswith(prefix):
+            if not path.startswith(prefix) or not path:
                 continue
             mode, _, blob, size = meta.split()
-            path = path[len(prefix) :]
-            if mode in ("100644", "100755") and not any(
-                part.startswith(".") or part in _SKIPPED for part in path.split("/")
-            ):
-                self._files[path] = (blob, int(size))
+            if mode == "120000":
+                links[path[len(prefix) :]] = blob
+            elif mode.startswith("100"):
+                self._blobs[path[len(prefix) :]] = (blob, int(size))
+        if links:
+            targets = self._contents(links.values())
+            self._links = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
+        self._seen = sorted(
+            path
+            for path in (*self._blobs, *self._links)
+            if not any(part.startswith(".") or part in _SKIPPED for part in path.split("/"))
+            and self._resolve(path) is not None
+        )
 
     def paths(self) -> list[str]:
-        return sorted(self._files)
+        """Paths of all files from the directory, sorted."""
+        return list(self._seen)
 
     def size(self, path: str) -> int:
-        return self._files[path][1]
+        return self._find(path)[1]
 
     def read(self, path: str) -> bytes:
-        """Content of a file. The first call brings all small files at once: a git process a file would be slow."""
-        if path not in self._files:
-            raise FileNotFoundError(path)
+        """Content of a file. The first call brings all small files of specs: a process a file would be slow."""
+        blob = self._find(path)[0]
         if self._content is None:
-            self._content = self._batch()
-        blob = self._files[path][0]
+            limit = 4 * 1024 * 1024
+            small = (b for path, (b, size) in self._blobs.items() if size <= limit and path.endswith(_TOGETHER))
+            self._content = self._contents(small)
         if blob not in self._content:
             self._content[blob] = git(self._directory, "cat-file", "blob", blob)
         return self._content[blob]
 
-    def _batch(self, limit: int = 4 * 1024 * 1024) -> dict[str, bytes]:
-        wanted = sorted({blob for blob, size in self._files.values() if size <= limit})
-        out = git(self._directory, "cat-file", "--batch", data="".join(f"{blob}\n" for blob in wanted).encode())
+    def _find(self, path: str) -> tuple[str, int]:
+        resolved = self._resolve(path)
+        if resolved is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._blobs[resolved]
+
+    def _resolve(self, path: str) -> str | None:
+        """The file that a path leads to, through symbolic links; None if there is none inside of the tree."""
+        if path in self._blobs:
+            return path
+        walked: list[str] = []
+        ahead = path.split("/")[::-1]
+        hops = 0
+        while ahead:
+            part = ahead.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not walked:
+                    return None
+                walked.pop()
+                continue
+            walked.append(part)
+            target = self._links.get("/".join(walked))
+            if target is not None:
+                hops += 1
+                if hops > 40 or target.startswith("/"):  # 40: as Linux
+                    return None
+                walked.pop()
+                ahead += target.split("/")[::-1]
+        resolved = "/".join(walked)
+        return resolved if resolved in self._blobs else None
+
+    def _contents(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        """Contents of many blobs by one process."""
+        wanted = "".join(f"{blob}\n" for blob in sorted(set(blobs)))
+        out = git(self._directory, "cat-file", "--batch", data=wanted.encode()) if wanted else b""
         content: dict[str, bytes] = {}
         position = 0
         while position < len(out):
             end = out.index(b"\n", position)
-            blob, _, size = out[position:end].decode().split()
-            content[blob] = out[end + 1 : end + 1 + int(size)]
-            position = end + 1 + int(size) + 1
+            blob, *about = out[position:end].decode().split()
+            if about == ["missing"]:
+                raise GitError(f"git has not the content of {blob}", "`git fetch --refetch` completes a partial clone")
+            content[blob] = out[end + 1 : end + 1 + int(about[1])]
+            position = end + 1 + int(about[1]) + 1
         return content
