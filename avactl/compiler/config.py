@@ -61,12 +61,17 @@ def _covers(pattern: str, path: str) -> bool:
 
 
 def spec_files(config: Config, paths: list[str]) -> list[str]:
-    """The paths that hold specs: YAML files, and Python files so that those not allowed are told."""
+    """The paths that hold specs: YAML files, and Python files so that those not allowed are told.
+
+    A directory with a `Pulumi.yaml` is a Pulumi project, and holds none.
+    """
+    projects = tuple(path.removesuffix("Pulumi.yaml") for path in paths if path.endswith("/Pulumi.yaml"))
     return [
         path
         for path in paths
         if path.endswith((".yaml", ".yml", ".py"))
         and path != CONFIG_FILE
+        and not path.startswith(projects)
         and any(_covers(pattern, path) for pattern in config.include)
         and not any(_covers(pattern, path) for pattern in config.exclude)
     ]

@@ -97,12 +97,30 @@ def _too_long(manifest: Manifest) -> Diagnostic:
     )
 
 
+_DO_NOT_WAIT = {"pulumi.com/skipAwait": "true"}
+_JOB_IS_READY_AT_ONCE = {"pulumi.com/waitFor": "jsonpath={.metadata.uid}"}
+_PULUMI_WAITS: dict[str, dict[str, str]] = {
+    "PersistentVolumeClaim": _DO_NOT_WAIT,
+    "Service": _DO_NOT_WAIT,
+    # Without waiting, a replacement could be created only after the old object is gone, so that goes at once.
+    "DaemonSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
+    "StatefulSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
+    "Deployment": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
+    # A new run begins when the pods of the old one have ended: two would write one checkpoint.
+    "Job": _JOB_IS_READY_AT_ONCE,
+}
+"""Pulumi waits until objects are ready: a Job until its end, a claim until somebody mounts it. An update of a stack
+says what is wanted; a job that queues for GPUs must not hold it up."""
+
+
 def _mark(manifest: Manifest, program: Program) -> None:
-    """Annotations that tell the cluster's engine what must not be pruned, and which Jobs start anew when changed."""
+    """Annotations that tell the cluster's engine what must not be pruned, what not to wait for, and which Jobs start
+    anew when changed."""
     mode = program.cluster_spec(manifest.cluster).reconcile.mode
     notes: dict[str, str] = {}
     if manifest.holds_data:
         notes["avactl.dev/holds-data"] = "true"
+    waits = _PULUMI_WAITS.get(manifest.kind, {}) if mode == "pulumi" else {}
     if mode == "flux":
         if manifest.holds_data:
             notes["kustomize.toolkit.fluxcd.io/prune"] = "disabled"
@@ -113,6 +131,7 @@ def _mark(manifest: Manifest, program: Program) -> None:
             notes["argocd.argoproj.io/sync-options"] = "Prune=false,Delete=false"
         elif manifest.kind == "Job":
             notes["argocd.argoproj.io/sync-options"] = "Force=true,Replace=true"
-    if notes:
+    if notes or waits:
         metadata = manifest.body["metadata"]
-        metadata["annotations"] = {**metadata.get("annotations", {}), **notes}
+        # A spec may say that its service is worth waiting for.
+        metadata["annotations"] = {**waits, **metadata.get("annotations", {}), **notes}

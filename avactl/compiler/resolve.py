@@ -25,11 +25,11 @@ def resolve(state: State) -> State:
     items += _shipped_machines(items)
     program = Program(items, _reader(state.tree))
     program.broken = state.broken
-    names = {(item.kind, item.name) for item in items}
+    names = {(item.kind, item.spec_name) for item in items}
     good = [item for item in program.items if _references(item, names, program, state.broken, problems)]
     good = [item for item in good if _place(item, program, problems)]
     resolved = Program(good, program.read_file)
-    resolved.broken = state.broken | {(i.kind, i.name) for i in program.items} - {(i.kind, i.name) for i in good}
+    resolved.broken = state.broken | names - {(item.kind, item.spec_name) for item in good}
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
 
 

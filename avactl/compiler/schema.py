@@ -37,8 +37,8 @@ def _metadata_rule(scope: str) -> dict[str, Any]:
     if scope == "team":
         return {"required": ["team"], "properties": {"team": {"type": "string"}}}
     if scope == "platform":
-        return {"properties": {"team": {"type": "null"}, "namespace": {"type": "null"}}}
-    return {}
+        return {"properties": {key: {"type": "null"} for key in ("team", "namespace", "objectName")}}
+    return {"properties": {"objectName": {"type": "null"}}}
 
 
 def schemas() -> dict[str, str]:

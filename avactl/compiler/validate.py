@@ -69,6 +69,15 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
                         hint="remove the key",
                     )
                 ]
+    if model.SCOPE != "team" and resource.metadata.object_name is not None:
+        return [
+            Diagnostic(
+                "unknown-key",
+                f"a {model.KIND} has no `metadata.objectName`: workspaces, jobs and services keep objects that way",
+                doc.span("metadata", "objectName", key=True),
+                hint="name the namespaces in `spec.namespaces`" if model.KIND == "Team" else "remove the key",
+            )
+        ]
     return resource
 
 

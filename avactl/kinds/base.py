@@ -50,6 +50,11 @@ class Metadata(Model):
     namespace: Name | None = Field(
         None, description="Namespace of the objects: one of the team's. Default: the team's first."
     )
+    object_name: Name | None = Field(
+        None,
+        description="Name that the objects are derived from. Default: `name`. Write the old name here when you rename "
+        "a workspace, job or service, and its objects and their data stay as they are.",
+    )
     labels: Labels = Field(default_factory=dict, description="Labels put on every object that the spec compiles to.")
     annotations: dict[str, str] = Field(
         default_factory=dict, description="Annotations put on every object that the spec compiles to."

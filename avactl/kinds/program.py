@@ -27,6 +27,13 @@ class Item:
 
     @property
     def name(self) -> str:
+        """The name that objects are derived from: that of the spec, unless it was renamed and kept its objects."""
+        metadata = self.resource.metadata
+        return metadata.object_name or metadata.name
+
+    @property
+    def spec_name(self) -> str:
+        """`metadata.name`: what other specs and people call it."""
         return self.resource.metadata.name
 
     @property
@@ -53,14 +60,14 @@ class Item:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        return (self.kind, self.team or "", self.name)
+        return (self.kind, self.team or "", self.spec_name)
 
     def span(self, *path: str | int, key: bool = False) -> Span:
         """Where a value of the document stands; see `Document.span`."""
         return self.doc.span(*path, key=key)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.team}/{self.name}" if self.team else f"{self.kind} {self.name}"
+        return f"{self.kind} {self.team}/{self.spec_name}" if self.team else f"{self.kind} {self.spec_name}"
 
 
 class Program:
