@@ -81,6 +81,9 @@ class Images(Model):
     alluxio: PinnedImage | None = Field(None, description="Alluxio 2.9: master, worker, FUSE. Needed by CacheTier.")
     git: PinnedImage | None = Field(None, description="Image with git and sh, for `code.git`.")
     tensorboard: PinnedImage | None = Field(None, description="Image with TensorBoard, for `tensorboard`.")
+    kubectl: PinnedImage | None = Field(
+        None, description="Image with kubectl and sh, for jobs of strategies `parameterServer` and `mpi`."
+    )
     fetch: PinnedImage | None = Field(
         None, description="Image with `rclone`, for model download and datasets without a cache tier."
     )
@@ -184,7 +187,10 @@ class ClusterSpec(Model):
         description="CIDRs that team pods may reach outside of their namespaces, beside DNS and the caches. A wider "
         "one never includes the cloud's metadata service.",
     )
-    default_job_ttl: Duration = Field("7d", description="How long ended training jobs stay, where they do not say.")
+    default_job_ttl: Duration | None = Field(
+        None,
+        description="How long ended training jobs stay, where they do not say. Default: as long as their spec is there.",
+    )
 
 
 class Cluster(Resource):
