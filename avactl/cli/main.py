@@ -7,7 +7,6 @@ import os
 import sys
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
@@ -29,24 +28,27 @@ COMMANDS = {
 
 
 class _Lazy(TyperGroup):
-    """A group whose commands are imported when they are called: help and completion of names need only the table."""
+    """A group whose commands are imported when they are called: help and completion of names need only the table.
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    Contexts and commands are Any: typer carries a click of its own, or not, by version.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name in COMMANDS:
             return name, _load(name), args[1:]
         return super().resolve_command(ctx, args)
 
 
-def _load(name: str) -> click.Command:
+def _load(name: str) -> Any:
     module = importlib.import_module(f"avactl.cli.{name}")
     function = getattr(module, "set_" if name == "set" else name)
     single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)

@@ -182,7 +182,8 @@ def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
     most = max(bar.guaranteed + bar.borrow, bar.asked, 1)
     scale = width / most
     svg.text(_LEFT + 18, y + 15, bar.model, size=12, bold=True)
-    title = f"{bar.asked:g} asked for; {bar.guaranteed:g} guaranteed, {bar.borrow:g} to borrow; {bar.capacity:g} in the cluster"
+    promised = f"{bar.guaranteed:g} guaranteed, {bar.borrow:g} to borrow"
+    title = f"{bar.asked:g} asked for; {promised}; {bar.capacity:g} in the cluster"
     svg.rect(x, y + 5, width, 12, fill="#eef1f5", radius=3, title=title)
     svg.rect(x, y + 5, bar.guaranteed * scale, 12, fill=colour, radius=3, opacity=0.8, title=title)
     svg.rect(
@@ -229,7 +230,8 @@ def _pool(
     svg.text(_RIGHT + 16, top + 24, pool.name, size=15, bold=True)
     svg.text(_RIGHT + _RIGHT_WIDTH - 16, top + 24, f"{total} {machine.gpus.model}", size=13, mono=True, anchor="end")
     memory = format_quantity(quantity(machine.gpus.memory))
-    about = f"{size} × {pool.spec.machine_type} · {machine.gpus.count} × {machine.gpus.model} {memory} · {pool.spec.allocation}"
+    gpu_text = f"{machine.gpus.count} × {machine.gpus.model} {memory}"
+    about = f"{size} × {pool.spec.machine_type} · {gpu_text} · {pool.spec.allocation}"
     svg.text(_RIGHT + 16, top + 43, about, size=11.5, fill=_SOFT)
     width, x, y = _RIGHT_WIDTH - 32, _RIGHT + 16.0, top + 56
     by_team = asked.get(machine.gpus.model, {})

@@ -1,0 +1,45 @@
+# `make demo` and `make test` are all that a new clone needs: both set up .venv first.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+JOBS ?= 2
+
+.PHONY: demo test lint unit soak bench schemas controlplane clean
+
+$(STAMP): pyproject.toml requirements.lock
+	@echo "setting up $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: $(STAMP)  ## validate, render, draw and diff examples/ava
+	@$(BIN)/python -m tools.demo
+
+test: lint unit  ## everything that must hold before a commit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(STAMP) controlplane
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+
+controlplane: $(STAMP)  ## build the Kubernetes control plane of the tests, once
+	@$(BIN)/python -m tools.controlplane build || echo "without it, its tests are skipped"
+
+soak: $(STAMP) controlplane  ## the long forms of the tests
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+bench: $(STAMP)  ## every figure, peers beside it
+	$(BIN)/python -m benchmarks
+
+schemas: $(STAMP)  ## write schemas/ anew
+	$(BIN)/avactl schema -o schemas
+
+clean:
+	rm -rf $(VENV) out build

@@ -1,0 +1,76 @@
+"""`make demo`: the main job on examples/ava, as a user would do it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.rule import Rule
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "out"
+AVACTL = [sys.executable, "-m", "avactl.cli.main"]
+
+console = Console()
+
+
+def run(command: str, directory: Path, *, ok: tuple[int, ...] = (0,), lines: int | None = None) -> None:
+    """Show a command and what it prints; stops the demo when it ends otherwise than expected."""
+    console.print(f"\n[bold cyan]$[/] [bold]{command}[/]", highlight=False)
+    words = shlex.split(command)
+    argv = [*AVACTL, *words[1:]] if words[0] == "avactl" else words
+    pipe = subprocess.PIPE if lines is not None else None
+    sys.stdout.flush()
+    done = subprocess.run(argv, cwd=directory, check=False, stdout=pipe, text=True)
+    if pipe is not None:
+        printed = done.stdout.splitlines()
+        print("\n".join(printed[:lines]))
+        if lines is not None and len(printed) > lines:
+            print(f"… {len(printed) - lines} more lines")
+    if done.returncode not in ok:
+        console.print(f"[bold red]demo: exit code {done.returncode}[/]")
+        sys.exit(1)
+
+
+def heading(text: str) -> None:
+    console.print()
+    console.print(Rule(f"[bold]{text}", align="left"))
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="avactl-demo-") as scratch:
+        repository = Path(scratch) / "ava"
+        shutil.copytree(ROOT / "examples" / "ava", repository)
+        identity = ["-c", "user.name=demo", "-c", "user.email=demo@example.com", "-c", "commit.gpgsign=false"]
+        for args in (["init", "-q", "-b", "main"], ["add", "."], [*identity, "commit", "-q", "-m", "examples/ava"]):
+            subprocess.run(["git", *args], cwd=repository, check=True)
+
+        heading("A platform of a hundred GPU machines, as spec files in git")
+        run("avactl validate", repository)
+        run(f"avactl render -o {shlex.quote(os.fspath(OUT / 'ava'))}", repository)
+        run(f"avactl graph -o {shlex.quote(os.fspath(OUT / 'ava.svg'))}", repository)
+
+        heading("A change, and what it means")
+        run("avactl set teams/vision/jobs.yaml --name resnet50 spec.workers.replicas=8", repository)
+        run("avactl set cache/read.yaml spec.workers.tiers[medium=MEM].quota=256Gi", repository)
+        run("avactl diff", repository)
+
+        heading("A mistake, and what you are told")
+        run("avactl set --force teams/video/jobs.yaml --name captioning spec.workers.gpu=V1000", repository)
+        run("avactl validate", repository, ok=(1,))
+
+    heading("Where to look")
+    console.print(f"  manifests  {OUT / 'ava'}", highlight=False)
+    console.print(f"  picture    {OUT / 'ava.svg'}", highlight=False)
+    console.print("  next       avactl init my-platform; avactl explain; README.md", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
