@@ -152,9 +152,9 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     path = ("spec", "resources")
     found = gpu_problems(item, program, spec.resources, path, least)
     yield from found
-    if found or not spec.resources.gpus:
+    if not spec.resources.gpus or _never(found):
         return
-    if gpu_problems(item, program, spec.resources, path, most):
+    if _never(gpu_problems(item, program, spec.resources, path, most)):
         yield Diagnostic(
             "replicas-do-not-fit",
             f"spec.replicas: the GPUs of cluster {item.cluster} can never hold {most} pods of {spec.resources.gpus}",
@@ -162,7 +162,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
             severity="warning",
             hint="the autoscaler's last pods would wait for ever: lower `max`",
         )
-    elif spec.max_surge and gpu_problems(item, program, spec.resources, path, least + spec.max_surge):
+    elif spec.max_surge and _never(gpu_problems(item, program, spec.resources, path, least + spec.max_surge)):
         yield Diagnostic(
             "replicas-do-not-fit",
             f"a rollout wants {least + spec.max_surge} pods at once, and the GPUs of cluster {item.cluster} can never "
@@ -172,3 +172,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint="write `maxSurge: 0`: one pod stops before its successor starts",
             notes=(Note(item.span("spec", "resources", key=True), f"{spec.resources.gpus} GPUs a pod"),),
         )
+
+
+def _never(problems: list[Diagnostic]) -> bool:
+    return any(problem.severity == "error" for problem in problems)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Env, Metadata, Model, Resource
+from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.compute import Compute
 from avactl.kinds.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
 
@@ -106,5 +106,4 @@ class ServingDeployment(Resource):
     KIND: ClassVar[str] = "ServingDeployment"
     SCOPE: ClassVar[Literal["team"]] = "team"
     kind: Literal["ServingDeployment"] = Field("ServingDeployment", description="`ServingDeployment`.")
-    metadata: Metadata
     spec: ServingDeploymentSpec = Field(description="The service.")

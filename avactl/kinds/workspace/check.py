@@ -110,7 +110,7 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
     whole = spec.model_copy(update={"gpus": 1})
     problems = gpu_problems(item, program, whole, ("spec",))
     yield from problems
-    if problems:
+    if any(problem.severity == "error" for problem in problems):
         return
     pools = program.candidate_pools(item.cluster, spec.gpu, spec.pool)
     if pools and all(pool.spec.allocation == "dra" for pool in pools):

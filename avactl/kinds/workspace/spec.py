@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Env, Metadata, Model, Resource
+from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.compute import DatasetMount, GpuModel
 from avactl.kinds.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
 
@@ -54,5 +54,4 @@ class Workspace(Resource):
     KIND: ClassVar[str] = "Workspace"
     SCOPE: ClassVar[Literal["team"]] = "team"
     kind: Literal["Workspace"] = Field("Workspace", description="`Workspace`.")
-    metadata: Metadata
     spec: WorkspaceSpec = Field(description="The workspace.")
