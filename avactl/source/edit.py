@@ -102,18 +102,39 @@ def _parse_value(text: str) -> Any:
         raise EditError(f"the value `{text}` is not YAML: {problem}", "quote it for YAML: PATH='\"text\"'") from None
 
 
-def _flow(value: Any) -> str:
-    """A value on one line, as ruamel.yaml writes it."""
+def _one_line(value: Any, flow: bool) -> str:
+    """A value on one line, as ruamel.yaml writes it inside of a flow collection (`flow`) or behind a block key."""
     for part in _parts(value):
         part.fa.set_flow_style()
     writer = YAML()
     writer.width = 1_000_000
     stream = io.StringIO()
-    # A scalar at the top is followed by `...`; within a list it is written as anywhere else.
-    holder = CommentedSeq([value])
-    holder.fa.set_flow_style()
+    holder: Any = CommentedSeq([value]) if flow else CommentedMap({"k": value})
+    if flow:
+        holder.fa.set_flow_style()
     writer.dump(holder, stream)
-    return stream.getvalue().strip()[1:-1]
+    return stream.getvalue().strip()[1:-1] if flow else stream.getvalue().strip().removeprefix("k:").strip()
+
+
+def _stands_as_it_is(text: str, flow: bool) -> bool:
+    """Whether the user's own text can stand there and means what it means alone."""
+    if not text.strip() or "\n" in text or "#" in text:
+        return False
+    documents, problems = load_yaml("value", (f"[{text}]" if flow else f"k: {text}").encode())
+    alone, more = load_yaml("value", f"[{text}]".encode()) if flow else load_yaml("value", text.encode())
+    if problems or more or len(documents) != 1 or len(alone) != 1:
+        return False
+    if flow:
+        return len(documents[0].value) == 1
+    return bool(documents[0].value == {"k": alone[0].value})
+
+
+def _new_text(old: Any, text: str, flow: bool) -> str:
+    """What is written for a value: in the old one's quotes if it had any, else as the user wrote it."""
+    quoted = isinstance(old, yaml.ScalarNode) and old.style in ("'", '"')
+    if (not quoted or text.strip()[:1] in "'\"[{") and _stands_as_it_is(text, flow):
+        return text.strip()
+    return _one_line(_like(old, text), flow)
 
 
 def _parts(value: Any) -> list[Any]:
@@ -153,7 +174,7 @@ def set_values(file: str, text: str, document: int, edits: list[tuple[str, str |
 
 
 def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None) -> str:
-    node = root
+    node = parent = root
     for depth, step in enumerate(path):
         key, found = _child(node, step)
         if found is None:
@@ -165,7 +186,7 @@ def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None)
         return _remove(text, parent, key, node)
     start, end = _extent(text, node)
     block = not isinstance(node, yaml.ScalarNode) and not node.flow_style
-    new = _flow(_like(node, value))
+    new = _new_text(node, value, bool(parent.flow_style))
     if block:
         # The value stood on lines of its own; the new one goes behind its key.
         colon = text.rindex(":", 0, start) + 1
@@ -189,13 +210,16 @@ def _extent(text: str, node: Any) -> tuple[int, int]:
     return start, max(_extent(text, child)[1] for child in children)
 
 
-def _nested(steps: tuple[str | int, ...], value: str) -> Any:
+def _nested(steps: tuple[str | int, ...], value: str, flow: bool) -> str:
+    """The text of a new value below keys that are not there yet."""
+    if not steps:
+        return _new_text(None, value, flow)
     result = _parse_value(value)
     for step in reversed(steps):
         if isinstance(step, int):
             raise EditError(f"there is no entry [{step}]", "lists grow by one: the next index is their length")
         result = CommentedMap({step: result})
-    return result
+    return _one_line(result, flow)
 
 
 def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) -> str:
@@ -205,9 +229,9 @@ def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) ->
             raise EditError(
                 f"there is no entry [{first}]", f"the list has {len(parent.value)}; the next is [{len(parent.value)}]"
             )
-        new = _flow(_nested(rest, value))
+        new = _nested(rest, value, bool(parent.flow_style))
     elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):
-        new = f"{_flow(first)}: {_flow(_nested(rest, value))}"
+        new = f"{_one_line(first, True)}: {_nested(rest, value, bool(parent.flow_style))}"
     else:
         raise EditError(f"`{first}` is below a value that is not a {'list' if isinstance(first, int) else 'mapping'}")
     if parent.flow_style:

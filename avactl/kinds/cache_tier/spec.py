@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Metadata, Model, Resource
+from avactl.kinds.base import Model, Resource
 from avactl.kinds.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Name, NodePoolRef, ObjectUrl
 
 
@@ -106,5 +106,4 @@ class CacheTier(Resource):
     KIND: ClassVar[str] = "CacheTier"
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["CacheTier"] = Field("CacheTier", description="`CacheTier`.")
-    metadata: Metadata
     spec: CacheTierSpec = Field(description="The tier.")

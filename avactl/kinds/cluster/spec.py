@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from avactl.kinds.base import Labels, Metadata, Model, Resource
+from avactl.kinds.base import Labels, Model, Resource
 from avactl.kinds.values import Duration, Name, PinnedImage, bad
 
 _VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
@@ -203,5 +203,4 @@ class Cluster(Resource):
     KIND: ClassVar[str] = "Cluster"
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["Cluster"] = Field("Cluster", description="`Cluster`.")
-    metadata: Metadata
     spec: ClusterSpec = Field(default_factory=ClusterSpec, description="The cluster.")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Metadata, Model, Resource
+from avactl.kinds.base import Model, Resource
 from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Duration, Name, ObjectUrl, RelPath, TeamRef
 
 
@@ -62,5 +62,4 @@ class Dataset(Resource):
     KIND: ClassVar[str] = "Dataset"
     SCOPE: ClassVar[Literal["either"]] = "either"
     kind: Literal["Dataset"] = Field("Dataset", description="`Dataset`.")
-    metadata: Metadata
     spec: DatasetSpec = Field(description="The data.")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Metadata, Model, Resource
+from avactl.kinds.base import Model, Resource
 from avactl.kinds.compute import GpuModel
 from avactl.kinds.values import Bytes, Count, Cpu
 
@@ -33,7 +33,7 @@ class NvlinkPair(Model):
     """NVLinks between two GPUs."""
 
     gpus: Annotated[list[GpuIndex], Field(min_length=2, max_length=2)] = Field(description="The two GPUs.")
-    links: Annotated[int, Field(ge=1, le=18)] = Field(1, description="Number of links between them.")
+    links: Annotated[int, Field(ge=1, le=36)] = Field(1, description="Number of links between them.")
 
 
 class Nvlink(Model):
@@ -41,7 +41,7 @@ class Nvlink(Model):
 
     generation: Annotated[int, Field(ge=1, le=6)] = Field(description="NVLink generation; gives the speed of a link.")
     pairs: list[NvlinkPair] = Field(default_factory=list, description="Direct connections, without NVSwitch.")
-    nvswitch_links: Annotated[int, Field(ge=0, le=18)] = Field(
+    nvswitch_links: Annotated[int, Field(ge=0, le=36)] = Field(
         0, description="Links from each GPU to NVSwitch; 0 where there is none."
     )
     domain: Count | None = Field(
@@ -94,5 +94,4 @@ class MachineType(Resource):
     KIND: ClassVar[str] = "MachineType"
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["MachineType"] = Field("MachineType", description="`MachineType`.")
-    metadata: Metadata
     spec: MachineTypeSpec = Field(description="The machine.")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Labels, Metadata, Model, Resource
+from avactl.kinds.base import Labels, Model, Resource
 from avactl.kinds.values import ClusterRef, MachineTypeRef
 
 
@@ -58,5 +58,4 @@ class NodePool(Resource):
     KIND: ClassVar[str] = "NodePool"
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["NodePool"] = Field("NodePool", description="`NodePool`.")
-    metadata: Metadata
     spec: NodePoolSpec = Field(description="The pool.")

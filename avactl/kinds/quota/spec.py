@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Metadata, Model, Resource
+from avactl.kinds.base import Model, Resource
 from avactl.kinds.compute import GpuModel
 from avactl.kinds.values import Bytes, ClusterRef, Count, Cpu
 
@@ -56,5 +56,4 @@ class Quota(Resource):
     KIND: ClassVar[str] = "Quota"
     SCOPE: ClassVar[Literal["team"]] = "team"
     kind: Literal["Quota"] = Field("Quota", description="`Quota`.")
-    metadata: Metadata
     spec: QuotaSpec = Field(description="The quota.")

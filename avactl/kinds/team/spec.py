@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from avactl.kinds.base import Labels, Metadata, Model, Resource
+from avactl.kinds.base import Labels, Model, Resource
 from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, bad
 
 
@@ -88,5 +88,4 @@ class Team(Resource):
     KIND: ClassVar[str] = "Team"
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["Team"] = Field("Team", description="`Team`.")
-    metadata: Metadata
     spec: TeamSpec = Field(default_factory=TeamSpec, description="The team.")

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Env, Metadata, Model, Resource
+from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.compute import Code, Compute, DatasetMount, GpuLinkCompute
 from avactl.kinds.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, ObjectUrl
 
@@ -96,5 +96,4 @@ class TrainingJob(Resource):
     KIND: ClassVar[str] = "TrainingJob"
     SCOPE: ClassVar[Literal["team"]] = "team"
     kind: Literal["TrainingJob"] = Field("TrainingJob", description="`TrainingJob`.")
-    metadata: Metadata
     spec: TrainingJobSpec = Field(description="The job.")

@@ -1,0 +1,94 @@
+"""`explain`, `schema`, `init`, `graph`."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from avactl.compiler import compile_tree
+from avactl.emit.graph import draw
+from avactl.kinds import introspect, registry
+from avactl.kinds.explain import UnknownTopicError, explain_text
+from avactl.source.tree import DirTree
+from tests.cli.conftest import Run
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_explain_lists_the_kinds() -> None:
+    text = explain_text(None)
+    assert all(name in text for name in registry.names())
+
+
+@pytest.mark.parametrize("kind", registry.names())
+def test_every_field_of_every_kind_is_explained(kind: str) -> None:
+    def walk(annotation: object, path: str) -> None:
+        for branch in introspect.models_at(annotation, ()):
+            for key, field in introspect.fields_by_key(branch).items():
+                assert field.description, f"{path}.{key} has no description"
+                assert f"{path}.{key}" in explain_text(f"{path}.{key}")
+                walk(field.annotation, f"{path}.{key}")
+
+    walk(registry.kind(kind).model, kind)
+
+
+def test_explain_says_type_unit_and_default() -> None:
+    text = explain_text("TrainingJob.spec.workers")
+    assert "cpu  CPU cores, as a quantity" in text
+    assert "sharedMemory  bytes, as a quantity" in text
+    assert "link  one of nvlink, pcieSwitch, socket, node, any; default any" in text
+    assert "pool  name of a NodePool" in text
+    assert explain_text("trainingjob.workers") == text
+
+
+@pytest.mark.parametrize(
+    ("topic", "hint"),
+    [("TrainingJop", "TrainingJob"), ("TrainingJob.spec.worker", "workers"), ("unknown-keys", "unknown-key")],
+)
+def test_explain_of_a_slip_names_what_was_meant(topic: str, hint: str) -> None:
+    with pytest.raises(UnknownTopicError) as caught:
+        explain_text(topic)
+    assert f"did you mean `{hint}`?" in caught.value.hint
+
+
+def test_init_makes_a_repository_that_compiles(tmp_path: Path, avactl: Run) -> None:
+    assert avactl("init", "new").returncode == 0
+    assert avactl("validate", cwd=tmp_path / "new").stdout.startswith("ok: ")
+    for name in (".github/workflows/avactl.yml", ".gitlab-ci.yml", ".vscode/settings.json", ".gitattributes"):
+        assert (tmp_path / "new" / name).is_file()
+    settings = json.loads((tmp_path / "new/.vscode/settings.json").read_text())
+    assert all((tmp_path / "new" / schema).is_file() for schema in settings["yaml.schemas"])
+    again = avactl("init", "new")
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+
+
+def test_schema_command(tmp_path: Path, avactl: Run) -> None:
+    assert json.loads(avactl("schema", "nodepool").stdout)["properties"]["kind"] == {
+        "const": "NodePool", "description": "The kind."
+    }  # fmt: skip
+    assert avactl("schema", "-o", "schemas").returncode == 0
+    assert (tmp_path / "schemas/trainingjob.schema.json").is_file()
+    assert "did you mean `NodePool`?" in avactl("schema", "nodepol").stderr
+
+
+@pytest.mark.parametrize("example", ["ava", "modern", "quickstart"])
+def test_graph_shows_every_spec_that_has_a_place_in_it(example: str) -> None:
+    compilation = compile_tree(DirTree(EXAMPLES / example))
+    picture = draw(compilation)
+    assert picture == draw(compile_tree(DirTree(EXAMPLES / example)))
+    texts = {element.text for element in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
+    shown = ("Cluster", "Team", "NodePool", "CacheTier", "TrainingJob", "ServingDeployment", "Workspace")
+    for kind in shown:
+        assert {item.name for item in compilation.program.of(kind)} <= texts
+
+
+def test_graph_writes_the_file_or_says_why_not(tmp_path: Path, avactl: Run) -> None:
+    assert avactl("graph", str(EXAMPLES / "quickstart"), "-o", "q.svg").returncode == 0
+    assert (tmp_path / "q.svg").read_text().startswith("<svg")
+    failed = avactl("graph", str(EXAMPLES / "quickstart"), "-o", "no/such/q.svg")
+    assert failed.returncode == 3
+    assert failed.stderr == "avactl: no/such/q.svg: No such file or directory\n"

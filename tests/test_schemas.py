@@ -1,0 +1,82 @@
+"""The schemas in `schemas/` are the current ones, and agree with the models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+from avactl.compiler import compile_tree
+from avactl.compiler.schema import ALL, schemas
+from avactl.source.tree import DirTree, MemoryTree
+from avactl.source.yaml import load_yaml
+from tests.test_invalid import CASES, case_files
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+STRUCTURAL = {"unknown-key", "missing-key", "wrong-type", "unknown-kind", "unknown-api-version"}
+
+
+def _validator() -> Any:
+    files = {name: json.loads(text) for name, text in schemas().items()}
+    registry: Any = Registry().with_resources(
+        (name, Resource(schema, DRAFT202012)) for name, schema in files.items()
+    )
+    return jsonschema.Draft202012Validator(files[ALL], registry=registry)
+
+
+VALIDATOR = _validator()
+
+
+def test_the_written_schemas_are_current() -> None:
+    written = {path.name: path.read_text() for path in (ROOT / "schemas").glob("*.json")}
+    assert written == schemas(), "`make schemas` writes them anew"
+
+
+def test_every_schema_is_a_schema() -> None:
+    for text in schemas().values():
+        jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+def _documents() -> Iterator[Any]:
+    for path in sorted(EXAMPLES.rglob("*.yaml")):
+        if path.name != "avactl.yaml":
+            for document in load_yaml(path.name, path.read_bytes())[0]:
+                yield pytest.param(document.value, id=f"{path.relative_to(EXAMPLES)}#{document.index}")
+
+
+@pytest.mark.parametrize("value", list(_documents()))
+def test_every_example_passes(value: Any) -> None:
+    VALIDATOR.validate(value)
+
+
+@pytest.mark.parametrize("example", sorted(p.name for p in EXAMPLES.iterdir() if p.is_dir()))
+def test_settings_of_the_examples_pass(example: str) -> None:
+    file = EXAMPLES / example / "avactl.yaml"
+    if file.exists():
+        schema = json.loads(schemas()["config.schema.json"])
+        jsonschema.validate(load_yaml(file.name, file.read_bytes())[0][0].value, schema)
+    assert compile_tree(DirTree(EXAMPLES / example)).ok
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")
+def test_what_is_structurally_wrong_is_refused_by_both(case: Path) -> None:
+    files = case_files(case)
+    problems = compile_tree(MemoryTree(files)).diagnostics
+    wrong = {(d.span.file, d.code) for d in problems if d.code in STRUCTURAL}
+    refused = {
+        path
+        for path, data in files.items()
+        if path.endswith((".yaml", ".yml")) and path != "avactl.yaml"
+        for document in load_yaml(path, data)[0]
+        if not VALIDATOR.is_valid(document.value)
+    }
+    assert {file for file, _ in wrong if file != "avactl.yaml"} <= refused
+    # The other way round: what a schema refuses, the models refuse too.
+    assert refused <= {d.span.file for d in problems if d.severity == "error"}
