@@ -43,6 +43,23 @@ CODES: dict[str, str] = {
     "duplicate-namespace": "Two specs claim one namespace of a cluster.",
     "bucket-access": "A team's bucket that nobody can reach, or that the cache tier cannot serve as asked.",
     "missing-image": "A Cluster does not name an image that a spec needs.",
+    # hardware, pools and capacity
+    "invalid-topology": "Parts of a machine type contradict each other.",
+    "conflicting-keys": "Keys that exclude each other are given together.",
+    "duplicate-node": "One node is in two pools.",
+    "reserved-label": "A label or taint that Kubernetes or an operator sets.",
+    "gpu-not-in-cluster": "A GPU model that the cluster, or the named pool, does not have.",
+    "pod-never-fits": "One pod asks for more than any machine has.",
+    "gang-never-fits": "Pods that must run together need more than all machines have.",
+    "link-unreachable": "GPUs of one pod require a link that no machine has between so many.",
+    "link-not-enforced": "A link is required on a cluster where nobody looks at links.",
+    "rdma-unavailable": "RDMA is asked for where no pool gives it.",
+    "mixed-allocation": "Pods could run in pools that give out GPUs in different ways.",
+    # quotas
+    "duplicate-quota": "A team has two quotas on one cluster.",
+    "quota-over-capacity": "Teams are guaranteed more than the cluster has.",
+    "quota-exceeded": "A spec asks for more than its team may ever have.",
+    "quota-waits": "What a team wants to run all the time is more than its quota: some of it waits.",
     # cache tiers and datasets
     "url-not-in-tier": "An object-store URL is in no under-store of the cache tier that should serve it.",
     "not-shared": "A dataset of another team that is not shared.",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from avactl.kinds.values import Name, TeamRef, bad
+from avactl.kinds.values import Name, TeamRef, bad, label_key, label_value
 
 API_VERSION = "avactl.dev/v1"
 GROUP = "avactl.dev"
@@ -34,8 +34,8 @@ def _labels(value: dict[str, str]) -> dict[str, str]:
     for key, text in value.items():
         if key.partition("/")[0] in (GROUP, "kubernetes.io", "k8s.io") and "/" in key:
             raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
-        if len(text) > 63:
-            raise bad(f"the value of label `{key}` has more than 63 characters")
+        label_key(key)
+        label_value(text)
     return value
 
 

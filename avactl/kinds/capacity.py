@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
-from avactl.diagnostics import Diagnostic
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.kinds import fit
 from avactl.kinds.program import Item, Program
 
 
@@ -103,5 +105,82 @@ def gpu_problems(
     `path` is where `compute` stands in the document, e.g. `("spec", "workers")`. `replicas` is the number of pods
     that must run at the same time: all workers of a gang, `min` of an elastic job or of an autoscaled service.
     `link` is the link level that must be had; by default `compute.link` where `link_policy` is `required`.
+
+    One diagnostic a cause, the first cause first. Room is counted on empty machines, each machine for itself, so
+    what is told never fits; that the rest fits beside other pods is not said.
     """
-    return []
+    if compute.pool is not None and program.get("NodePool", compute.pool).spec.cluster != item.cluster:
+        return [_other_cluster(item, program, compute.pool, path)]
+    if not compute.gpus and compute.pool is None:
+        return []  # Machines without GPUs are not declared: nothing is known of where such pods run.
+    if fit.unknown_capacity(program):
+        return []
+    problem = _model_problem(item, program, compute, path)
+    if problem is None:
+        if link is None and getattr(compute, "link_policy", None) == "required":
+            link = getattr(compute, "link", None)
+        model = gpu_model(program, item.cluster, compute)
+        ask = fit.Ask.of(compute, model, link)
+        found = fit.offers(program, item.cluster, model, compute.pool)
+        problem = (
+            fit.pod_problem(item, ask, found, path)
+            or fit.gang_problem(item, ask, found, path, replicas)
+            or fit.allocation_problem(item, ask, found, path)
+            or fit.link_warning(item, program, ask, found, path)
+        )
+    return [] if problem is None else [problem]
+
+
+def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | int, ...]) -> Diagnostic:
+    pool = program.get("NodePool", name)
+    here = [other.name for other in program.pools(item.cluster)]
+    return Diagnostic(
+        "other-cluster",
+        f"pool {name} is on cluster {pool.spec.cluster}, and {item} runs on {item.cluster}",
+        item.span(*path, "pool"),
+        hint=f"pools of {item.cluster}: {one_of(here)}" if here else f"cluster {item.cluster} has no pools",
+        notes=(Note(pool.span("spec", "cluster"), "the pool's cluster"),),
+    )
+
+
+def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tuple[str | int, ...]) -> Diagnostic | None:
+    """A GPU model that is not there, or that cannot be told."""
+    if not compute.gpus:
+        return None
+    cluster = item.cluster
+    models = program.gpu_models(cluster)
+    if not models:
+        hint = f"declare one: `kind: NodePool` with `cluster: {cluster}`"
+        message = f"cluster {cluster} has no node pool, and so no GPUs"
+        return Diagnostic("gpu-not-in-cluster", message, item.span(*path, "gpus"), hint=hint)
+    if compute.gpu is not None and compute.gpu not in models:
+        return unknown_model(item, program, cluster, compute.gpu, (*path, "gpu"))
+    if compute.pool is not None:
+        pool = program.get("NodePool", compute.pool)
+        model = program.machine(pool).gpus.model
+        if compute.gpu not in (None, model):
+            others = [other.name for other in program.candidate_pools(cluster, compute.gpu, None)]
+            return Diagnostic(
+                "gpu-not-in-cluster",
+                f"pool {pool.name} has {model}, not {compute.gpu}",
+                item.span(*path, "gpu"),
+                hint=f"write `gpu: {model}`, or choose pool {one_of(others)}",
+                notes=(Note(pool.span("spec", "machineType"), f"machines with {model}"),),
+            )
+    elif compute.gpu is None and len(models) > 1:
+        return Diagnostic(
+            "ambiguous-reference",
+            f"cluster {cluster} has GPUs of several models: which one is {item} for?",
+            item.span(*path, "gpus"),
+            hint=f"add `gpu: …`: {one_of(models)}",
+        )
+    return None
+
+
+def unknown_model(item: Item, program: Program, cluster: str, model: str, path: tuple[str | int, ...]) -> Diagnostic:
+    """The diagnostic for a GPU model that no pool of the cluster has."""
+    elsewhere = [other.name for other in program.of("Cluster") if model in program.gpu_models(other.name)]
+    hint = did_you_mean(model, program.gpu_models(cluster), f"GPU models of {cluster}")
+    if elsewhere:
+        hint = f"{one_of(elsewhere)} has {model}; here: {one_of(program.gpu_models(cluster))}"
+    return Diagnostic("gpu-not-in-cluster", f"cluster {cluster} has no GPU `{model}`", item.span(*path), hint=hint)

@@ -13,7 +13,7 @@ from avactl.kinds.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath,
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
 """The slowest connection that GPUs of one pod may have, best first. `any`: also across machines' sockets."""
 
-GpuModel = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]
+GpuModel = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9]+([.-][A-Za-z0-9]+)*$")]
 """A GPU model as machine types name it: `V100`, `H100`."""
 
 

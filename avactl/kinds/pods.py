@@ -7,6 +7,7 @@ from typing import Any
 
 from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP, SecretValue
+from avactl.kinds.capacity import gpu_model
 from avactl.kinds.compute import Compute, DatasetMount, GitCode
 from avactl.kinds.k8s import compact, manifest
 from avactl.kinds.manifest import Body, Manifest
@@ -69,8 +70,7 @@ class GpuRequest:
         self.item = item
         self.cluster = item.cluster
         self.count = compute.gpus
-        models = program.gpu_models(self.cluster)
-        self.model = compute.gpu or (models[0] if compute.gpus and len(models) == 1 else None)
+        self.model = gpu_model(program, self.cluster, compute)
         self.pool = compute.pool
         self.pools = program.candidate_pools(self.cluster, self.model, compute.pool) if self.model or self.pool else []
         self.claim_name = f"{item.name}-{role}-gpus"

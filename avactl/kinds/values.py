@@ -61,6 +61,33 @@ Name = Annotated[
 """A DNS label (RFC 1123): what Kubernetes takes as the name of most objects."""
 
 
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?").fullmatch
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*").fullmatch
+
+
+def label_key(value: str) -> str:
+    """Check the key of a Kubernetes label or taint: a name, with or without a DNS prefix."""
+    prefix, slash, name = value.rpartition("/")
+    if not _LABEL_NAME(name) or (slash and (len(prefix) > 253 or not _SUBDOMAIN(prefix))):
+        raise bad(
+            f"`{value[:80]}` is not a label key",
+            "write a name of at most 63 letters, digits, `-`, `_`, `.`, with or without a prefix: `example.com/name`",
+        )
+    return value
+
+
+def label_value(value: str) -> str:
+    """Check the value of a Kubernetes label or taint: at most 63 letters, digits, `-`, `_`, `.`; or nothing."""
+    if len(value) > 63:
+        raise bad(f"`{value[:24]}…` has {len(value)} characters, and a label's value may have 63", "shorten it")
+    if value and not _LABEL_NAME(value):
+        raise bad(
+            f"`{value}` is not a label's value",
+            "use letters, digits, `-`, `_`, `.`, beginning and ending with a letter or digit",
+        )
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Ref:
     """Marks a text field as the name of a spec of `kind`. Resolved by the compiler's resolve pass."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from avactl.kinds.machine_type.check import check
 from avactl.kinds.machine_type.lower import lower
 from avactl.kinds.machine_type.spec import (
     Bandwidth,
@@ -13,8 +16,41 @@ from avactl.kinds.machine_type.spec import (
     NvlinkPair,
     Switch,
 )
-from avactl.kinds.registry import Kind
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact, Kind
 
-__all__ = ["Bandwidth", "Gpus", "MachineType", "MachineTypeSpec", "Nic", "Nvlink", "NvlinkPair", "Switch"]
+__all__ = [
+    "KIND",
+    "Bandwidth",
+    "Gpus",
+    "MachineType",
+    "MachineTypeSpec",
+    "Nic",
+    "Nvlink",
+    "NvlinkPair",
+    "Switch",
+]
 
-KIND = Kind(model=MachineType, lower=lower)
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """GPUs, how they are linked, and what else is in the machine."""
+    spec = item.spec
+    nvlink = spec.nvlink
+    if nvlink is None:
+        link = None
+    elif nvlink.nvswitch_links:
+        link = f"NVSwitch, {nvlink.nvswitch_links} links a GPU, generation {nvlink.generation}"
+    else:
+        link = f"{sum(pair.links for pair in nvlink.pairs)} links, generation {nvlink.generation}"
+    rdma = [nic for nic in spec.nics if nic.rdma]
+    return {
+        "GPUs": f"{spec.gpus.count} {spec.gpus.model} of {spec.gpus.memory}",
+        "NVLink": link,
+        "sockets": spec.sockets,
+        "RDMA": f"{len(rdma)} × {rdma[0].bandwidth:g} Gbit/s" if rdma else None,
+        "CPU cores": spec.cpu,
+        "memory": spec.memory,
+    }
+
+
+KIND = Kind(model=MachineType, lower=lower, check=check, facts=facts)

@@ -1,0 +1,121 @@
+"""The facts of one type of machine, as plain data: the JSON that the topology ConfigMap of a pool carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class NvlinkGeneration(NamedTuple):
+    """What one generation of NVLink gives."""
+
+    link_gbps: float
+    """One link in one direction, GB/s."""
+    max_links: int
+    """Most links of one GPU."""
+
+
+NVLINK: Mapping[int, NvlinkGeneration] = {
+    1: NvlinkGeneration(20.0, 4),
+    2: NvlinkGeneration(25.0, 6),
+    3: NvlinkGeneration(25.0, 12),
+    4: NvlinkGeneration(25.0, 18),
+    5: NvlinkGeneration(50.0, 18),
+    6: NvlinkGeneration(50.0, 36),
+}
+"""By generation: P100, V100, A100, H100, Blackwell, Rubin.
+
+Sources: NVIDIA's white papers of the Tesla P100 (20 GB/s, 4 links), Tesla V100 (25 GB/s, 6), A100 (25 GB/s, 12) and
+H100 (25 GB/s, 18) architectures; NVIDIA's NVLink page for Blackwell (1.8 TB/s a GPU over 18 links, both directions
+together) and Rubin (3.6 TB/s over 36).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PcieSwitch:
+    """GPUs and NICs that reach each other without the CPU."""
+
+    socket: int
+    gpus: tuple[int, ...]
+    nics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NvlinkPair:
+    """NVLinks between two GPUs."""
+
+    first: int
+    second: int
+    links: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nvlink:
+    """The NVLinks of a machine: pairs of GPUs, or all to all through NVSwitch."""
+
+    link_gbps: float
+    """One link in one direction, GB/s."""
+    pairs: tuple[NvlinkPair, ...] = ()
+    switch_links: int = 0
+    """Links from each GPU to NVSwitch; 0 where there is none."""
+    domain: int | None = None
+    """GPUs in one NVLink domain, where it reaches over machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card."""
+
+    name: str
+    socket: int
+    gbit_per_s: float
+    rdma: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One type of machine. GPUs are numbered from 0; every one of them stands in exactly one of `switches`.
+
+    Speeds are GB/s in one direction; `cpu` are cores and `memory` bytes that pods may use.
+    """
+
+    gpu: str
+    gpus: int
+    gpu_memory: int
+    cpu: float
+    memory: int
+    switches: tuple[PcieSwitch, ...]
+    nvlink: Nvlink | None
+    nics: tuple[Nic, ...]
+    cross_socket_gbps: float
+    same_socket_gbps: float
+    pcie_switch_gbps: float
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
+        """Read the `machine` part of a topology ConfigMap. Raises KeyError or TypeError where it is not one."""
+        gpus, speed, nvlink = data["gpus"], data["bandwidth"], data["nvlink"]
+        return cls(
+            gpu=gpus["model"],
+            gpus=gpus["count"],
+            gpu_memory=gpus["memoryBytes"],
+            cpu=data["cpu"],
+            memory=data["memoryBytes"],
+            switches=tuple(
+                PcieSwitch(switch["socket"], tuple(switch["gpus"]), tuple(switch["nics"]))
+                for switch in data["switches"]
+            ),
+            nvlink=None
+            if nvlink is None
+            else Nvlink(
+                link_gbps=nvlink["linkGBps"],
+                pairs=tuple(NvlinkPair(*pair) for pair in nvlink["pairs"]),
+                switch_links=nvlink["switchLinks"],
+                domain=nvlink["domain"],
+            ),
+            nics=tuple(Nic(nic["name"], nic["socket"], nic["gbitPerSecond"], nic["rdma"]) for nic in data["nics"]),
+            cross_socket_gbps=speed["crossSocketGBps"],
+            same_socket_gbps=speed["sameSocketGBps"],
+            pcie_switch_gbps=speed["pcieSwitchGBps"],
+        )

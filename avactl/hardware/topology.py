@@ -1,0 +1,249 @@
+"""The topology of one type of machine: how fast GPUs reach each other, and which of them to take.
+
+Sets of GPUs are bit masks: GPU i is bit i. All answers are exact; what costs more than a glance is tabulated when
+first asked for, once a machine type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple
+
+from avactl.hardware.machine import Machine
+
+Level = Literal["nvlink", "pcieSwitch", "socket", "node"]
+"""The slowest part on the way between GPUs."""
+
+LEVELS: tuple[Level, ...] = ("nvlink", "pcieSwitch", "socket", "node")
+"""Best first."""
+
+_RANK: dict[str, int] = {level: rank for rank, level in enumerate(LEVELS)} | {"any": len(LEVELS) - 1}
+
+
+def satisfies(level: Level, wanted: str) -> bool:
+    """Whether a level is as good as the wanted one; `any` is any."""
+    return _RANK[level] <= _RANK[wanted]
+
+
+def members(mask: int) -> tuple[int, ...]:
+    """The GPUs of a set, in order."""
+    return tuple(_bits(mask))
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class Quality(NamedTuple):
+    """How good a set of GPUs is: the greater the better, compared in this order."""
+
+    slowest: float
+    """Speed of its slowest pair, GB/s in one direction; infinite for one GPU."""
+    total: float
+    """Speeds of all its pairs together, GB/s."""
+
+
+class Topology:
+    """What a machine's facts say about its GPUs. Make it with `topology`, which keeps one a machine type."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.count = machine.gpus
+        self.all = (1 << machine.gpus) - 1
+        self._place = {gpu: switch for switch in machine.switches for gpu in switch.gpus}
+        indexes = range(self.count)
+        self._links = self._nvlinks()
+        self._levels = [[self._pair_level(i, j) for j in indexes] for i in indexes]
+        self._speeds = [[self._pair_speed(i, j) for j in indexes] for i in indexes]
+
+    def _nvlinks(self) -> list[list[int]]:
+        nvlink = self.machine.nvlink
+        through_switch = nvlink.switch_links if nvlink else 0
+        links = [[through_switch if i != j else 0 for j in range(self.count)] for i in range(self.count)]
+        for pair in nvlink.pairs if nvlink else ():
+            links[pair.first][pair.second] = links[pair.second][pair.first] = pair.links
+        return links
+
+    def _pcie_level(self, i: int, j: int) -> Level:
+        if self._place[i] is self._place[j]:
+            return "pcieSwitch"
+        return "socket" if self._place[i].socket == self._place[j].socket else "node"
+
+    def _pair_level(self, i: int, j: int) -> int:
+        return 0 if i == j or self._links[i][j] else _RANK[self._pcie_level(i, j)]
+
+    def _pair_speed(self, i: int, j: int) -> float:
+        machine = self.machine
+        if i == j:
+            return float("inf")
+        by_level = {
+            "pcieSwitch": machine.pcie_switch_gbps,
+            "socket": machine.same_socket_gbps,
+            "node": machine.cross_socket_gbps,
+        }
+        nvlink = self._links[i][j] * machine.nvlink.link_gbps if machine.nvlink else 0.0
+        return max(by_level[self._pcie_level(i, j)], nvlink)
+
+    # -- pairs -----------------------------------------------------------------------------------------------------
+
+    def bandwidth(self, i: int, j: int) -> float:
+        """Speed from GPU i to GPU j, GB/s in one direction: the better of NVLink and PCIe; infinite to itself."""
+        return self._speeds[i][j]
+
+    def level(self, i: int, j: int) -> Level:
+        """The slowest part between two GPUs: `nvlink` where an NVLink or NVSwitch joins them."""
+        return LEVELS[self._levels[i][j]]
+
+    def nics(self, gpu: int) -> tuple[str, ...]:
+        """The NICs nearest to a GPU: those under its PCIe switch, else of its socket, else all of the machine."""
+        place = self._place[gpu]
+        on_socket = tuple(nic.name for nic in self.machine.nics if nic.socket == place.socket)
+        return place.nics or on_socket or tuple(nic.name for nic in self.machine.nics)
+
+    # -- sets ------------------------------------------------------------------------------------------------------
+
+    def quality(self, mask: int) -> Quality:
+        """How good a set of GPUs is."""
+        slowest, total = self._qualities
+        return Quality(slowest[mask], total[mask])
+
+    def subset_level(self, mask: int) -> Level:
+        """The link level of a set of GPUs.
+
+        `nvlink` where the set can form a ring of NVLinks that visits every GPU once (two GPUs: a link between them;
+        one: always). That is what NCCL's ring all-reduce runs on, so not every pair needs a link: all eight GPUs of
+        a DGX-1 are `nvlink`. Without such a ring, the level of the worst pair.
+        """
+        if self._nvswitch or self._rings[mask]:
+            return "nvlink"
+        gpus = members(mask)
+        return LEVELS[max(self._levels[i][j] for i in gpus for j in gpus)]
+
+    def best_subset(self, count: int, free: int | None = None) -> int | None:
+        """The best `count` of the free GPUs (default: all), as a mask; None where there are not so many.
+
+        Best is the fastest slowest pair, then the greatest sum over pairs, then the lowest indexes.
+        """
+        available = self.all if free is None else free & self.all
+        return next((mask for mask in self.ranked(count) if mask & ~available == 0), None)
+
+    def ranked(self, count: int) -> tuple[int, ...]:
+        """All sets of `count` GPUs, best first: what a table over (free mask, count) is built on."""
+        found = self._ranked.get(count)
+        if found is None:
+            masks = [mask for mask in range(1, self.all + 1) if mask.bit_count() == count]
+            slowest, total = self._qualities
+            masks.sort(key=lambda mask: (-slowest[mask], -total[mask], mask))
+            found = self._ranked[count] = tuple(masks)
+        return found
+
+    def reachable_level(self, count: int) -> Level | None:
+        """The best link level at which `count` GPUs of an empty machine can be had; None where it has fewer."""
+        levels = self._extremes(count)
+        return levels[0] if levels else None
+
+    def certain_level(self, count: int) -> Level | None:
+        """The link level that any `count` GPUs of the machine have, however they are chosen; None: it has fewer."""
+        levels = self._extremes(count)
+        return levels[1] if levels else None
+
+    def room(self, count: int, wanted: str = "any") -> int:
+        """At most how many sets of `count` GPUs with the wanted link level an empty machine holds at once.
+
+        Exact for machines without NVLink and for those with NVSwitch, an upper bound for NVLink pairs.
+        """
+        best = self.reachable_level(count)
+        if best is None or not satisfies(best, wanted):
+            return 0
+        if any(any(row) for row in self._links) or wanted not in ("pcieSwitch", "socket") or count == 1:
+            return self.count // count
+        return sum(size // count for size in self._groups(wanted == "socket"))
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _nvswitch(self) -> bool:
+        return bool(self.machine.nvlink and self.machine.nvlink.switch_links)
+
+    @cached_property
+    def _ranked(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
+    @cached_property
+    def _qualities(self) -> tuple[list[float], list[float]]:
+        """Slowest pair and sum over pairs by mask: the set without its lowest GPU, and that GPU's pairs."""
+        slowest, total = [float("inf")] * (self.all + 1), [0.0] * (self.all + 1)
+        for mask in range(1, self.all + 1):
+            low = mask & -mask
+            rest = mask ^ low
+            worst, sum_ = slowest[rest], total[rest]
+            speeds = self._speeds[low.bit_length() - 1]
+            for gpu in _bits(rest):
+                speed = speeds[gpu]
+                sum_ += speed
+                worst = min(worst, speed)
+            slowest[mask], total[mask] = worst, sum_
+        return slowest, total
+
+    @cached_property
+    def _rings(self) -> bytearray:
+        """By mask, whether NVLinks can form a ring through all its GPUs (Held and Karp's dynamic programme, 1962)."""
+        joined = [sum(1 << j for j in range(self.count) if self._links[i][j]) for i in range(self.count)]
+        rings = bytearray(self.all + 1)
+        ends = [0] * (self.all + 1)
+        """By mask, the GPUs at which a path over the mask can end that starts at its lowest GPU."""
+        for mask in range(1, self.all + 1):
+            start = mask & -mask
+            rest = mask ^ start
+            if not rest:
+                ends[mask], rings[mask] = start, 1
+                continue
+            for gpu in _bits(rest):
+                if ends[mask ^ (1 << gpu)] & joined[gpu]:
+                    ends[mask] |= 1 << gpu
+            rings[mask] = bool(ends[mask] & joined[start.bit_length() - 1])
+        return rings
+
+    def _groups(self, by_socket: bool) -> list[int]:
+        """How many GPUs stand under each switch, or on each socket."""
+        if not by_socket:
+            return [len(switch.gpus) for switch in self.machine.switches]
+        sockets: dict[int, int] = {}
+        for switch in self.machine.switches:
+            sockets[switch.socket] = sockets.get(switch.socket, 0) + len(switch.gpus)
+        return list(sockets.values())
+
+    def _extremes(self, count: int) -> tuple[Level, Level] | None:
+        """The best and the worst level of any `count` GPUs."""
+        if not 1 <= count <= self.count:
+            return None
+        found = self._levels_by_count.get(count)
+        if found is None:
+            found = self._levels_by_count[count] = self._find_extremes(count)
+        return found
+
+    @cached_property
+    def _levels_by_count(self) -> dict[int, tuple[Level, Level]]:
+        return {}
+
+    def _find_extremes(self, count: int) -> tuple[Level, Level]:
+        if count == 1 or self._nvswitch:
+            return "nvlink", "nvlink"
+        if not self.machine.nvlink:
+            # Switches are inside of sockets, so sizes are enough.
+            switches, sockets = self._groups(False), self._groups(True)
+            best: Level = "pcieSwitch" if max(switches) >= count else "socket" if max(sockets) >= count else "node"
+            worst: Level = "node" if len(sockets) > 1 else "socket" if len(switches) > 1 else "pcieSwitch"
+            return best, worst
+        ranks = {_RANK[self.subset_level(m)] for m in range(1, self.all + 1) if m.bit_count() == count}
+        return LEVELS[min(ranks)], LEVELS[max(ranks)]
+
+
+@lru_cache(maxsize=256)
+def topology(machine: Machine) -> Topology:
+    """The topology of a type of machine; one object for equal facts, so that its tables are made once."""
+    return Topology(machine)

@@ -1,0 +1,187 @@
+"""Rules that a MachineType must keep: its parts agree with each other, and with what the hardware can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.hardware.machine import NVLINK
+from avactl.kinds.entries import duplicates
+from avactl.kinds.program import Item, Program
+from avactl.kinds.values import format_quantity, quantity
+
+_CODE = "invalid-topology"
+_GIB = 2**30
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """The problems of one machine type."""
+    yield from problems(item)
+
+
+def is_sound(item: Item) -> bool:
+    """Whether a machine type has no problem, so that a topology can be made of it."""
+    return next(problems(item), None) is None
+
+
+def problems(item: Item) -> Iterator[Diagnostic]:
+    """The problems of one machine type. It stands for itself, so the other specs do not matter."""
+    yield from _memory(item)
+    yield from _switches(item)
+    yield from _nics(item)
+    if item.spec.nvlink is not None:
+        yield from _nvlink(item)
+
+
+def _problem(
+    item: Item, path: tuple[str | int, ...], message: str, hint: str, *notes: Note, key: bool = False
+) -> Diagnostic:
+    return Diagnostic(_CODE, message, item.span(*path, key=key), hint=hint, notes=notes)
+
+
+def _memory(item: Item) -> Iterator[Diagnostic]:
+    """Amounts that can only be a forgotten suffix."""
+    spec = item.spec
+    for path, value in ((("spec", "gpus", "memory"), spec.gpus.memory), (("spec", "memory"), spec.memory)):
+        if quantity(value) < _GIB // 4:
+            number = value.rstrip("kKMGTPEim")
+            yield Diagnostic(
+                "invalid-value",
+                f"{'.'.join(path)}: {format_quantity(quantity(value))} bytes is no machine's memory",
+                item.span(*path),
+                hint=f"write `{number}Gi`",
+            )
+    if quantity(spec.cpu) < 1:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.cpu: got {spec.cpu} CPU cores, and a machine has at least one",
+            item.span("spec", "cpu"),
+            hint="write how many cores pods may use",
+        )
+
+
+def _indexes(count: int) -> str:
+    return f"the machine has {count} GPU{'s' if count > 1 else ''}: " + ("0" if count == 1 else f"0 to {count - 1}")
+
+
+def _switches(item: Item) -> Iterator[Diagnostic]:
+    spec = item.spec
+    count = spec.gpus.count
+    seen: dict[int, tuple[int, int]] = {}
+    wrong = False
+    for index, switch in enumerate(spec.switches):
+        path = ("spec", "switches", index)
+        if switch.socket >= spec.sockets:
+            yield _no_socket(item, (*path, "socket"), switch.socket)
+        for place, gpu in enumerate(switch.gpus):
+            here = (*path, "gpus", place)
+            if gpu >= count:
+                wrong = True
+                yield _problem(item, here, f"there is no GPU {gpu}", _indexes(count))
+            elif (before := seen.setdefault(gpu, (index, place))) != (index, place):
+                wrong = True
+                note = Note(item.span("spec", "switches", before[0], "gpus", before[1]), "first time")
+                yield _problem(item, here, f"GPU {gpu} stands under a switch twice", "name each GPU once", note)
+    missing = [str(gpu) for gpu in range(count) if gpu not in seen]
+    if spec.switches and missing and not wrong:
+        which = f"GPU {missing[0]} stands" if len(missing) == 1 else f"GPUs {', '.join(missing)} stand"
+        hint = f"a GPU on a root port of its own is a switch with one GPU: `{{socket: 0, gpus: [{missing[0]}]}}`"
+        yield _problem(item, ("spec", "switches"), f"{which} under no switch", hint, key=True)
+
+
+def _no_socket(item: Item, path: tuple[str | int, ...], socket: int) -> Diagnostic:
+    sockets = item.spec.sockets
+    has = "one socket: 0" if sockets == 1 else f"{sockets} sockets: 0 to {sockets - 1}"
+    notes = (Note(item.span("spec", "sockets"), "declared here"),) if item.doc.get("spec", "sockets") else ()
+    hint = f"the machine has {has}" if notes else f"add `sockets: {socket + 1}`; the default is one"
+    return _problem(item, path, f"there is no socket {socket}", hint, *notes)
+
+
+def _nics(item: Item) -> Iterator[Diagnostic]:
+    spec = item.spec
+    names = [nic.name for nic in spec.nics]
+    yield from duplicates(item, ("spec", "nics"), names, "NIC")
+    by_name = {nic.name: index for index, nic in enumerate(spec.nics)}
+    for index, nic in enumerate(spec.nics):
+        if nic.socket >= spec.sockets:
+            yield _no_socket(item, ("spec", "nics", index, "socket"), nic.socket)
+    seen: dict[str, tuple[int, int]] = {}
+    for index, switch in enumerate(spec.switches):
+        for place, name in enumerate(switch.nics):
+            here = ("spec", "switches", index, "nics", place)
+            if name not in by_name:
+                hint = did_you_mean(name, names, "its NICs") if names else "declare it in `nics`"
+                yield _problem(item, here, f"there is no NIC `{name}`", hint)
+                continue
+            before = seen.setdefault(name, (index, place))
+            if before != (index, place):
+                note = Note(item.span("spec", "switches", before[0], "nics", before[1]), "first time")
+                yield _problem(item, here, f"NIC `{name}` stands under a switch twice", "name each NIC once", note)
+            elif spec.nics[by_name[name]].socket != switch.socket:
+                socket = spec.nics[by_name[name]].socket
+                note = Note(item.span("spec", "nics", by_name[name]), f"on socket {socket} here")
+                yield _problem(
+                    item, here, f"NIC `{name}` stands under a switch of socket {switch.socket}, and on socket {socket}",
+                    f"write `socket: {switch.socket}` in `nics`, or move it to a switch of socket {socket}", note,
+                )  # fmt: skip
+
+
+def _nvlink(item: Item) -> Iterator[Diagnostic]:
+    nvlink, count = item.spec.nvlink, item.spec.gpus.count
+    path = ("spec", "nvlink")
+    most = NVLINK[nvlink.generation].max_links
+    if bool(nvlink.pairs) == bool(nvlink.nvswitch_links):
+        what = "both direct pairs and NVSwitch" if nvlink.pairs else "neither `pairs` nor `nvswitchLinks`"
+        hint = "give `pairs` for direct links, or `nvswitchLinks` for links to NVSwitch"
+        yield _problem(item, path, f"`spec.nvlink` has {what}", hint, key=True)
+    if nvlink.nvswitch_links > most:
+        yield _too_many(item, (*path, "nvswitchLinks"), f"{nvlink.nvswitch_links} links to NVSwitch", most)
+    if nvlink.domain is not None:
+        yield from _domain(item)
+    seen: dict[frozenset[int], int] = {}
+    used = [0] * count
+    for index, pair in enumerate(nvlink.pairs):
+        here = (*path, "pairs", index, "gpus")
+        beyond = [place for place, gpu in enumerate(pair.gpus) if gpu >= count]
+        if beyond:
+            yield _problem(item, (*here, beyond[0]), f"there is no GPU {pair.gpus[beyond[0]]}", _indexes(count))
+            continue
+        if pair.gpus[0] == pair.gpus[1]:
+            yield _problem(item, here, f"GPU {pair.gpus[0]} is linked with itself", "name two GPUs")
+            continue
+        before = seen.setdefault(frozenset(pair.gpus), index)
+        if before != index:
+            note = Note(item.span(*path, "pairs", before), "first time")
+            message = f"GPUs {pair.gpus[0]} and {pair.gpus[1]} are a pair twice"
+            yield _problem(item, here, message, "add up their `links` in one entry", note)
+            continue
+        for gpu in pair.gpus:
+            used[gpu] += pair.links
+            if used[gpu] - pair.links <= most < used[gpu]:
+                yield _too_many(item, here, f"GPU {gpu} has {used[gpu]} links", most)
+
+
+def _too_many(item: Item, path: tuple[str | int, ...], what: str, most: int) -> Diagnostic:
+    generation = item.spec.nvlink.generation
+    fits = next((number for number, nvlink in NVLINK.items() if nvlink.max_links > most), None)
+    hint = "count both ends of each pair"
+    if fits is not None:
+        hint += f"; generation {fits} has {NVLINK[fits].max_links} links a GPU"
+    note = Note(item.span("spec", "nvlink", "generation"), f"generation {generation}")
+    return _problem(item, path, f"{what}, and a GPU of NVLink {generation} has {most}", hint, note)
+
+
+def _domain(item: Item) -> Iterator[Diagnostic]:
+    nvlink, count = item.spec.nvlink, item.spec.gpus.count
+    path = ("spec", "nvlink", "domain")
+    if not nvlink.nvswitch_links:
+        yield _problem(
+            item, path, "an NVLink domain over machines needs NVSwitch",
+            "add `nvswitchLinks`, or remove `domain`",
+        )  # fmt: skip
+    elif nvlink.domain % count:
+        yield _problem(
+            item, path, f"a domain of {nvlink.domain} GPUs is not made of whole machines of {count}",
+            f"write a multiple of {count}; a domain that ends at the machine is left out",
+        )  # fmt: skip
