@@ -104,7 +104,9 @@ WorkspaceRef = Annotated[Name, Ref("Workspace")]
 
 # -- quantities ----------------------------------------------------------------------------------------------------
 
-_QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?P<suffix>m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?").fullmatch
+_QUANTITY = re.compile(
+    r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?P<suffix>m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"
+).fullmatch
 _SUFFIX: dict[str, Fraction] = {"": Fraction(1), "m": Fraction(1, 1000)}
 _SUFFIX |= {suffix: Fraction(10 ** (3 * i)) for i, suffix in enumerate("kMGTPE", 1)}
 _SUFFIX |= {suffix: Fraction(2 ** (10 * i)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
@@ -238,9 +240,21 @@ def _pinned_image(value: str) -> str:
     return value
 
 
-Image = Annotated[str, AfterValidator(_image), Says("container image")]
+_IMAGE_NAME = r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)*"
+_IMAGE_SCHEMA = f"^{_IMAGE_NAME}(:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$"
+Image = Annotated[
+    str,
+    AfterValidator(_image),
+    WithJsonSchema({"type": "string", "pattern": _IMAGE_SCHEMA}),
+    Says("container image"),
+]
 """A container image, by tag or by digest."""
-PinnedImage = Annotated[str, AfterValidator(_pinned_image), Says("container image, pinned by digest")]
+PinnedImage = Annotated[
+    str,
+    AfterValidator(_pinned_image),
+    WithJsonSchema({"type": "string", "pattern": _IMAGE_SCHEMA.replace(")?$", ")$")}),
+    Says("container image, pinned by digest"),
+]
 """A container image pinned by digest."""
 
 _URL = re.compile(r"(s3|gs|oss|cos|kodo|hdfs|http|https|file)://[^\s/?#@]+(/[^\s?#]*)?|file:///[^\s?#]*").fullmatch
@@ -255,14 +269,20 @@ def _object_url(value: str) -> str:
     return value
 
 
-ObjectUrl = Annotated[str, AfterValidator(_object_url), Says("object-store URL: `s3://bucket/prefix`")]
+ObjectUrl = Annotated[
+    str,
+    AfterValidator(_object_url),
+    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(OBJECT_SCHEMES)})://[^\\s/?#@]+(/[^\\s?#]*)?$"}),
+    Says("object-store URL: `s3://bucket/prefix`"),
+]
 """A place in an object store: `s3://bucket/prefix`."""
 
 
 def _abs_path(value: str) -> str:
     if not value.startswith("/") or ".." in value.split("/") or "\0" in value:
         raise PydanticCustomError(
-            "unsafe_path", "{message}",
+            "unsafe_path",
+            "{message}",
             {"message": f"`{value}` is not an absolute path without `..`", "hint": "write a path such as `/data`"},
         )
     return value
@@ -271,15 +291,26 @@ def _abs_path(value: str) -> str:
 def _rel_path(value: str) -> str:
     if value.startswith(("/", "~")) or ".." in value.split("/") or "\0" in value or "\\" in value:
         raise PydanticCustomError(
-            "unsafe_path", "{message}",
+            "unsafe_path",
+            "{message}",
             {"message": f"`{value}` leaves the directory it is in", "hint": "write a relative path without `..`"},
         )
     return value
 
 
-AbsPath = Annotated[str, AfterValidator(_abs_path), Says("absolute path")]
+AbsPath = Annotated[
+    str,
+    AfterValidator(_abs_path),
+    WithJsonSchema({"type": "string", "pattern": r"^/(?!(.*/)?\.\.(/|$))"}),
+    Says("absolute path"),
+]
 """A path in a container: absolute, without `..`."""
-RelPath = Annotated[str, AfterValidator(_rel_path), Says("relative path")]
+RelPath = Annotated[
+    str,
+    AfterValidator(_rel_path),
+    WithJsonSchema({"type": "string", "pattern": r"^(?![/~])(?!(.*/)?\.\.(/|$))[^\\]*$"}),
+    Says("relative path"),
+]
 """A path below a given directory."""
 
 Count = Annotated[int, Field(ge=1, le=100_000)]

@@ -90,7 +90,9 @@ def test_edits_change_only_the_value(edit: str, old: str, new: str) -> None:
     assert set_values("a.yaml", TEXT, 0, [parse_edit(edit)]) == TEXT.replace(old, new)
 
 
-@pytest.mark.parametrize("edit", ["spec.datasets[name=coc].version=v2", "spec.datasets[7]=x", "spec.gone-", "spec.ttl.x=1"])
+@pytest.mark.parametrize(
+    "edit", ["spec.datasets[name=coc].version=v2", "spec.datasets[7]=x", "spec.gone-", "spec.ttl.x=1"]
+)
 def test_edits_that_cannot_be_made(edit: str) -> None:
     with pytest.raises(EditError):
         set_values("a.yaml", TEXT, 0, [parse_edit(edit)])
