@@ -122,13 +122,17 @@ def _mark(manifest: Manifest, program: Program) -> None:
         notes["avactl.dev/holds-data"] = "true"
     waits = _PULUMI_WAITS.get(manifest.kind, {}) if mode == "pulumi" else {}
     if mode == "flux":
-        if manifest.holds_data:
+        if manifest.holds_data or manifest.patch:
             notes["kustomize.toolkit.fluxcd.io/prune"] = "disabled"
+        if manifest.patch:  # a Node exists without us, and its other fields are not ours
+            notes["kustomize.toolkit.fluxcd.io/ssa"] = "Merge"
         if manifest.kind == "Job":
             notes["kustomize.toolkit.fluxcd.io/force"] = "enabled"
     elif mode == "argocd":
         if manifest.holds_data:
             notes["argocd.argoproj.io/sync-options"] = "Prune=false,Delete=false"
+        elif manifest.patch:
+            notes["argocd.argoproj.io/sync-options"] = "Prune=false,Delete=false,ServerSideApply=true"
         elif manifest.kind == "Job":
             notes["argocd.argoproj.io/sync-options"] = "Force=true,Replace=true"
     if notes or waits:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from avactl.kinds.node_pool.check import check, check_all
 from avactl.kinds.node_pool.lower import lower
 from avactl.kinds.node_pool.spec import Autoscaling, NodePool, NodePoolSpec, Taint
-from avactl.kinds.registry import Kind
+from avactl.kinds.program import Item, Program, pool_size
+from avactl.kinds.registry import Fact, Kind
 
-__all__ = ["Autoscaling", "NodePool", "NodePoolSpec", "Taint"]
+__all__ = ["KIND", "Autoscaling", "NodePool", "NodePoolSpec", "Taint"]
 
-KIND = Kind(model=NodePool, lower=lower)
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """How many machines and GPUs, and how pods get them."""
+    spec, gpus = item.spec, program.machine(item).gpus
+    scaling = spec.autoscaling
+    least = pool_size(item) if scaling is None else scaling.min
+    most = pool_size(item)
+    return {
+        "machines": most if least == most else f"{least} to {most}",
+        "machine type": spec.machine_type,
+        "GPUs": f"{most * gpus.count} {gpus.model}"
+        if least == most
+        else f"{least * gpus.count} to {most * gpus.count} {gpus.model}",
+        "allocation": spec.allocation,
+    }
+
+
+KIND = Kind(model=NodePool, lower=lower, check=check, check_all=check_all, facts=facts)

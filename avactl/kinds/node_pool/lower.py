@@ -2,10 +2,94 @@
 
 from __future__ import annotations
 
-from avactl.kinds.manifest import Manifest
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.base import GROUP
+from avactl.kinds.machine_type.hardware import machine_facts
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pods import GPU_LABEL, POOL_LABEL, device_class
 from avactl.kinds.program import Item, Program
+
+CONFIG_LABEL = f"{GROUP}/config"
+"""On ConfigMaps that the scheduler reads, with what is in them: `topology` or `quota`."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one pool."""
-    return []
+    """The objects of one pool.
+
+    Machines are never made here. Nodes that the pool names get its labels and taints; where it has a count or
+    bounds, whoever provides the machines (Karpenter, a cluster autoscaler's node group, kubeadm) starts their
+    kubelets with the labels and taints that the ConfigMap lists, `--node-labels` and `--register-with-taints`.
+    """
+    return [_topology(item, program), *_nodes(item, program)]
+
+
+def node_labels(item: Item, program: Program) -> dict[str, str]:
+    """The labels of a pool's nodes: what pods of the pool select, and those of the spec."""
+    return {**item.spec.labels, POOL_LABEL: item.name, GPU_LABEL: program.machine(item).gpus.model}
+
+
+def _taints(item: Item) -> list[Body]:
+    return [k8s.compact(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in item.spec.taints]
+
+
+def _nodes(item: Item, program: Program) -> list[Manifest]:
+    """One patch a named node: the node exists without us, and only these fields are ours.
+
+    The node gets none of avactl's labels of managed objects, so that nothing that prunes by label takes it for its
+    own. `spec.taints` is one list to the API server (listType=atomic): applying it also takes off what the node
+    lifecycle controller has put there, which that controller puts back within seconds.
+    """
+    if not item.spec.nodes:
+        return []
+    metadata = item.resource.metadata
+    labels, taints = {**metadata.labels, **node_labels(item, program)}, _taints(item)
+    result = []
+    for name in item.spec.nodes:
+        body: Body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(labels)}}
+        if metadata.annotations:
+            body["metadata"]["annotations"] = dict(metadata.annotations)
+        if taints:
+            body["spec"] = {"taints": [dict(taint) for taint in taints]}
+        result.append(Manifest(item, item.cluster, body, patch=True))
+    return result
+
+
+def _size(spec: Any) -> Body:
+    if spec.nodes is not None:
+        return {"count": len(spec.nodes), "nodes": sorted(spec.nodes)}
+    if spec.autoscaling is not None:
+        return {"min": spec.autoscaling.min, "max": spec.autoscaling.max}
+    return {"count": spec.count}
+
+
+def _allocation(item: Item, program: Program) -> Body:
+    """How pods get GPUs and RDMA NICs here."""
+    spec = item.spec
+    if spec.allocation == "dra":
+        way = {"deviceClass": device_class(program.machine(item).gpus.model)}
+        way["driver"] = program.cluster_spec(item.cluster).gpu_driver
+    else:
+        way = {"resource": spec.resource_name}
+    return {"method": spec.allocation, **way, **k8s.compact(rdmaResource=spec.rdma_resource)}
+
+
+def _topology(item: Item, program: Program) -> Manifest:
+    """What the scheduler knows of the pool's machines, as JSON; `machine` is read by `hardware.machine.Machine`."""
+    cluster = program.cluster_spec(item.cluster)
+    data: Body = {
+        "version": 1,
+        "pool": item.name,
+        "machineType": item.spec.machine_type,
+        "size": _size(item.spec),
+        "allocation": _allocation(item, program),
+        "levels": list(cluster.placement.levels),
+        "nodeLabels": node_labels(item, program),
+        "nodeTaints": _taints(item),
+        "machine": machine_facts(program.machine(item)),
+    }
+    return k8s.config_map(
+        item, item.cluster, f"avactl-pool-{item.name}", cluster.system_namespace, {"pool.json": k8s.json_text(data)},
+        extra_labels={CONFIG_LABEL: "topology"},
+    )  # fmt: skip

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from avactl.kinds.base import Labels, Model, Resource
-from avactl.kinds.values import ClusterRef, MachineTypeRef
+from avactl.kinds.values import ClusterRef, MachineTypeRef, label_key, label_value
 
 
 class Taint(Model):
     """A taint of the pool's nodes; the pool's own pods tolerate it."""
 
-    key: Annotated[str, Field(min_length=1, max_length=316)] = Field(description="Key of the taint.")
-    value: Annotated[str, Field(max_length=63)] = Field("", description="Value of the taint.")
+    key: Annotated[str, AfterValidator(label_key)] = Field(description="Key of the taint.")
+    value: Annotated[str, AfterValidator(label_value)] = Field("", description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = Field("NoSchedule", description="Effect.")
 
 
@@ -36,12 +36,16 @@ class NodePoolSpec(Model):
     )
     autoscaling: Autoscaling | None = Field(None, description="Bounds, where the pool grows and shrinks by itself.")
     labels: Labels = Field(default_factory=dict, description="Labels of the nodes; pods of the pool select them.")
-    taints: list[Taint] = Field(default_factory=list, description="Taints of the nodes; pods of the pool tolerate them.")
+    taints: list[Taint] = Field(
+        default_factory=list, description="Taints of the nodes; pods of the pool tolerate them."
+    )
     allocation: Literal["dra", "devicePlugin"] = Field(
         "devicePlugin", description="How pods get GPUs: ResourceClaims, or the extended resource of a device plugin."
     )
     resource_name: str = Field(
-        "nvidia.com/gpu", description="Extended resource of the device plugin.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
+        "nvidia.com/gpu",
+        description="Extended resource of the device plugin.",
+        pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$",
     )
     rdma_resource: str | None = Field(
         None, description="Extended resource of RDMA NICs, e.g. `rdma/hca`.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
@@ -51,8 +55,9 @@ class NodePoolSpec(Model):
 class NodePool(Resource):
     """Machines of one type in one cluster, and how pods get their GPUs.
 
-    Compiles to labels and taints of named nodes, the pool's topology ConfigMap and a priority class; never to the
-    machines themselves.
+    Compiles to the pool's topology ConfigMap, which the scheduler reads, and to labels and taints of the nodes that it
+    names; never to the machines themselves. Machines of a pool without names are to come up with the labels and
+    taints that the ConfigMap lists.
     """
 
     KIND: ClassVar[str] = "NodePool"
