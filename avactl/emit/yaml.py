@@ -1,0 +1,201 @@
+"""Plain data to block YAML that every parser reads alike.
+
+Two families of parsers read Kubernetes manifests: those of YAML 1.1 (`kubectl`'s sigs.k8s.io/yaml, PyYAML), to which
+`no` is false and `12:30` is 750, and those of YAML 1.2. Text is left plain only where both read it as the same text;
+everything else is quoted. Mappings are sorted, with `apiVersion`, `kind` and `metadata` in front.
+
+Sources: YAML 1.1 type repository (bool, int, float, null, timestamp, merge, value), YAML 1.2.2 section 10.3.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Emit = Callable[[str], None]
+
+_FIRST = ("apiVersion", "kind", "metadata")
+
+# Plain are: words that begin with a letter, `/`, `_` or `$`, single blanks between, with `:` and `#` only where they
+# neither end a key nor begin a comment; quantities and durations; command-line options.
+_PLAIN = re.compile(
+    r"[A-Za-z_/$](?:[A-Za-z0-9_./@+=~,;()*<>|$%^&?!'\"\\\-]|[:#](?=[^\s\[\]{},])| (?=[^ #:]))*"
+    r"|[0-9]{1,12}(?:\.[0-9]{1,3})?(?:m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|Ei|s|ms|h|d)"
+    r"|--?[A-Za-z][A-Za-z0-9_./@+=\-]*(?: [A-Za-z0-9_./@+=\-]+)*",
+    re.ASCII,
+).fullmatch
+_NOT_TEXT = frozenset(
+    spelling
+    for word in ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity")
+    for spelling in (word, word.capitalize(), word.upper())
+)
+_PRINTABLE = re.compile(
+    "[\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]*"
+).fullmatch
+_SPECIAL = re.compile(
+    "[^\\x20\\x21\\x23-\\x5b\\x5d-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
+)
+_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+# A block's lines: anything printable and tabs. The first line that is not empty says how deep the block stands, so it
+# must not begin with a blank.
+_BLOCK = re.compile(
+    "\\n*(?![ \\t\\n])"
+    "[\\t\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]+"
+).fullmatch
+
+_LONGEST_KEY = 128
+"""YAML allows an implicit key up to 1024 characters; a longer one than this is written with `? `."""
+_CACHED = 64 * 1024
+"""Most texts that are remembered, and characters of the longest one: the same few thousand make up all manifests."""
+_LONGEST_CACHED = 200
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    short = _SHORT_ESCAPES.get(char)
+    if short is not None:
+        return short
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def quote(text: str) -> str:
+    """Text as a scalar on one line: plain where that is safe, else quoted."""
+    if _PLAIN(text) and text not in _NOT_TEXT:
+        return text
+    if ('"' in text or "\\" in text) and "'" not in text and _PRINTABLE(text):
+        return f"'{text}'"
+    return f'"{_SPECIAL.sub(_escape, text)}"'
+
+
+class _Cache(dict[str, str]):
+    """Texts and how they are written."""
+
+    def __missing__(self, text: str) -> str:
+        written = quote(text)
+        if len(text) <= _LONGEST_CACHED:
+            if len(self) >= _CACHED:
+                self.clear()
+            self[text] = written
+        return written
+
+
+class _Keys(dict[str, str]):
+    """Keys and how they are written, with the colon."""
+
+    def __missing__(self, key: str) -> str:
+        written = quote(key)
+        if len(written) > _LONGEST_KEY:
+            return ""
+        written += ":"
+        if len(self) >= _CACHED:
+            self.clear()
+        self[key] = written
+        return written
+
+
+_texts = _Cache()
+_keys = _Keys()
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        text = repr(value)
+        if "n" in text:  # inf, -inf, nan
+            return {"inf": ".inf", "-inf": "-.inf"}.get(text, ".nan")
+        mantissa, exponent, power = text.partition("e")
+        # YAML 1.1 reads `1e+16` as text.
+        return f"{mantissa}.0e{power}" if exponent and "." not in mantissa else text
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def _block(emit: Emit, text: str, newline: str) -> None:
+    """Text of several lines as a literal block, if YAML can show it so; else quoted."""
+    if not _BLOCK(text):
+        emit(" " + quote(text))
+        return
+    body = text.rstrip("\n")
+    more = len(text) - len(body)
+    emit(" |-" if not more else " |" if more == 1 else " |+")
+    for line in body.split("\n"):
+        emit(newline + line if line else "\n")
+    if more > 1:
+        emit("\n" * (more - 1))
+
+
+def _mapping(emit: Emit, mapping: Mapping[str, Any], newline: str, keys: Iterable[str], lead: str) -> None:
+    """The entries of a mapping that is not empty. `lead` stands before the first one, `newline` before the others."""
+    for key in keys:
+        value = mapping[key]
+        written = _keys[key] or f"? {quote(key)}{newline}:"
+        kind = type(value)
+        if kind is str and "\n" not in value:  # nine of ten
+            emit(f"{lead}{written} {_texts[value]}")
+        else:
+            emit(lead + written)
+            if kind is dict:
+                if value:
+                    inner = newline + "  "
+                    _mapping(emit, value, inner, sorted(value), inner)
+                else:
+                    emit(" {}")
+            elif kind is list:
+                if value:
+                    _sequence(emit, value, newline)
+                else:
+                    emit(" []")
+            elif kind is str:
+                _block(emit, value, newline + "  ")
+            else:
+                emit(" " + _number(value))
+        lead = newline
+
+
+def _sequence(emit: Emit, values: list[Any], newline: str) -> None:
+    """The entries of a list that is not empty, its dashes below the parent's first column."""
+    inner = newline + "  "
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            if "\n" in value:
+                emit(newline + "-")
+                _block(emit, value, inner)
+            else:
+                emit(f"{newline}- {_texts[value]}")
+        elif kind is dict:
+            if value:
+                _mapping(emit, value, inner, sorted(value), newline + "- ")
+            else:
+                emit(newline + "- {}")
+        elif kind is list:
+            emit(newline + "-")
+            if value:
+                _sequence(emit, value, inner)
+            else:
+                emit(" []")
+        else:
+            emit(f"{newline}- {_number(value)}")
+
+
+def dump(value: Mapping[str, Any]) -> str:
+    """A mapping as one block-YAML document, with a line end and without `---`.
+
+    Values are dict, list, str, int, float, bool and None, keys are text; text without lone surrogates.
+    Raises TypeError on anything else.
+    """
+    if not value:
+        return "{}\n"
+    parts: list[str] = []
+    keys = [key for key in _FIRST if key in value] + sorted(key for key in value if key not in _FIRST)
+    _mapping(parts.append, value, "\n", keys, "")
+    parts.append("\n")
+    return "".join(parts)
