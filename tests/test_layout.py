@@ -1,0 +1,29 @@
+"""What the source tree promises: short files, and nothing in them of the machine they were written on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def tracked(*patterns: str) -> list[Path]:
+    out = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in out.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_source_file_is_over_500_lines() -> None:
+    long = {str(p): n for p in tracked("*.py") if (n := len(p.read_text().splitlines())) > 500}
+    assert long == {}
+
+
+def test_no_open_ends() -> None:
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    found = [str(p) for p in tracked("avactl", "components", "stacks", "tools") if words.search(_text(p))]
+    assert found == []
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "replace")

@@ -1,0 +1,58 @@
+"""avactl as a Python library: typed specs in, objects or every problem out."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+import avactl
+from avactl.kinds import Cluster, Metadata, NodePool, Quota, Team, TrainingJob
+from avactl.kinds.base import Resource
+from avactl.kinds.node_pool import NodePoolSpec
+from avactl.kinds.quota import GpuQuota, QuotaSpec
+from avactl.kinds.training import TrainingJobSpec, Workers
+
+
+def platform() -> list[Resource]:
+    return [
+        Cluster(metadata=Metadata(name="main")),
+        NodePool(metadata=Metadata(name="a10"), spec=NodePoolSpec(cluster="main", machine_type="a10", count=4)),
+        Team(metadata=Metadata(name="vision")),
+        Quota(
+            metadata=Metadata(name="gpus", team="vision"),
+            spec=QuotaSpec(gpus=[GpuQuota(gpu="A10", guaranteed=4)]),
+        ),
+    ]
+
+
+def job(name: str, **workers: int) -> TrainingJob:
+    return TrainingJob(
+        metadata=Metadata(name=name, team="vision"),
+        spec=TrainingJobSpec(image="registry.example.com/train:1", workers=Workers(**workers)),
+    )
+
+
+def test_typed_specs_compile() -> None:
+    result = avactl.compile([*platform(), *(job(f"fold-{i}", gpus=1) for i in range(3))])
+    jobs = [m.name for m in result.manifests if m.kind == "Job"]
+    assert sorted(jobs) == sorted({name for i in range(3) for name in jobs if f"fold-{i}" in name})
+    assert len(jobs) == 3
+
+
+def test_all_problems_are_in_one_error() -> None:
+    with pytest.raises(avactl.CompileError) as caught:
+        avactl.compile([*platform(), job("a", gpus=16), job("a"), job("b", gpus=16)])
+    codes = [d.code for d in caught.value.diagnostics]
+    assert codes.count("duplicate-name") == 1
+    assert len(codes) >= 2
+
+
+def test_types_are_checked_where_they_are_written() -> None:
+    with pytest.raises(ValidationError, match="replicas"):
+        job("a", replicas=0)
+
+
+def test_specs_survive_the_way_to_yaml_and_back() -> None:
+    spec = job("a", gpus=2, shared_memory=1)
+    assert spec.to_dict()["spec"]["workers"] == {"gpus": 2, "sharedMemory": "1"}
+    assert TrainingJob.model_validate(spec.to_dict()) == spec
