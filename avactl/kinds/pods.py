@@ -1,33 +1,40 @@
-"""Pods of users: the restricted security context, GPUs, datasets, buckets, code."""
+"""Pods of users: the restricted security context, datasets, buckets, code. GPUs are in `avactl.kinds.gpu`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP, SecretValue
-from avactl.kinds.capacity import gpu_model
-from avactl.kinds.compute import Compute, DatasetMount, GitCode
-from avactl.kinds.k8s import compact, manifest
-from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.compute import DatasetMount, GitCode
+from avactl.kinds.gpu import DEVICES_ANNOTATION as DEVICES_ANNOTATION
+from avactl.kinds.gpu import GPU_LABEL as GPU_LABEL
+from avactl.kinds.gpu import GPU_SHARE_ANNOTATION as GPU_SHARE_ANNOTATION
+from avactl.kinds.gpu import LINK_ANNOTATION as LINK_ANNOTATION
+from avactl.kinds.gpu import LINK_POLICY_ANNOTATION as LINK_POLICY_ANNOTATION
+from avactl.kinds.gpu import NO_GPUS as NO_GPUS
+from avactl.kinds.gpu import POOL_LABEL as POOL_LABEL
+from avactl.kinds.gpu import GpuRequest as GpuRequest
+from avactl.kinds.gpu import device_class as device_class
+from avactl.kinds.k8s import compact
+from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 
 USER_ID = 1000
 """User and group of pods of users. Pod security `restricted` wants any but 0."""
 
 SCHEDULER_NAME = "avactl"
-GPU_LABEL = f"{GROUP}/gpu"
-POOL_LABEL = f"{GROUP}/pool"
-LINK_ANNOTATION = f"{GROUP}/link"
 GANG_LABEL = f"{GROUP}/gang"
+"""Pod label: name of the gang, unique in its namespace. Its pods are placed all together or not at all."""
 GANG_SIZE_ANNOTATION = f"{GROUP}/gang-size"
-GPU_SHARE_ANNOTATION = f"{GROUP}/gpu-share"
-DEVICES_ANNOTATION = f"{GROUP}/devices"
-"""Set by the scheduler's Binding on device-plugin pools: the indexes of the pod's GPUs."""
+"""Pod annotation: how many pods of the gang must be placed together. An elastic job's gang may grow beyond it."""
+PREEMPTIBLE_ANNOTATION = f"{GROUP}/preemptible"
+"""Pod annotation: `false` where the scheduler must not stop the pod for another."""
+RUN_ANNOTATION = f"{GROUP}/run"
+"""Annotation of a job's objects and pods: digest of all that makes a new run. Another one starts the job anew."""
 
-NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
-"""Environment of pods without GPUs: CUDA images ask for all, and the NVIDIA runtime gives a GPU machine's to them."""
+TMP = "/tmp"  # noqa: S108 - in the container
 
 
 def container_security() -> Body:
@@ -47,11 +54,13 @@ def pod_security(user: int = USER_ID) -> Body:
         "runAsUser": user,
         "runAsGroup": user,
         "fsGroup": user,
+        # A volume of a million checkpoint files would else be walked at each start.
+        "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
-def env_list(env: dict[str, Any]) -> list[Body]:
+def env_list(env: Mapping[str, Any]) -> list[Body]:
     """Environment variables in the order of the spec; Secrets by reference."""
     result: list[Body] = []
     for name, value in env.items():
@@ -63,87 +72,15 @@ def env_list(env: dict[str, Any]) -> list[Body]:
     return result
 
 
-class GpuRequest:
-    """How the pods of one role get their GPUs in the pools that they may run in."""
-
-    def __init__(self, item: Item, program: Program, compute: Compute, role: str) -> None:
-        self.item = item
-        self.cluster = item.cluster
-        self.count = compute.gpus
-        self.model = gpu_model(program, self.cluster, compute)
-        self.pool = compute.pool
-        self.pools = program.candidate_pools(self.cluster, self.model, compute.pool) if self.model or self.pool else []
-        self.claim_name = f"{item.name}-{role}-gpus"
-        self.rdma = bool(getattr(compute, "rdma", False))
-        self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
-
-    def resources(self) -> dict[str, str]:
-        """Extended resources of the container."""
-        result: dict[str, str] = {}
-        if self.count and self.pools and not self.dra:
-            result[self.pools[0].spec.resource_name] = str(self.count)
-        if self.rdma and self.pools and self.pools[0].spec.rdma_resource:
-            result[self.pools[0].spec.rdma_resource] = "1"
-        return result
-
-    def claim(self, namespace: str) -> list[Manifest]:
-        """The ResourceClaimTemplate, on pools that use DRA."""
-        if not self.dra:
-            return []
-        request = {
-            "name": "gpus",
-            "exactly": {
-                "deviceClassName": device_class(str(self.model)), "allocationMode": "ExactCount", "count": self.count
-            },
-        }  # fmt: skip
-        return [
-            manifest(
-                self.item, self.cluster, "resource.k8s.io/v1", "ResourceClaimTemplate", self.claim_name,
-                namespace=namespace, spec={"spec": {"devices": {"requests": [request]}}},
-            )
-        ]  # fmt: skip
-
-    def pod_fields(self) -> Body:
-        """What the pod spec needs: claims, node selector, tolerations."""
-        fields: Body = {}
-        if self.dra:
-            fields["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": self.claim_name}]
-        select: dict[str, str] = {}
-        if self.pool:
-            select[POOL_LABEL] = self.pool
-        if self.model and self.count:
-            select[GPU_LABEL] = self.model
-        for key, value in self._common_labels().items():
-            select.setdefault(key, value)
-        if select:
-            fields["nodeSelector"] = select
-        tolerations = [
-            compact(key=taint.key, operator="Equal" if taint.value else "Exists",
-                    value=taint.value or None, effect=taint.effect)
-            for taint in _unique([taint for pool in self.pools for taint in pool.spec.taints])
-        ]  # fmt: skip
-        if tolerations:
-            fields["tolerations"] = tolerations
-        return fields
-
-    def _common_labels(self) -> dict[str, str]:
-        """Labels that all candidate pools share, so that other machines are left out."""
-        if not self.pools:
-            return {}
-        first = self.pools[0].spec.labels
-        return {k: v for k, v in first.items() if all(pool.spec.labels.get(k) == v for pool in self.pools)}
-
-
-def _unique(taints: list[Any]) -> list[Any]:
-    seen: dict[tuple[str, str, str], Any] = {}
-    for taint in taints:
-        seen.setdefault((taint.key, taint.value, taint.effect), taint)
-    return list(seen.values())
-
-
-def device_class(model: str) -> str:
-    """Name of the DRA device class of a GPU model."""
-    return f"gpu-{model.lower()}"
+def merge_env(*parts: Iterable[Body]) -> list[Body]:
+    """Environment variables in order; of a name that comes again the last one counts, at its place."""
+    result: dict[str, Body] = {}
+    for part in parts:
+        for entry in part:
+            # Kubernetes reads `$(NAME)` of what stands above only, so the later place is the safe one.
+            result.pop(entry["name"], None)
+            result[entry["name"]] = entry
+    return list(result.values())
 
 
 def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, claims: bool = False) -> Body:
@@ -187,10 +124,21 @@ class Volumes:
             )
         )
 
-    def config(self, name: str, config_map: str, path: str) -> None:
-        """A ConfigMap as files."""
-        self.volumes.append({"name": name, "configMap": {"name": config_map}})
+    def config(
+        self, name: str, config_map: str, path: str, *, keys: Sequence[str] = (), executable: bool = False
+    ) -> None:
+        """A ConfigMap as files: all of its keys, or those given."""
+        source = compact(
+            name=config_map,
+            items=[{"key": key, "path": key} for key in keys] or None,
+            defaultMode=0o555 if executable else None,
+        )
+        self.volumes.append({"name": name, "configMap": source})
         self.mounts.append({"name": name, "mountPath": path, "readOnly": True})
+
+    def file(self, volume: str, key: str, path: str) -> None:
+        """One file of a ConfigMap's volume that is there already, at a path of its own."""
+        self.mounts.append({"name": volume, "mountPath": path, "subPath": key, "readOnly": True})
 
     def datasets(self, mounts: Sequence[DatasetMount]) -> None:
         """Datasets, through their cache tier or fetched from the object store."""
@@ -215,39 +163,23 @@ class Volumes:
     def code(self, git: GitCode) -> None:
         """A git repository, fetched by an init container."""
         self.empty("code", git.mount)
-        script = (
-            'set -eu; git init -q "$TARGET"; cd "$TARGET"; git remote get-url origin >/dev/null 2>&1 || '
-            'git remote add origin "$URL"; git fetch -q --depth 1 origin "$REF"; git checkout -q --detach FETCH_HEAD'
-        )
-        env: list[Body] = [
-            {"name": "URL", "value": git.url},
-            {"name": "REF", "value": git.ref},
-            {"name": "TARGET", "value": git.mount},
-            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - in the container
-        ]
-        mounts: list[Body] = [{"name": "code", "mountPath": git.mount}, {"name": "code-tmp", "mountPath": "/tmp"}]  # noqa: S108
+        mounts: list[Body] = [{"name": "code", "mountPath": git.mount}, {"name": "code-tmp", "mountPath": TMP}]
         self.volumes.append({"name": "code-tmp", "emptyDir": {}})
+        settings = {"safe.directory": "*"}  # the volume's root belongs to root
+        env = {"URL": git.url, "REF": git.ref, "TARGET": git.mount, "HOME": TMP}
         if git.secret:
             self.volumes.append({"name": "git-secret", "secret": {"secretName": git.secret, "defaultMode": 0o440}})
-            mounts.append({"name": "git-secret", "mountPath": "/etc/git-secret", "readOnly": True})
-            env.append(
-                {
-                    "name": "GIT_SSH_COMMAND",
-                    "value": "ssh -i /etc/git-secret/ssh-privatekey -o StrictHostKeyChecking=accept-new",
-                }
-            )
-            helper = "!f() { echo username=$(cat /etc/git-secret/username); echo password=$(cat /etc/git-secret/password); }; f"
-            env += [
-                {"name": "GIT_CONFIG_COUNT", "value": "1"},
-                {"name": "GIT_CONFIG_KEY_0", "value": "credential.helper"},
-                {"name": "GIT_CONFIG_VALUE_0", "value": helper},
-            ]
+            mounts.append({"name": "git-secret", "mountPath": GIT_SECRET, "readOnly": True})
+            settings["credential.helper"] = f"!sh {GIT_SECRET_HELPER}"
+        for index, (key, value) in enumerate(settings.items()):
+            env |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
+        env["GIT_CONFIG_COUNT"] = str(len(settings))
         self.init.append(
             {
                 "name": "code",
                 "image": self.program.cluster_spec(self.item.cluster).images.git,
-                "command": ["sh", "-c", script],
-                "env": env,
+                "command": ["sh", "-c", GIT_SCRIPT],
+                "env": env_list(env),
                 "resources": resources("100m", "256Mi"),
                 "securityContext": container_security(),
                 "volumeMounts": mounts,
@@ -255,23 +187,89 @@ class Volumes:
         )
 
 
+GIT_SECRET = "/etc/git-secret"  # noqa: S105 - a path
+GIT_SECRET_HELPER = f"{TMP}/credential-helper"
+GIT_SCRIPT = f"""\
+set -eu
+if [ -f {GIT_SECRET}/username ]; then
+  printf 'echo "username=$(cat {GIT_SECRET}/username)"; echo "password=$(cat {GIT_SECRET}/password)"' \\
+    > {GIT_SECRET_HELPER}
+fi
+if [ -f {GIT_SECRET}/ssh-privatekey ]; then
+  # ssh wants a name for the user that runs it.
+  if ! id -un >/dev/null 2>&1; then
+    echo "the git image has no user $(id -u): git over ssh needs one" >&2
+    exit 1
+  fi
+  check=accept-new hosts={TMP}/known_hosts
+  if [ -f {GIT_SECRET}/known_hosts ]; then check=yes hosts={GIT_SECRET}/known_hosts; fi
+  export GIT_SSH_COMMAND="ssh -i {GIT_SECRET}/ssh-privatekey -o IdentitiesOnly=yes \\
+    -o StrictHostKeyChecking=$check -o UserKnownHostsFile=$hosts"
+fi
+cd "$TARGET"
+[ -d .git ] || git init -q .
+git remote remove origin 2>/dev/null || true
+git remote add origin "$URL"
+# Most servers give one commit by its name; the others give all of them.
+if git fetch -q --depth 1 origin "$REF"; then
+  git checkout -q --force --detach FETCH_HEAD
+else
+  git fetch -q --tags origin '+refs/heads/*:refs/remotes/origin/*'
+  git checkout -q --force --detach "$REF"
+fi
+git log -1 --format='code: %H %s'
+"""
+"""Fetches one revision into TARGET. May run again in a volume that it has filled."""
+
+_RCLONE: dict[str, dict[str, str]] = {
+    "s3": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "AWS"},
+    "oss": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "Alibaba"},
+    "cos": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "TencentCOS"},
+    "kodo": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "Qiniu"},
+    "gs": {"BACKEND": "gcs"},
+    "hdfs": {"BACKEND": "hdfs"},
+}
+"""rclone's backend for each scheme of object-store URLs. Source: https://rclone.org/s3/#s3-provider"""
+
+FETCH_SCRIPT = """\
+set -eu
+place="${SOURCE#*://}"
+if [ "$BACKEND" = hdfs ]; then
+  export RCLONE_HDFS_NAMENODE="${place%%/*}"
+  case "$place" in */*) place="/${place#*/}" ;; *) place=/ ;; esac
+fi
+if [ "$BACKEND" = s3 ] && [ -z "${RCLONE_S3_ACCESS_KEY_ID:-}" ]; then export RCLONE_S3_ENV_AUTH=true; fi
+if [ "${RCLONE_S3_PROVIDER:-}" = AWS ] && [ -n "${RCLONE_S3_ENDPOINT:-}" ]; then export RCLONE_S3_PROVIDER=Other; fi
+exec rclone copy --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "$TARGET"
+"""
+
+
+def secret_env(secret: str, variables: Mapping[str, str]) -> list[Body]:
+    """Environment variables from the keys of a Secret that need not be there: variable → key."""
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
+        for name, key in variables.items()
+    ]
+
+
 def fetch_container(
     program: Program, item: Item, name: str, access: dataset_access.Access, volume: str, path: str
 ) -> Body:
-    """An init container that copies a prefix of an object store into a volume."""
-    env: list[Body] = [{"name": "SOURCE", "value": access.url}, {"name": "TARGET", "value": path}]
-    script = 'set -eu; rclone copy --transfers 8 ":${SOURCE%%://*}:${SOURCE#*://}" "$TARGET"'
-    if access.secret:
-        for variable, key in (("RCLONE_S3_ACCESS_KEY_ID", "accessKeyId"),
-                              ("RCLONE_S3_SECRET_ACCESS_KEY", "secretAccessKey")):  # fmt: skip
-            source = {"name": access.secret, "key": key, "optional": True}
-            env.append({"name": variable, "valueFrom": {"secretKeyRef": source}})
-        source = {"name": access.secret, "key": "endpoint", "optional": True}
-        env.append({"name": "RCLONE_S3_ENDPOINT", "valueFrom": {"secretKeyRef": source}})
+    """An init container that copies a prefix of an object store into a volume.
+
+    The Secret's keys: `accessKeyId`, `secretAccessKey`, `endpoint`; `serviceAccount` (JSON) for Google's store.
+    """
+    scheme = access.url.partition("://")[0]
+    env = env_list({"SOURCE": access.url, "TARGET": path, "RCLONE_CONFIG": "/notfound", **_RCLONE[scheme]})
+    if access.secret and scheme == "gs":
+        env += secret_env(access.secret, {"RCLONE_GCS_SERVICE_ACCOUNT_CREDENTIALS": "serviceAccount"})
+    elif access.secret:
+        keys = {"RCLONE_S3_ACCESS_KEY_ID": "accessKeyId", "RCLONE_S3_SECRET_ACCESS_KEY": "secretAccessKey"}
+        env += secret_env(access.secret, {**keys, "RCLONE_S3_ENDPOINT": "endpoint"})
     return {
         "name": name,
         "image": program.cluster_spec(item.cluster).images.fetch,
-        "command": ["sh", "-c", script],
+        "command": ["sh", "-c", FETCH_SCRIPT],
         "env": env,
         "resources": resources("500m", "1Gi"),
         "securityContext": container_security(),
