@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from avactl.diagnostics import Diagnostic
+from avactl.diagnostics import Diagnostic, Span
+from avactl.diagnostics.secrets import looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds import introspect
 from avactl.source.document import Document, Path
@@ -126,6 +127,8 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
     if kind in ("invalid_value", "unsafe_path"):
         code = "unsafe-path" if kind == "unsafe_path" else "invalid-value"
         return Diagnostic(code, f"{name}: {first['msg']}", span, hint=str(context.get("hint", "")))
+    if path and not isinstance(value, dict | list) and looks_secret(str(value), str(path[-1])):
+        return _covered(name, span)
     if all(entry["type"] in _EXPECTED for entry in entries):
         words = dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries)
         if "a number" in words:
@@ -138,6 +141,13 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
     message, hint = _value_message(entry, value)
     key = entry["loc"][-1] == "[key]"
     return Diagnostic("invalid-value", f"{name}: {message}", doc.span(*path, key=key), hint=hint)
+
+
+def _covered(name: str, span: Span) -> Diagnostic:
+    """A wrong value that must not be shown."""
+    message = f"{name}: the value has not the form that is expected, and looks like a credential"
+    hint = "name a Secret that holds it: `{secret: {name: …, key: …}}`"
+    return Diagnostic("invalid-value", message, span, hint=hint, secret=True)
 
 
 def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
