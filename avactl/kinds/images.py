@@ -14,19 +14,21 @@ Use = Literal["avactl", "alluxio", "git", "tensorboard", "fetch", "kubectl"]
 def require_image(item: Item, program: Program, use: Use, path: tuple[str | int, ...]) -> list[Diagnostic]:
     """A problem at `path` of the item for each of its clusters that has no image for this use."""
     problems = []
+    dotted = ".".join(str(step) for step in path[1:])
     for name in item.clusters:
         cluster = program.find("Cluster", name)
         if cluster is None or getattr(cluster.spec.images, use) is not None:
             continue
-        where = "images" if "images" in cluster.spec.model_fields_set else None
-        note = Note(cluster.span("spec", *([where] if where else []), key=True), f"the images of cluster {name}")
+        where: tuple[str, ...] = ("images",) if "images" in cluster.spec.model_fields_set else ()
+        note = Note(cluster.span("spec", *where, key=True), f"the images of cluster {name}")
+        own = item is cluster
         problems.append(
             Diagnostic(
                 "missing-image",
-                f"{item} needs the image `{use}`, and Cluster {name} names none",
+                f"{f'`{dotted}`' if own else item} needs the image `{use}`, and Cluster {name} names none",
                 item.span(*path, key=True),
                 hint=f"add `{use}: NAME@sha256:…` to `images` of Cluster {name}",
-                notes=() if item is cluster else (note,),
+                notes=() if own else (note,),
             )
         )
     return problems

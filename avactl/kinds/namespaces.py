@@ -55,7 +55,8 @@ def of_team(team: Item) -> Iterator[Claim]:
 
 
 def _claimed(program: Program, cluster: str) -> dict[str, Claim]:
-    """The first claim of each namespace of a cluster: the cluster's own go first, then the teams' by name."""
+    """The claim of each namespace of a cluster that counts: the cluster's own, then that of a team whose name it is,
+    then the teams' by name."""
     claimed: dict[str, Claim] = program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
     return claimed
 
@@ -65,9 +66,9 @@ def _first_claims(program: Program, cluster: str) -> dict[str, Claim]:
     item = program.find("Cluster", cluster)
     for claim in of_cluster(item, program) if item is not None else ():
         first.setdefault(claim.name, claim)
-    for team in program.teams(cluster):
-        for claim in of_team(team):
-            first.setdefault(claim.name, claim)
+    claims = [claim for team in program.teams(cluster) for claim in of_team(team)]
+    for claim in sorted(claims, key=lambda claim: claim.name != claim.item.name):
+        first.setdefault(claim.name, claim)
     return first
 
 

@@ -25,9 +25,10 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
         item, ("spec", "deviceClasses"), (entry.name for entry in spec.device_classes), "device class"
     )
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
-    for daemon in ("scheduler", "cache"):
-        if getattr(spec.daemons, daemon):
-            yield from require_image(item, program, "avactl", ("spec", "daemons", daemon))
+    on = [daemon for daemon in ("scheduler", "cache") if getattr(spec.daemons, daemon)]
+    if on:
+        # All daemons are one image: one missing image is one problem.
+        yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))
 
 
 def _version(item: Item, program: Program) -> Iterator[Diagnostic]:

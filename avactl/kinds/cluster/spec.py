@@ -18,7 +18,7 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?").fullmatch
 
 def _version(value: Any) -> Any:
     if isinstance(value, float):
-        raise bad(f"{value} is a number, and a version is text: 1.30 would be read as 1.3", 'quote it: `"1.36"`')
+        raise bad("the version is a number, in which 1.30 and 1.3 are the same", 'quote it: `"1.36"`')
     if isinstance(value, str) and not _VERSION(value):
         fixed = value.strip().removeprefix("v")
         hint = f'write `"{fixed}"`' if _VERSION(fixed) else 'write major and minor, e.g. `"1.36"`'
@@ -68,10 +68,24 @@ Subdomain = Annotated[
     WithJsonSchema({"type": "string", "pattern": _SUBDOMAIN_PATTERN, "maxLength": 253}),
 ]
 """A DNS subdomain (RFC 1123): what Kubernetes takes as the name of storage classes, drivers and device classes."""
-LabelKey = Annotated[str, AfterValidator(_label_key)]
+LabelKey = Annotated[
+    str,
+    AfterValidator(_label_key),
+    WithJsonSchema({"type": "string", "pattern": r"^([-a-z0-9.]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"}),
+]
 """The key of a label: a name, with or without a DNS prefix."""
-Cidr = Annotated[str, AfterValidator(_cidr)]
+Cidr = Annotated[
+    str, AfterValidator(_cidr), WithJsonSchema({"type": "string", "pattern": r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$"})
+]
 """An IPv4 or IPv6 network: `10.0.0.0/8`."""
+
+Cel = Annotated[
+    str,
+    Field(max_length=10_240),
+    AfterValidator(_cel),
+    WithJsonSchema({"type": "string", "pattern": r"\S", "maxLength": 10_240}),
+]
+"""An expression in the Common Expression Language. The API server holds it to 10 KiB."""
 
 
 class Images(Model):
@@ -135,9 +149,7 @@ class DeviceClass(Model):
     name: Subdomain = Field(
         description="Name of the class. One of avactl's own names, e.g. `gpu-v100`, takes the place of that class."
     )
-    cel: Annotated[str, Field(max_length=10_240), AfterValidator(_cel)] = Field(
-        description="CEL expression that selects devices."
-    )
+    cel: Cel = Field(description="CEL expression that selects devices.")
 
 
 class Reconcile(Model):
@@ -189,7 +201,8 @@ class ClusterSpec(Model):
     )
     default_job_ttl: Duration | None = Field(
         None,
-        description="How long ended training jobs stay, where they do not say. Default: as long as their spec is there.",
+        description="How long ended training jobs stay, where they do not say. Default: as long as their spec is "
+        "there.",
     )
 
 

@@ -14,14 +14,16 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     spec = item.spec
     members = spec.members
     people = {
-        "users": len({*members.users, *members.admins}),
-        "groups": len(members.groups),
-        "viewers": len(members.viewers),
+        "user": len({*members.users, *members.admins}),
+        "group": len(members.groups),
+        "viewing group": len(members.viewers),
     }
+    named = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in people.items() if count]
     return {
         "clusters": ", ".join(item.clusters),
         "namespaces": ", ".join(namespaces(item)),
-        "members": ", ".join(f"{count} {what}" for what, count in people.items() if count) or "nobody",
+        "members": ", ".join(named) or "nobody",
+        or "nobody",
         "buckets": ", ".join(bucket.name for bucket in spec.buckets) or None,
         "talks to": ", ".join(spec.talks_to) or None,
     }

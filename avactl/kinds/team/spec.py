@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Model, Resource
 from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, bad
@@ -13,10 +13,17 @@ from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Nam
 def _subject(value: str) -> str:
     if value.startswith("system:"):
         raise bad(f"`{value}` is a name of Kubernetes' own", "name a user or group of the identity provider")
+    if not value or value.split() != [value]:
+        raise bad(f"`{value}` has a blank in it", "write the name exactly as the identity provider gives it")
     return value
 
 
-Subject = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\S+$"), AfterValidator(_subject)]
+Subject = Annotated[
+    str,
+    Field(max_length=253),
+    AfterValidator(_subject),
+    WithJsonSchema({"type": "string", "pattern": r"^(?!system:)\S+$", "maxLength": 253}),
+]
 """A user or group as the identity provider names it."""
 
 

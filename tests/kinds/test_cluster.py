@@ -1,0 +1,369 @@
+"""The Cluster kind: what it compiles to, and that its RBAC is enough for a scheduler, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from avactl.kinds import registry
+from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
+from tools.controlplane import ApiError, ControlPlane, KubeClient
+
+BARE = "kind: Cluster\nmetadata: {name: main}"
+DAEMONS = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  daemons: {{scheduler: true, cache: true}}
+  pullSecrets: [registry]
+"""
+TIER = """
+---
+kind: CacheTier
+metadata: {name: read}
+spec:
+  cluster: main
+  role: read
+  workers: {tiers: [{medium: MEM, quota: 64Gi}]}
+  underStores: [{mount: /imagenet, url: "s3://imagenet"}]
+"""
+
+
+def machine(model: str) -> str:
+    name = model.lower()
+    return f"""
+---
+kind: MachineType
+metadata: {{name: {name}}}
+spec: {{gpus: {{model: {model}, count: 8, memory: 40Gi}}, cpu: 64, memory: 512Gi}}
+---
+kind: NodePool
+metadata: {{name: {name}}}
+spec: {{cluster: main, machineType: {name}, count: 2, allocation: dra}}
+"""
+
+
+def own(result: Any) -> list[Any]:
+    """The objects of the Cluster itself: these tests stand on their own feet."""
+    return [manifest for manifest in result.manifests if manifest.item.kind == "Cluster"]
+
+
+def test_a_bare_cluster_has_no_daemon_and_no_rights() -> None:
+    result = compiled(BARE)
+    assert names(result, "Namespace") == ["avactl-system"]
+    assert {manifest.kind for manifest in own(result)} == {"Namespace", "PriorityClass", "ConfigMap"}
+
+
+def test_pod_security_is_pinned_and_labels_cannot_weaken_it() -> None:
+    result = compiled(
+        BARE
+        + """
+spec:
+  kubernetesVersion: "1.35.2"
+  namespaces:
+    - name: monitoring
+      podSecurity: baseline
+      labels: {pod-security.kubernetes.io/enforce: privileged, owner: sre}
+"""
+        + TIER
+    )
+    monitoring = body(result, "Namespace", "monitoring")["metadata"]["labels"]
+    assert monitoring["pod-security.kubernetes.io/enforce"] == "baseline"
+    assert monitoring["pod-security.kubernetes.io/enforce-version"] == "v1.35"
+    assert monitoring["owner"] == "sre"
+    levels = {
+        name: body(result, "Namespace", name)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for name in names(result, "Namespace")
+    }
+    assert levels == {"avactl-cache": "privileged", "avactl-system": "restricted", "monitoring": "baseline"}
+    assert all(manifest.holds_data for manifest in own(result) if manifest.kind == "Namespace")
+
+
+def test_priorities_are_ordered_and_low_pushes_nobody_out() -> None:
+    result = compiled(BARE)
+    classes = [body(result, "PriorityClass", name) for name in names(result, "PriorityClass")]
+    order = [entry["metadata"]["name"] for entry in sorted(classes, key=lambda entry: -int(entry["value"]))]
+    assert order == [
+        "avactl-system", "avactl-serving", "avactl-high", "avactl-workspace", "avactl-normal", "avactl-low",
+    ]  # fmt: skip
+    assert [entry["metadata"]["name"] for entry in classes if entry["preemptionPolicy"] == "Never"] == ["avactl-low"]
+
+
+def test_daemons_restart_when_their_policy_changes() -> None:
+    def annotation(text: str) -> str:
+        template = body(compiled(text), "Deployment", "avactl-scheduler", "avactl-system")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["avactl.dev/config"])
+
+    assert annotation(DAEMONS) != annotation(DAEMONS + "  placement: {objective: links}\n")
+
+
+def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
+    result = compiled(DAEMONS + TIER)
+    rules = [
+        rule for manifest in own(result) if manifest.kind in ("Role", "ClusterRole") for rule in manifest.body["rules"]
+    ]
+    assert len(rules) > 15
+    for rule in rules:
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        assert "secrets" not in rule["resources"]
+
+
+def test_the_cache_daemon_needs_a_tier_for_its_role_there() -> None:
+    assert "avactl-cache/avactl-cache" not in names(compiled(DAEMONS), "Role")
+    assert "avactl-cache/avactl-cache" in names(compiled(DAEMONS + TIER), "Role")
+
+
+def test_device_classes_are_for_dra_pools_and_can_be_replaced() -> None:
+    result = compiled(
+        BARE
+        + "\nspec:\n  deviceClasses: [{name: gpu-h100, cel: 'true'}, {name: nic, cel: 'device.driver == \"nic\"'}]"
+        + machine("A10")
+        + machine("H100")
+        + machine("V100").replace("dra", "devicePlugin")
+    )
+    assert names(result, "DeviceClass") == ["gpu-a10", "gpu-h100", "nic"]
+    replaced = body(result, "DeviceClass", "gpu-h100")["spec"]["selectors"][0]["cel"]["expression"]
+    assert replaced == "true"
+
+
+def test_facts_count_machines_and_gpus() -> None:
+    result = compiled(BARE + machine("A10") + machine("H100"))
+    item = result.program.get("Cluster", "main")
+    facts = registry.kind("Cluster").facts(item, result.program)
+    assert (facts["machines"], facts["GPUs"]) == (4, "16 A10, 16 H100")
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ("kubernetesVersion: 1.30", "invalid-value"),
+        ('kubernetesVersion: "1.28"', "kubernetes-version"),
+        ("egressAllowed: [10.0.0.1/8]", "invalid-value"),
+        ("placement: {levels: [rack!]}", "invalid-value"),
+        ("storageClasses: {default: Fast_SSD}", "invalid-value"),
+        ("systemNamespace: kube-system", "reserved-namespace"),
+    ],
+)
+def test_values(spec: str, code: str) -> None:
+    assert codes(unchecked(f"{BARE}\nspec: {{{spec}}}")) == [code]
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
+    with ControlPlane(controller_manager=True, scheduler=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(plane: ControlPlane) -> Iterator[KubeClient]:
+    with plane.client() as client:
+        apply(client, own(compiled(DAEMONS + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))))
+        yield client
+
+
+def refused(act: Callable[..., object], *arguments: Any) -> bool:
+    with pytest.raises(ApiError) as error:
+        act(*arguments)
+    return error.value.status == 403
+
+
+def node(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+
+
+def resource_slice(node_name: str, driver: str, devices: list[dict[str, Any]]) -> dict[str, Any]:
+    pool = {"name": node_name, "generation": 1, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node_name}-{driver.replace('.', '-')}"},
+        "spec": {"driver": driver, "nodeName": node_name, "pool": pool, "devices": devices},
+    }
+
+
+def claim(namespace: str, name: str, device_class: str) -> dict[str, Any]:
+    request = {"name": "gpus", "exactly": {"deviceClassName": device_class}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"devices": {"requests": [request]}},
+    }
+
+
+def pod(namespace: str, name: str, scheduler: str = "avactl") -> dict[str, Any]:
+    """A pod that wants the claim of its name."""
+    container = {
+        "name": "main",
+        "image": "registry.example.com/main:1",
+        "resources": {"claims": [{"name": "gpus"}]},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "schedulerName": scheduler,
+            "containers": [container],
+            "resourceClaims": [{"name": "gpus", "resourceClaimName": name}],
+        },
+    }
+
+
+def test_apply_again_changes_nothing(admin: KubeClient) -> None:
+    result = compiled(DAEMONS + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))
+
+    def versions() -> list[tuple[str, str, Any]]:
+        # Controllers write the status of what has a generation, which is a new resourceVersion too.
+        applied = [(found["kind"], found["metadata"]) for found in apply(admin, own(result))]
+        return [(kind, meta["name"], meta.get("generation", meta["resourceVersion"])) for kind, meta in applied]
+
+    assert versions() == versions()
+
+
+def test_daemon_pods_pass_restricted_pod_security(admin: KubeClient) -> None:
+    """The ReplicaSets make their pods: nothing is refused by admission, in a namespace that enforces `restricted`."""
+    for name in ("avactl-scheduler", "avactl-cache"):
+        ready = admin.wait_for(
+            "apps/v1", "Deployment", name, "avactl-system",
+            until=lambda found: found.get("status", {}).get("replicas") == 2,
+        )  # fmt: skip
+        conditions = {entry["type"]: entry["status"] for entry in ready["status"].get("conditions", [])}
+        assert conditions.get("ReplicaFailure") != "True"
+
+
+def test_scheduler_role_is_enough_and_no_more(plane: ControlPlane, admin: KubeClient) -> None:
+    team = "tenant"
+    admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
+    admin.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": team}})
+    # Cordoned, so that kube-scheduler, which runs here too, keeps its own pods away.
+    admin.apply({**node("machine"), "spec": {"unschedulable": True}})
+    device = {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}, "productName": {"string": "NVIDIA H100"}}}
+    admin.apply(resource_slice("machine", "gpu.nvidia.com", [device]))
+    admin.apply(claim(team, "train", "gpu-h100"))
+    admin.create(pod(team, "train"))
+    admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key", "namespace": team}})
+    volume_claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    home: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "home", "namespace": team},
+    }
+    admin.create({**home, "spec": volume_claim})
+
+    token = plane.service_account_token("avactl-system", "avactl-scheduler")
+    with plane.client(token) as scheduler:
+        for version, kind in (
+            ("v1", "Node"), ("v1", "Namespace"), ("v1", "Pod"), ("v1", "PersistentVolumeClaim"),
+            ("v1", "PersistentVolume"), ("storage.k8s.io/v1", "StorageClass"), ("storage.k8s.io/v1", "CSINode"),
+            ("policy/v1", "PodDisruptionBudget"), ("resource.k8s.io/v1", "ResourceSlice"),
+            ("resource.k8s.io/v1", "DeviceClass"), ("resource.k8s.io/v1", "ResourceClaim"),
+        ):  # fmt: skip
+            scheduler.list(version, kind)
+        scheduler.list("v1", "ConfigMap", "avactl-system")
+
+        waiting = pod(team, "train")
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU is free"}
+        head = {key: waiting[key] for key in ("apiVersion", "kind", "metadata")}
+        scheduler.patch({**head, "status": {"conditions": [condition]}}, subresource="/status")
+        note = {"volume.kubernetes.io/selected-node": "machine"}
+        scheduler.patch({**home, "metadata": {**home["metadata"], "annotations": note}})
+
+        wanted = claim(team, "train", "gpu-h100")
+        finalizers = ["resource.kubernetes.io/delete-protection"]
+        name = {key: wanted[key] for key in ("apiVersion", "kind")}
+        scheduler.patch({**name, "metadata": {**wanted["metadata"], "finalizers": finalizers}})
+        uid = scheduler.get("v1", "Pod", "train", team)["metadata"]["uid"]
+        result = {"request": "gpus", "driver": "gpu.nvidia.com", "pool": "machine", "device": "gpu-0"}
+        status = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "train", "uid": uid}],
+        }
+        scheduler.patch({**name, "metadata": wanted["metadata"], "status": status}, subresource="/status")
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "train", "annotations": {"avactl.dev/devices": "0"}},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "machine"},
+        }
+        scheduler.request("POST", f"/api/v1/namespaces/{team}/pods/train/binding", body=binding)
+        bound = scheduler.get("v1", "Pod", "train", team)
+        assert bound["spec"]["nodeName"] == "machine"
+        assert bound["metadata"]["annotations"]["avactl.dev/devices"] == "0"
+
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": "train.1", "namespace": team},
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "reportingController": "avactl",
+            "reportingInstance": "avactl-scheduler-0",
+            "action": "Binding",
+            "reason": "Scheduled",
+            "type": "Normal",
+            "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "train", "namespace": team, "uid": uid},
+        }
+        scheduler.create(event)
+        lease: dict[str, Any] = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        own_lease = {**lease, "metadata": {"name": "avactl-scheduler", "namespace": "avactl-system"}}
+        scheduler.create(own_lease)
+        held = scheduler.get("coordination.k8s.io/v1", "Lease", "avactl-scheduler", "avactl-system")
+        scheduler.replace({**held, "spec": {"holderIdentity": "avactl-scheduler-0"}})
+        scheduler.delete("v1", "Pod", "train", team)
+
+        assert refused(scheduler.get, "v1", "Secret", "key", team)
+        assert refused(scheduler.list, "v1", "Secret", "avactl-system")
+        assert refused(scheduler.list, "v1", "ConfigMap", team)
+        assert refused(scheduler.create, pod(team, "mine"))
+        assert refused(scheduler.patch, {**node("machine"), "spec": {"unschedulable": False}})
+        assert refused(scheduler.delete, "v1", "PersistentVolumeClaim", "home", team)
+        assert refused(scheduler.delete, "resource.k8s.io/v1", "ResourceClaim", "train", team)
+        other = {**lease, "metadata": {"name": "avactl-cache", "namespace": "avactl-system"}}
+        admin.create(other)
+        assert refused(scheduler.get, "coordination.k8s.io/v1", "Lease", "avactl-cache", "avactl-system")
+
+
+def test_device_class_selects_exactly_its_model(plane: ControlPlane, admin: KubeClient) -> None:
+    """kube-scheduler evaluates the CEL: parts of GPUs and models whose name only begins alike are left alone."""
+    spec = "\nspec: {gpuDriver: gpu.example.com}"
+    admin_classes = [m for m in own(compiled(BARE + spec + machine("T4"))) if m.kind == "DeviceClass"]
+    apply(admin, admin_classes)
+    team = "models"
+    admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
+    admin.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": team}})
+    admin.apply(node("mixed"))
+    # The controller manager taints a node that never reported; kube-scheduler wants it ready.
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "64", "pods": "100"}}
+    admin.patch({**node("mixed"), "status": ready}, subresource="/status")
+
+    def gpu(name: str, product: str, kind: str = "gpu") -> dict[str, Any]:
+        return {"name": name, "attributes": {"type": {"string": kind}, "productName": {"string": product}}}
+
+    devices = [
+        gpu("a100-40", "NVIDIA A100-SXM4-40GB"),
+        gpu("a10-mig", "NVIDIA A10", "mig"),
+        gpu("a10", "NVIDIA A10"),
+        gpu("a100-80", "NVIDIA A100-SXM4-80GB"),
+        gpu("gh100", "NVIDIA GH100 480GB"),
+        gpu("h100", "NVIDIA H100 80GB HBM3"),
+    ]
+    admin.apply(resource_slice("mixed", "gpu.nvidia.com", devices))
+    others = [
+        {"name": "t400", "attributes": {"model": {"string": "T400"}}},
+        {"name": "nameless", "attributes": {"uuid": {"string": "T4"}}},
+        {"name": "t4", "attributes": {"model": {"string": "tesla-t4"}}},
+    ]
+    admin.apply(resource_slice("mixed", "gpu.example.com", others))
+    expected = {"gpu-a10": "a10", "gpu-a100-80gb": "a100-80", "gpu-h100": "h100", "gpu-t4": "t4"}
+    for name in expected:
+        admin.create(claim(team, name, name))
+        admin.create(pod(team, name, scheduler="default-scheduler"))
+    for name, device in expected.items():
+        allocated = admin.wait_for(
+            "resource.k8s.io/v1", "ResourceClaim", name, team,
+            until=lambda found: found.get("status", {}).get("allocation"),
+        )  # fmt: skip
+        assert [result["device"] for result in allocated["status"]["allocation"]["devices"]["results"]] == [device]
