@@ -23,7 +23,6 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
         "clusters": ", ".join(item.clusters),
         "namespaces": ", ".join(namespaces(item)),
         "members": ", ".join(named) or "nobody",
-        or "nobody",
         "buckets": ", ".join(bucket.name for bucket in spec.buckets) or None,
         "talks to": ", ".join(spec.talks_to) or None,
     }
