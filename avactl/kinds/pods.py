@@ -20,6 +20,7 @@ from avactl.kinds.gpu import device_class as device_class
 from avactl.kinds.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import TEAM_BUCKETS
 
 USER_ID = 1000
 """User and group of pods of users. Pod security `restricted` wants any but 0."""
@@ -104,6 +105,7 @@ class Volumes:
         self.volumes: list[Body] = []
         self.mounts: list[Body] = []
         self.init: list[Body] = []
+        self.env_from: list[Body] = []
 
     def empty(self, name: str, path: str, *, size: str | None = None, memory: bool = False) -> None:
         """An emptyDir; `size` in bytes."""
@@ -152,7 +154,10 @@ class Volumes:
             self.init.append(fetch_container(self.program, self.item, f"fetch-{index}", access, volume, mount.mount))
 
     def buckets(self) -> None:
-        """The team's buckets that have a cache tier, as directories below /buckets."""
+        """The team's buckets: the URLs of all in the environment, those with a cache tier below /buckets."""
+        team = self.program.find("Team", self.item.team) if self.item.team else None
+        if team is not None and team.spec.buckets:
+            self.env_from.append({"configMapRef": {"name": TEAM_BUCKETS}})
         for bucket in dataset_access.buckets(self.program, self.item):
             claim = dataset_access.bucket_claim(bucket.name)
             self.claim(
@@ -299,6 +304,8 @@ def pod_spec(
     container = {**main, "securityContext": container_security()}
     if gathered.mounts:
         container["volumeMounts"] = gathered.mounts
+    if gathered.env_from:
+        container["envFrom"] = gathered.env_from
     fields: Body = {
         "serviceAccountName": service_account,
         "automountServiceAccountToken": False,

@@ -9,7 +9,7 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.kinds import registry
-from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.kinds.team.names import RUN_ACCOUNT, TEAM_BUCKETS
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
@@ -148,11 +148,30 @@ def test_a_bucket_is_a_volume_for_one_namespace_only() -> None:
     assert volume["accessModes"] == ["ReadOnlyMany"]
     assert body(result, "PersistentVolume", "vision-bucket-results-v2")["spec"]["accessModes"] == ["ReadWriteMany"]
     assert names(result, "PersistentVolumeClaim")[:2] == ["vision/bucket-raw", "vision/bucket-results-v2"]
-    assert body(result, "ConfigMap", "team-buckets", "vision")["data"] == {
+    assert body(result, "ConfigMap", TEAM_BUCKETS, "vision")["data"] == {
         "AVACTL_BUCKET_RAW": "s3://vision-raw",
         "AVACTL_BUCKET_RESULTS_V2": "s3://results/vision",
         "AVACTL_BUCKET_ARCHIVE": "s3://archive",
     }
+
+
+def test_workspaces_know_the_urls_of_all_buckets() -> None:
+    image = "registry.example.com/edit:1"
+    users = {"vision": "ann", "web": "bob"}
+    workspace = f"""
+---
+kind: Workspace
+metadata: {{name: edit, team: TEAM}}
+spec: {{user: USER, image: "{image}"}}
+"""
+    both = "".join(workspace.replace("TEAM", team).replace("USER", user) for team, user in users.items())
+    result = compiled(PLATFORM + both)
+
+    def sources(team: str) -> Any:
+        return body(result, "StatefulSet", "edit", team)["spec"]["template"]["spec"]["containers"][0].get("envFrom")
+
+    assert sources("vision") == [{"configMapRef": {"name": TEAM_BUCKETS}}]
+    assert sources("web") is None
 
 
 def test_a_team_on_two_clusters_has_its_bucket_where_the_tier_is() -> None:
