@@ -2,10 +2,105 @@
 
 from __future__ import annotations
 
-from avactl.kinds.manifest import Manifest
+from avactl.kinds import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.node_pool.lower import CONFIG_LABEL
+from avactl.kinds.pods import device_class
 from avactl.kinds.program import Item, Program
+from avactl.kinds.quota.limits import gpu_limits
+from avactl.kinds.team.names import namespaces
+from avactl.kinds.values import quantity
+
+DEFAULT_CPU = "100m"
+DEFAULT_MEMORY = "256Mi"
+"""What a container requests that says nothing. Limits have no default: one below a container's own request would
+make the pod invalid."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one quota."""
-    return []
+    """The objects of one quota.
+
+    Kubernetes counts by namespace, so each namespace of the team has the whole limit. Where the team has several,
+    it is exact only with the scheduler, which counts the team as one by the quota tree. The same goes for GPU models
+    that share one extended resource (`nvidia.com/gpu`): the API server counts them together.
+    """
+    hard, limits = _hard(item, program), _limit_range(item)
+    result = [_leaf(item, program)]
+    for namespace in namespaces(program.get("Team", str(item.team))):
+        result.append(
+            k8s.manifest(
+                item, item.cluster, "v1", "ResourceQuota", item.name, namespace=namespace, spec={"hard": dict(hard)}
+            )
+        )
+        result.append(
+            k8s.manifest(
+                item, item.cluster, "v1", "LimitRange", item.name, namespace=namespace, spec={"limits": [dict(limits)]}
+            )
+        )
+    return result
+
+
+def _hard(item: Item, program: Program) -> dict[str, str]:
+    """The hard limits of the ResourceQuota: requests, because a request is what is kept free for a pod.
+
+    GPU models that the quota does not name have the limit 0. Sources of the names: extended resources take
+    `requests.` only; DRA devices `CLASS.deviceclass.resource.k8s.io/devices`
+    (https://kubernetes.io/docs/concepts/policy/resource-quotas/).
+    """
+    spec = item.spec
+    hard = k8s.compact(
+        **{
+            "requests.cpu": spec.cpu,
+            "requests.memory": spec.memory,
+            "requests.storage": spec.storage,
+            "pods": None if spec.pods is None else str(spec.pods),
+        }
+    )
+    limits = gpu_limits(spec)
+    counts: dict[str, int] = {}
+    counted: set[tuple[str, str]] = set()
+    for pool in program.pools(item.cluster):
+        model = program.machine(pool).gpus.model
+        if pool.spec.allocation == "dra":
+            key = f"{device_class(model)}.deviceclass.resource.k8s.io/devices"
+        else:
+            key = f"requests.{pool.spec.resource_name}"
+        if (key, model) not in counted:
+            counted.add((key, model))
+            counts[key] = counts.get(key, 0) + (limits[model].total if model in limits else 0)
+    hard.update((key, str(count)) for key, count in counts.items())
+    return hard
+
+
+def _limit_range(item: Item) -> Body:
+    """Requests for containers that have none, so that they pass the ResourceQuota, and the most one may have."""
+    spec = item.spec
+    most = k8s.compact(cpu=spec.pod_max_cpu, memory=spec.pod_max_memory)
+    request = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
+    for key, value in most.items():
+        if quantity(value) < quantity(request[key]):
+            request[key] = value
+    return k8s.compact(type="Container", defaultRequest=request, max=most or None)
+
+
+def _leaf(item: Item, program: Program) -> Manifest:
+    """The team's leaf of the scheduler's quota tree, as JSON. GPUs are counted over all of its namespaces."""
+    spec = item.spec
+    data: Body = {
+        "version": 1,
+        "team": item.team,
+        "namespaces": namespaces(program.get("Team", str(item.team))),
+        "gpus": [
+            {"gpu": entry.gpu, "guaranteed": entry.guaranteed, "borrow": entry.borrow, "weight": entry.weight}
+            for entry in spec.gpus
+        ],
+        "shapes": [{"machines": shape.machines, "gpus": shape.gpus, "gpu": shape.gpu} for shape in spec.shapes],
+        **k8s.compact(
+            cpu=None if spec.cpu is None else float(quantity(spec.cpu)),
+            memoryBytes=None if spec.memory is None else int(quantity(spec.memory)),
+        ),
+    }
+    return k8s.config_map(
+        item, item.cluster, f"avactl-quota-{item.team}", program.cluster_spec(item.cluster).system_namespace,
+        {"quota.json": k8s.json_text(data)}, extra_labels={CONFIG_LABEL: "quota"},
+    )  # fmt: skip

@@ -34,10 +34,11 @@ class QuotaSpec(Model):
     """How much a team may use on one cluster."""
 
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the only one that the team works on.")
-    gpus: list[GpuQuota] = Field(default_factory=list, description="GPUs by model.")
-    shapes: list[Shape] = Field(
-        default_factory=list, description="Whole machines, guaranteed beside the GPUs above."
+    gpus: list[GpuQuota] = Field(
+        default_factory=list,
+        description="GPUs by model. A model that stands neither here nor in `shapes` is not for the team.",
     )
+    shapes: list[Shape] = Field(default_factory=list, description="Whole machines, guaranteed beside the GPUs above.")
     cpu: Cpu | None = Field(None, description="CPU cores in all; no limit if left out.")
     memory: Bytes | None = Field(None, description="Memory in all, bytes; no limit if left out.")
     storage: Bytes | None = Field(None, description="Storage requested by volumes in all, bytes.")
@@ -50,7 +51,8 @@ class Quota(Resource):
     """What a team may use: GPUs by model, guaranteed and borrowed, CPU, memory, storage.
 
     Compiles to a ResourceQuota and a LimitRange in each of the team's namespaces, and to the team's leaf of the
-    scheduler's quota tree.
+    scheduler's quota tree. Kubernetes counts by namespace: over several namespaces only the scheduler counts exactly.
+    A team without a quota on a cluster has no limits there.
     """
 
     KIND: ClassVar[str] = "Quota"

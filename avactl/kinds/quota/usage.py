@@ -1,0 +1,217 @@
+"""What the specs of a team ask for against its quota.
+
+A training job or a workspace that does not fit now waits until something ends, so only what can never run is an
+error: one spec that asks for more than the team may ever have, beside the team's services, which run all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.kinds import fit
+from avactl.kinds.capacity import Role, gpu_model, roles
+from avactl.kinds.program import Item, Program
+from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
+from avactl.kinds.values import format_quantity, quantity
+
+_RUNNING_KINDS = ("ServingDeployment", "Workspace", "TrainingJob")
+
+
+class Part(NamedTuple):
+    """What one role of a spec asks of one resource."""
+
+    path: tuple[str, ...]
+    pods: int
+    each: Fraction
+
+    @property
+    def total(self) -> Fraction:
+        return self.pods * self.each
+
+
+class Use(NamedTuple):
+    """What one spec asks of one resource, at the smallest size with which it works."""
+
+    item: Item
+    parts: tuple[Part, ...]
+
+    @property
+    def total(self) -> Fraction:
+        return sum((part.total for part in self.parts), Fraction(0))
+
+    @property
+    def main(self) -> Part:
+        """The role that asks for most."""
+        return max(self.parts, key=lambda part: part.total)
+
+
+class Resource(NamedTuple):
+    """One thing that a quota limits: GPUs of a model, CPU cores, or memory."""
+
+    key: str
+    """Key of a role's compute: `gpus`, `cpu`, `memory`."""
+    model: str = ""
+
+    def number(self, amount: Fraction) -> str:
+        """An amount without what it is of."""
+        return format_quantity(amount) if self.key == "memory" else f"{float(amount):g}"
+
+    def show(self, amount: Fraction) -> str:
+        """An amount with what it is of."""
+        return f"{self.number(amount)} {self.model or ('memory' if self.key == 'memory' else 'CPU cores')}"
+
+
+def usage_problems(program: Program) -> Iterator[Diagnostic]:
+    """The problems of all teams with quotas."""
+    asked: dict[tuple[str | None, str], list[Item]] = {}
+    for kind in _RUNNING_KINDS:
+        for item in program.of(kind):
+            asked.setdefault((item.team, item.cluster), []).append(item)
+    for (team, cluster), items in asked.items():
+        quota = quota_of(program, team, cluster)
+        if quota is not None:
+            yield from _team(program, quota, in_file_order(items))
+
+
+def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnostic]:
+    uses: dict[Resource, list[Use]] = {}
+    for item in items:
+        for resource, use in _uses(item, program):
+            uses.setdefault(resource, []).append(use)
+        yield from _containers(item, program, quota)
+    limits = gpu_limits(quota.spec)
+    for resource, all_uses in uses.items():
+        if resource.model:
+            # More than the cluster has is told as such already.
+            has = fit.total_gpus(program, quota.cluster, resource.model)
+            limit = limits.get(resource.model, Limit(0, 0))
+            told = f"{limit}" if limit.total else "none"
+            fitting = [use for use in all_uses if use.total <= has]
+            yield from _resource(quota, resource, Fraction(limit.total), told, fitting)
+        elif (most := getattr(quota.spec, resource.key)) is not None and quantity(most) > 0:
+            yield from _resource(quota, resource, quantity(most), resource.show(quantity(most)), all_uses)
+
+
+def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
+    parts: dict[Resource, list[Part]] = {}
+    for role in roles(item):
+        for resource, each in _asks(item, program, role):
+            parts.setdefault(resource, []).append(Part(role.path, role.least, each))
+    for resource, found in parts.items():
+        yield resource, Use(item, tuple(found))
+
+
+def _asks(item: Item, program: Program, role: Role) -> Iterator[tuple[Resource, Fraction]]:
+    model = gpu_model(program, item.cluster, role.compute)
+    if model is not None and model in program.gpu_models(item.cluster):
+        yield Resource("gpus", model), Fraction(str(role.compute.gpus))
+    for key in ("cpu", "memory"):
+        yield Resource(key), _amount(item, program, role, key)
+
+
+def _amount(item: Item, program: Program, role: Role, key: str) -> Fraction:
+    value = getattr(role.compute, key)
+    if value is None:  # a workspace takes its team's default
+        value = getattr(program.get("Team", str(item.team)).spec.workspace, key)
+    return quantity(value)
+
+
+def _resource(quota: Item, resource: Resource, limit: Fraction, told: str, uses: list[Use]) -> Iterator[Diagnostic]:
+    """Uses of one resource against its limit, in file order."""
+    services = [use for use in uses if use.item.kind == "ServingDeployment"]
+    always = _sum(services)
+    if always > limit:
+        before: list[Use] = []
+        for use in services:
+            if _sum(before) + use.total > limit:
+                yield _exceeded(quota, resource, limit, told, use, before)
+                return
+            before.append(use)
+    alone = False
+    for use in uses:
+        if use.item.kind != "ServingDeployment" and use.total + always > limit:
+            alone = True
+            yield _exceeded(quota, resource, limit, told, use, services if use.total <= limit else [])
+    workspaces = [use for use in uses if use.item.kind == "Workspace"]
+    if workspaces and not alone and _sum(workspaces) + always > limit:
+        yield _waits(quota, resource, told, workspaces, services)
+
+
+def _sum(uses: Iterable[Use]) -> Fraction:
+    return sum((use.total for use in uses), Fraction(0))
+
+
+def _place(span: Span) -> str:
+    return f"{span.file}:{span.line}"
+
+
+def _raise(quota: Item, resource: Resource) -> str:
+    """The remedy in the quota."""
+    if not resource.model:
+        return f"raise `{resource.key}` in {_place(quota.span('spec', resource.key))}"
+    limit = gpu_limits(quota.spec).get(resource.model)
+    if limit is None:
+        return f"add `{{gpu: {resource.model}, guaranteed: …}}` to `gpus` in {_place(quota.span('spec', key=True))}"
+    return f"raise `borrow` in {_place(entry_span(quota, resource.model, 'borrow', 'guaranteed'))}"
+
+
+def _exceeded(quota: Item, resource: Resource, limit: Fraction, told: str, use: Use, beside: list[Use]) -> Diagnostic:
+    main, number = use.main, resource.number
+    label = f"{main.pods} × {number(main.each)} = {number(main.total)}" if main.pods > 1 else ""
+    if use.total != main.total:
+        label = f"{label or number(main.total)}, {number(use.total)} with its other roles"
+    if beside:
+        who = f"{beside[0].item.team}/{beside[0].item.name}" if len(beside) == 1 else f"{len(beside)} services"
+        label = f"{label or number(main.total)}, with {number(_sum(beside))} of {who}"
+    left = limit - _sum(beside) - (use.total - main.total)
+    fits = int(left / main.each)
+    hint = _raise(quota, resource)
+    if main.pods > 1 and fits > 0:
+        hint = f"at most {fits} replica{'s fit' if fits > 1 else ' fits'}; or {hint}"
+    return Diagnostic(
+        "quota-exceeded",
+        f"team {quota.team} asks for {resource.show(use.total + _sum(beside))}, and may have {told}",
+        use.item.span(*main.path, resource.key),
+        label=label,
+        hint=hint,
+        notes=tuple(
+            Note(other.item.span(*other.main.path, resource.key), f"{other.item} asks for {resource.show(other.total)}")
+            for other in beside[:6]
+        ),
+    )
+
+
+def _waits(quota: Item, resource: Resource, told: str, workspaces: list[Use], services: list[Use]) -> Diagnostic:
+    last = workspaces[-1]
+    what = "services and workspaces" if services else "workspaces"
+    total = _sum(workspaces) + _sum(services)
+    return Diagnostic(
+        "quota-waits",
+        f"the {what} of team {quota.team} ask for {resource.show(total)}, and may have {told}: some wait",
+        last.item.span(*last.main.path, resource.key),
+        severity="warning",
+        label=f"{len(workspaces)} workspaces" if len(workspaces) > 1 else "",
+        hint=f"write `running: false` in those that nobody uses; or {_raise(quota, resource)}",
+    )
+
+
+def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
+    """Containers that the LimitRange would refuse."""
+    for key, limit_key in (("cpu", "podMaxCpu"), ("memory", "podMaxMemory")):
+        most = quota.spec.pod_max_cpu if key == "cpu" else quota.spec.pod_max_memory
+        if most is None or quantity(most) == 0:
+            continue
+        resource = Resource(key)
+        for role in roles(item):
+            amount = _amount(item, program, role, key)
+            if amount > quantity(most):
+                yield Diagnostic(
+                    "quota-exceeded",
+                    f"a pod asks for {resource.show(amount)}, and one of team {quota.team} may have {most}",
+                    item.span(*role.path, key),
+                    hint=f"write `{key}: {most}` or less; or raise `{limit_key}` in "
+                    f"{_place(quota.span('spec', limit_key))}",
+                )
