@@ -30,9 +30,14 @@ class Model(BaseModel):
     )
 
 
+_OWN_PREFIXES = (f"{GROUP}/", "kubernetes.io/", "k8s.io/", "pod-security.kubernetes.io/")
+_OWN_LABELS = frozenset(f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "managed-by"))
+"""Those of `avactl.kinds.k8s.labels`: selectors stand on them."""
+
+
 def _labels(value: dict[str, str]) -> dict[str, str]:
     for key, text in value.items():
-        if key.partition("/")[0] in (GROUP, "kubernetes.io", "k8s.io") and "/" in key:
+        if key.startswith(_OWN_PREFIXES) or key in _OWN_LABELS:
             raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
         label_key(key)
         label_value(text)
@@ -40,6 +45,17 @@ def _labels(value: dict[str, str]) -> dict[str, str]:
 
 
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+
+
+def _annotations(value: dict[str, str]) -> dict[str, str]:
+    for key in value:
+        if key.startswith(f"{GROUP}/"):
+            raise bad(f"annotation `{key}` is set by avactl", "choose a prefix of your own")
+        label_key(key, "an annotation's key")
+    return value
+
+
+Annotations = Annotated[dict[str, str], AfterValidator(_annotations)]
 
 
 class Metadata(Model):
@@ -56,7 +72,7 @@ class Metadata(Model):
         "a workspace, job or service, and its objects and their data stay as they are.",
     )
     labels: Labels = Field(default_factory=dict, description="Labels put on every object that the spec compiles to.")
-    annotations: dict[str, str] = Field(
+    annotations: Annotations = Field(
         default_factory=dict, description="Annotations put on every object that the spec compiles to."
     )
 

@@ -65,12 +65,12 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?").fullm
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*").fullmatch
 
 
-def label_key(value: str) -> str:
-    """Check the key of a Kubernetes label or taint: a name, with or without a DNS prefix."""
+def label_key(value: str, what: str = "a label key") -> str:
+    """Check the key of a Kubernetes label, taint or annotation: a name, with or without a DNS prefix."""
     prefix, slash, name = value.rpartition("/")
     if not _LABEL_NAME(name) or (slash and (len(prefix) > 253 or not _SUBDOMAIN(prefix))):
         raise bad(
-            f"`{value[:80]}` is not a label key",
+            f"`{value[:80]}` is not {what}",
             "write a name of at most 63 letters, digits, `-`, `_`, `.`, with or without a prefix: `example.com/name`",
         )
     return value

@@ -188,12 +188,12 @@ def test_namespaces_stay_unless_the_team_says_delete(policy: str) -> None:
     assert namespace.holds_data == (policy == "retain")
 
 
-def test_labels_of_a_namespace_cannot_weaken_it() -> None:
-    labels = "{pod-security.kubernetes.io/enforce: privileged, owner: me}"
-    text = f"{CLUSTER}kind: Team\nmetadata: {{name: web}}\nspec: {{namespaces: [{{name: web, labels: {labels}}}]}}"
-    found = body(compiled(text), "Namespace", "web")["metadata"]["labels"]
-    assert found["pod-security.kubernetes.io/enforce"] == "restricted"
+def test_labels_of_a_namespace() -> None:
+    team = f"{CLUSTER}kind: Team\nmetadata: {{name: web}}\nspec: {{namespaces: [{{name: web, labels: LABELS}}]}}"
+    found = body(compiled(team.replace("LABELS", "{owner: me}")), "Namespace", "web")["metadata"]["labels"]
     assert (found["owner"], found["avactl.dev/team"]) == ("me", "web")
+    for own in ("pod-security.kubernetes.io/enforce", "avactl.dev/team", "kubernetes.io/metadata.name"):
+        assert codes(unchecked(team.replace("LABELS", f"{{{own}: privileged}}"))) == ["invalid-value"]
 
 
 def test_facts_count_people_once() -> None:

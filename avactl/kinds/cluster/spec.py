@@ -8,12 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Model, Resource
-from avactl.kinds.values import Duration, Name, PinnedImage, bad
+from avactl.kinds.values import Duration, Name, PinnedImage, bad, label_key
 
 _VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
 _SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-_SUBDOMAIN = re.compile(_SUBDOMAIN_PATTERN).match
-_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?").fullmatch
+_SUBDOMAIN = re.compile(_SUBDOMAIN_PATTERN).fullmatch
 
 
 def _version(value: Any) -> Any:
@@ -22,20 +21,13 @@ def _version(value: Any) -> Any:
     if isinstance(value, str) and not _VERSION(value):
         fixed = value.strip().removeprefix("v")
         hint = f'write `"{fixed}"`' if _VERSION(fixed) else 'write major and minor, e.g. `"1.36"`'
-        raise bad(f"`{value}` is not a Kubernetes version", hint)
+        raise bad(f"`{value[:40]}` is not a Kubernetes version", hint)
     return value
 
 
 def _subdomain(value: str) -> str:
     if len(value) > 253 or not _SUBDOMAIN(value):
         raise bad(f"`{value[:60]}` is not a DNS name", "use small letters, digits, `-` and `.`")
-    return value
-
-
-def _label_key(value: str) -> str:
-    prefix, slash, name = value.rpartition("/")
-    if not _LABEL_NAME(name) or len(name) > 63 or (slash and not _SUBDOMAIN(prefix)) or len(prefix) > 253:
-        raise bad(f"`{value[:80]}` is not a label key", "write the key of a node label: `topology.kubernetes.io/rack`")
     return value
 
 
@@ -46,7 +38,7 @@ def _cidr(value: str) -> str:
         network = ipaddress.ip_network(value, strict=False)
     except ValueError:
         hint = "write a network and its length: `10.0.0.0/8`; host names cannot stand in network policies"
-        raise bad(f"`{value}` is not a CIDR", hint) from None
+        raise bad(f"`{value[:80]}` is not a CIDR", hint) from None
     if str(network) != value:
         raise bad(f"`{value}` is not a CIDR in its canonical form", f"write `{network}`")
     return value
@@ -70,7 +62,7 @@ Subdomain = Annotated[
 """A DNS subdomain (RFC 1123): what Kubernetes takes as the name of storage classes, drivers and device classes."""
 LabelKey = Annotated[
     str,
-    AfterValidator(_label_key),
+    AfterValidator(label_key),
     WithJsonSchema({"type": "string", "pattern": r"^([-a-z0-9.]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"}),
 ]
 """The key of a label: a name, with or without a DNS prefix."""
