@@ -100,12 +100,21 @@ def test_only_admins_have_a_rule_on_secrets() -> None:
     assert holders == {"avactl-admin"}
 
 
-def test_talks_to_opens_both_ends() -> None:
+def test_talks_to_opens_both_ends_but_not_workspaces() -> None:
     result = compiled(PLATFORM)
-    assert teams(peers(body(result, "NetworkPolicy", "allow-ingress", "vision"), "ingress")) == ["vision", "web"]
-    assert teams(peers(body(result, "NetworkPolicy", "allow-ingress", "web"), "ingress")) == ["web"]
+    for team in ("vision", "web"):
+        assert teams(peers(body(result, "NetworkPolicy", "allow-own", team), "ingress")) == [team]
+    guests = body(result, "NetworkPolicy", "allow-teams", "vision")
+    assert teams(peers(guests, "ingress")) == ["web"]
+    assert guests["spec"]["podSelector"]["matchExpressions"][0]["values"] == ["workspace"]
+    assert "web/allow-teams" not in names(result, "NetworkPolicy")
     assert teams(peers(body(result, "NetworkPolicy", "allow-egress", "web"), "egress")) == ["vision", "web"]
     assert teams(peers(body(result, "NetworkPolicy", "allow-egress", "vision"), "egress")) == ["vision"]
+
+
+def test_nobody_reaches_a_cache_but_through_fuse() -> None:
+    result = compiled(PLATFORM)
+    assert "avactl-cache" not in str(body(result, "NetworkPolicy", "allow-egress", "vision"))
 
 
 def test_a_service_that_is_exposed_opens_the_callers_egress() -> None:

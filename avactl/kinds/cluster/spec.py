@@ -188,8 +188,8 @@ class ClusterSpec(Model):
     )
     egress_allowed: list[Cidr] = Field(
         default_factory=lambda: ["0.0.0.0/0"],
-        description="CIDRs that team pods may reach outside of their namespaces, beside DNS and the caches. A wider "
-        "one never includes the cloud's metadata service.",
+        description="CIDRs that team pods may reach outside of their namespaces, beside DNS. A wider one "
+        "never includes the cloud's metadata service.",
     )
     default_job_ttl: Duration | None = Field(
         None,

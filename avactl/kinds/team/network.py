@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from avactl.kinds import k8s
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.namespaces import TEAM_LABEL, tiers
+from avactl.kinds.namespaces import TEAM_LABEL
 from avactl.kinds.program import Item, Program
 
 METADATA_SERVICES = ("169.254.169.254", "100.100.100.200", "fd00:ec2::254")
@@ -16,24 +15,34 @@ NODE_LOCAL_DNS = "169.254.20.10/32"
 
 
 def policies(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
-    """The policies of one namespace."""
-    callers = sorted({item.name, *item.spec.talks_to})
+    """The policies of one namespace.
+
+    Cache tiers are not among what pods may reach: Alluxio believes any name that a client gives. Pods see a tier
+    through FUSE on their machine, and there only the directories of their volumes.
+    """
     services = sorted({item.name, *_reachable(program, cluster).get(item.name, ())})
     egress: list[Body] = [
-        {"to": [_namespace("kube-system"), {"ipBlock": {"cidr": NODE_LOCAL_DNS}}],
-         "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
+        {
+            "to": [_namespace("kube-system"), {"ipBlock": {"cidr": NODE_LOCAL_DNS}}],
+            "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
+        },
         {"to": [_teams(services)]},
-    ]  # fmt: skip
-    if tiers(program, cluster):
-        egress.append({"to": [_namespace(CACHE_NAMESPACE)]})
+    ]
     if blocks := _outside(program, cluster):
         egress.append({"to": [{"ipBlock": dict(block)} for block in blocks]})
-    deny = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    allow_in = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [_teams(callers)]}]}
-    allow_out = {"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}
+    wanted: list[tuple[str, Body]] = [
+        ("default-deny", {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
+        ("allow-own", {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [_teams([item.name])]}]}),
+        ("allow-egress", {"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}),
+    ]
+    if item.spec.talks_to:
+        callers = [{"from": [_teams(sorted(set(item.spec.talks_to)))]}]
+        # A workspace is one user's editor, not a service of the team.
+        guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["workspace"]}]}
+        wanted.append(("allow-teams", {"podSelector": guests, "policyTypes": ["Ingress"], "ingress": callers}))
     return [
         k8s.manifest(item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=namespace, spec=spec)
-        for name, spec in (("default-deny", deny), ("allow-ingress", allow_in), ("allow-egress", allow_out))
+        for name, spec in wanted
     ]
 
 
