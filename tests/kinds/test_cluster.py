@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 from avactl.kinds import registry
+from tests.conftest import ROOT
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
@@ -109,6 +112,45 @@ def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
     for rule in rules:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
         assert "secrets" not in rule["resources"]
+
+
+def documented(heading: str) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of each rule in a table of docs/security.md."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    section = re.split(r"^#+ ", text.partition(f"### {heading}\n")[2], flags=re.M)[0]
+    found = set()
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and "`" in cells[1]:
+            groups = [group.strip("` ").replace("core", "") for group in cells[0].split(",")]
+            resources = re.findall(r"`([^`]+)`", cells[1].partition("(")[0])
+            found |= {(g, r, v.strip()) for g in groups for r in resources for v in cells[2].split(",")}
+    return found
+
+
+def test_docs_list_every_rule() -> None:
+    team = """
+---
+kind: Team
+metadata: {name: vision}
+spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
+"""
+    result = compiled(DAEMONS + TIER + team)
+
+    def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
+        listed = body(result, kind, name, namespace)["rules"]
+        triples = (product(rule["apiGroups"], rule["resources"], rule["verbs"]) for rule in listed)
+        return {(group, resource, verb) for rule in triples for group, resource, verb in rule}
+
+    system = "avactl-system"
+    assert rules("ClusterRole", "avactl-scheduler") == documented("`avactl-scheduler`, in all namespaces")
+    assert rules("Role", "avactl-scheduler", system) == documented("`avactl-scheduler`, in the system namespace")
+    assert rules("Role", "avactl-cache", system) == documented("`avactl-cache`, in the system namespace")
+    assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
+    viewer = documented("`avactl-viewer`")
+    assert rules("Role", "avactl-viewer", "vision") == viewer
+    assert rules("Role", "avactl-member", "vision") == documented("`avactl-member`") | viewer
+    assert rules("Role", "avactl-admin", "vision") == documented("`avactl-admin`")
 
 
 def test_the_cache_daemon_needs_a_tier_for_its_role_there() -> None:
