@@ -1,11 +1,154 @@
-"""A cache tier to Kubernetes objects."""
+"""CacheTier → ConfigMap, masters, workers, FUSE, the Job that mounts the under-stores, Services, network policy."""
 
 from __future__ import annotations
 
-from avactl.kinds.manifest import Manifest
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.fuse import fuse_pod, fuse_script
+from avactl.kinds.cache_tier.masters import master_pod
+from avactl.kinds.cache_tier.pods import template
+from avactl.kinds.cache_tier.properties import LOGGING, render, site
+from avactl.kinds.cache_tier.shell import FREE_SCRIPT, LOAD_SCRIPT, job, shell_pod
+from avactl.kinds.cache_tier.stores import environment, mount_script
+from avactl.kinds.cache_tier.workers import worker_pod
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """The objects of one tier."""
-    return []
+    properties = render(site(item))
+    configuration = k8s.digest([properties, LOGGING])
+    scripts = {"mount.sh": mount_script(item), "load.sh": LOAD_SCRIPT, "free.sh": FREE_SCRIPT}
+    if item.spec.fuse.enabled:
+        scripts["fuse.sh"] = fuse_script(item, program)
+    data = {"alluxio-site.properties": properties, "log4j.properties": LOGGING, **scripts}
+    result = [
+        k8s.config_map(item, item.spec.cluster, names.config(item), CACHE_NAMESPACE, data),
+        *_masters(item, program, configuration),
+        *_workers(item, program, configuration),
+        _network(item, program),
+        _mounts(item, program, k8s.digest(scripts["mount.sh"])),
+    ]
+    if item.spec.fuse.enabled:
+        result.append(_fuse(item, program, configuration))
+    return result
+
+
+def _object(item: Item, api_version: str, kind: str, name: str, component: str, **fields: Any) -> Manifest:
+    return k8s.manifest(
+        item, item.spec.cluster, api_version, kind, name, namespace=CACHE_NAMESPACE, component=component, **fields
+    )  # fmt: skip
+
+
+def _masters(item: Item, program: Program, configuration: str) -> list[Manifest]:
+    masters = item.spec.masters
+    name, select = names.master(item), k8s.selector(item, "master")
+    delete = item.spec.deletion_policy == "delete"
+    claim = k8s.compact(
+        accessModes=["ReadWriteOnce"],
+        resources={"requests": {"storage": masters.journal}},
+        storageClassName=k8s.storage_class(program, item.spec.cluster, "cache"),
+    )
+    spec: Body = {
+        "replicas": masters.replicas,
+        "serviceName": name,
+        "selector": {"matchLabels": select},
+        # A quorum needs several masters before the first one is ready.
+        "podManagementPolicy": "Parallel",
+        # Time for a master that comes back to catch up, before the next one goes.
+        "minReadySeconds": 30,
+        "persistentVolumeClaimRetentionPolicy": {
+            "whenDeleted": "Delete" if delete else "Retain",
+            "whenScaled": "Retain",
+        },
+        "template": template(item, "master", configuration, master_pod(item, program)),
+        "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],
+    }
+    ports = {
+        "rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT,
+        "job-rpc": names.JOB_MASTER_PORT, "job-web": names.JOB_MASTER_WEB_PORT, "job-journal": names.JOB_JOURNAL_PORT,
+    }  # fmt: skip
+    return [
+        _object(item, "apps/v1", "StatefulSet", name, "master", holds_data=not delete, spec=spec),
+        # Masters find each other before any of them is ready; clients ask each for the primary.
+        k8s.service(
+            item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports,
+            headless=True, publish_not_ready=True, component="master",
+        ),
+        k8s.disruption_budget(
+            item, item.spec.cluster, name, CACHE_NAMESPACE, select, component="master", maxUnavailable=1
+        ),
+    ]  # fmt: skip
+
+
+def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]:
+    workers = item.spec.workers
+    name, select = names.worker(item), k8s.selector(item, "worker")
+    ports = {"rpc": names.WORKER_PORT, "web": names.WORKER_WEB_PORT}
+    body: Body = {
+        "selector": {"matchLabels": select},
+        "template": template(item, "worker", configuration, worker_pod(item, program)),
+    }
+    service = k8s.service(
+        item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports, headless=True, component="worker"
+    )
+    # In mode `async` a worker has data that the store does not have yet.
+    holds = {"holds_data": dirty(item) and item.spec.deletion_policy != "delete"}
+    if workers.replicas is None:
+        # Never more workers away than there are copies of what the store does not have.
+        body["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
+        return [_object(item, "apps/v1", "DaemonSet", name, "worker", spec=body, **holds), service]
+    spec = {"replicas": workers.replicas, "serviceName": name, "podManagementPolicy": "Parallel", **body}
+    return [
+        _object(item, "apps/v1", "StatefulSet", name, "worker", spec=spec, **holds),
+        service,
+        k8s.disruption_budget(
+            item, item.spec.cluster, name, CACHE_NAMESPACE, select, component="worker", maxUnavailable=1
+        ),
+    ]
+
+
+def dirty(item: Item) -> bool:
+    """Whether workers hold data that the store may not have yet."""
+    return bool(item.spec.role == "write" and item.spec.write_back.mode == "async")
+
+
+def _fuse(item: Item, program: Program, configuration: str) -> Manifest:
+    spec: Body = {
+        "selector": {"matchLabels": k8s.selector(item, "fuse")},
+        # A FUSE that starts anew takes the mounts of all running pods of its machine with it: only on purpose, pod by
+        # pod, when the machine is idle.
+        "updateStrategy": {"type": "OnDelete"},
+        "template": template(item, "fuse", configuration, fuse_pod(item, program)),
+    }
+    return _object(item, "apps/v1", "DaemonSet", names.fuse(item), "fuse", spec=spec)
+
+
+def _mounts(item: Item, program: Program, script: str) -> Manifest:
+    pod = shell_pod(item, program, "mount.sh", (), environment(item))
+    return job(item, item.spec.cluster, f"{item.name}-mount", "mount", template(item, "mount", script, pod))
+
+
+def _network(item: Item, program: Program) -> Manifest:
+    """Only pods of the cache and avactl's daemons may talk to a tier: Alluxio believes any name that a client gives,
+    so a tenant who could reach it could read and delete everybody's data. Pods of teams read through FUSE."""
+    system = program.cluster_spec(item.spec.cluster).system_namespace
+    spec: Body = {
+        "podSelector": {
+            "matchLabels": {"app.kubernetes.io/name": item.kind.lower(), "app.kubernetes.io/instance": item.name}
+        },
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {
+                "from": [
+                    {"podSelector": {}},
+                    {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": system}}},
+                ]
+            }
+        ],
+    }
+    return _object(item, "networking.k8s.io/v1", "NetworkPolicy", item.name, "network", spec=spec)

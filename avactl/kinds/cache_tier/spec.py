@@ -16,7 +16,9 @@ class StorageTier(Model):
     medium: Literal["MEM", "SSD", "HDD"] = Field(description="What it is made of.")
     quota: Bytes = Field(description="Space on one worker, bytes.")
     path: AbsPath | None = Field(
-        None, description="Directory on the machine, for SSD and HDD; memory is an emptyDir. Default: `/mnt/MEDIUM`."
+        None,
+        description="Directory on the machine, for SSD and HDD, in which the tier makes one of its own name; memory is "
+        "an emptyDir. Default: `/mnt/ssd`, `/mnt/hdd`.",
     )
 
 
@@ -25,7 +27,9 @@ class Masters(Model):
 
     replicas: Annotated[int, Field(ge=1, le=7)] = Field(3, description="1, or an odd number for a quorum.")
     cpu: Cpu = Field("4", description="CPU cores of one master.")
-    memory: Bytes = Field("16Gi", description="Memory of one master, bytes; about 1 GiB for a million files.")
+    memory: Bytes = Field(
+        "16Gi", description="Memory of one master, bytes; a quarter is the job master's. About 1 GiB a million files."
+    )
     journal: Bytes = Field("50Gi", description="Volume of one master's journal, bytes. It holds data.")
 
 
@@ -37,7 +41,9 @@ class Workers(Model):
     )
     pools: list[NodePoolRef] = Field(default_factory=list, description="Pools they run on. Default: all machines.")
     cpu: Cpu = Field("2", description="CPU cores of one worker.")
-    memory: Bytes = Field("4Gi", description="Memory of one worker beside the MEM tier, bytes.")
+    memory: Bytes = Field(
+        "4Gi", description="Memory of one worker beside the MEM tier, bytes; a quarter is the job worker's."
+    )
     tiers: list[StorageTier] = Field(min_length=1, max_length=3, description="Storage of one worker, fastest first.")
 
 
@@ -47,12 +53,16 @@ class UnderStore(Model):
     mount: AbsPath = Field(description="Directory in the cache's namespace, e.g. `/imagenet`.")
     url: Annotated[ObjectUrl, Field(max_length=500)] = Field(description="The store: `s3://bucket/prefix`.")
     endpoint: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = Field(
-        None, description="Endpoint of an S3-compatible store."
+        None, description="Endpoint of the store; needed by `oss://` and `kodo://`, and by S3-compatible stores."
     )
     secret: Name | None = Field(
-        None, description="Secret in the system namespace with `accessKeyId` and `secretAccessKey`."
+        None, description="Secret in namespace `avactl-cache` with keys `accessKeyId` and `secretAccessKey`."
     )
-    read_only: bool = Field(False, description="Refuse writes below this mount.")
+    read_only: bool = Field(False, description="Refuse writes below this mount. Read tiers always do.")
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further options of the mount, by Alluxio's names, e.g. `fs.cos.region`. No credentials.",
+    )
 
 
 class Fuse(Model):
@@ -87,7 +97,16 @@ class CacheTierSpec(Model):
     under_stores: list[UnderStore] = Field(min_length=1, description="The stores below, by directory.")
     fuse: Fuse = Field(default_factory=Fuse, description="The mount that pods see.")
     write_back: WriteBack = Field(default_factory=WriteBack, description="How a write tier pushes to the store.")
-    ttl: Duration | None = Field(None, description="Free cached data that nobody read for so long; never deletes it.")
+    ttl: Duration | None = Field(
+        None,
+        description="Free data so long after it was first seen, whether it is read or not. It comes back when it is "
+        "read, and stays until space is needed. The store is never touched.",
+    )
+    refresh: Duration | None = Field(
+        None,
+        description="How old what is known of the stores may be: what others wrote there is seen so much later. "
+        "Default: read tiers keep what they know, as datasets do not change; write tiers ask after 5m.",
+    )
     properties: dict[str, str] = Field(
         default_factory=dict, description="Further Alluxio properties, by their own names. Dangerous ones are refused."
     )

@@ -1,0 +1,56 @@
+"""Masters: they hold the namespace, in a journal that a quorum of them keeps."""
+
+from __future__ import annotations
+
+from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.pods import (
+    LOGGING_MOUNT,
+    SITE_MOUNT,
+    apart,
+    config_volume,
+    field,
+    java,
+    pod,
+    process,
+    split_memory,
+    tolerations,
+)
+from avactl.kinds.manifest import Body
+from avactl.kinds.pods import resources
+from avactl.kinds.program import Item, Program
+
+
+def master_pod(item: Item, program: Program) -> Body:
+    """Master and job master. They satisfy pod security `restricted`."""
+    masters = item.spec.masters
+    main, job = split_memory(masters.memory)
+    host = f"-Dalluxio.master.hostname={names.master_host(item, '$(POD_NAME)')}"
+    pod_name = field("POD_NAME", "metadata.name")
+    containers = [
+        process(
+            item, program, "master", "rpc",
+            {"rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT},
+            # The journal is on its volume, and a master that starts must never format it.
+            args=["master-only", "--no-format"],
+            env=[pod_name, {"name": "ALLUXIO_MASTER_JAVA_OPTS", "value": f"{java(main, direct=False)} {host}"}],
+            resources=resources(masters.cpu, f"{main}Mi"),
+            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "journal", "mountPath": names.JOURNAL_DIR}],
+        ),
+        process(
+            item, program, "job-master", "job-rpc",
+            {"job-rpc": names.JOB_MASTER_PORT, "job-web": names.JOB_MASTER_WEB_PORT,
+             "job-journal": names.JOB_JOURNAL_PORT},
+            args=["job-master"],
+            env=[pod_name, {"name": "ALLUXIO_JOB_MASTER_JAVA_OPTS", "value": f"{java(job, direct=False)} {host}"}],
+            resources=resources("500m", f"{job}Mi"),
+            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "job-journal", "mountPath": names.JOURNAL_DIR}],
+        ),
+    ]  # fmt: skip
+    return pod(
+        item, program,
+        affinity={"podAntiAffinity": apart(item, "master")} if masters.replicas > 1 else None,
+        tolerations=tolerations(program.pools(item.spec.cluster)),
+        containers=containers,
+        # Jobs that were lost are given out again, so their journal need not outlive the pod.
+        volumes=[config_volume(item), {"name": "job-journal", "emptyDir": {}}],
+    )  # fmt: skip

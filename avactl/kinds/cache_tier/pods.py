@@ -1,0 +1,161 @@
+"""What the pods of a cache tier share: containers of Alluxio's processes, and where they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.cache_tier import names
+from avactl.kinds.cluster.daemons import SYSTEM_PRIORITY
+from avactl.kinds.manifest import Body
+from avactl.kinds.pods import POOL_LABEL, container_security, pod_security
+from avactl.kinds.program import Item, Program, pool_size
+from avactl.kinds.values import quantity
+
+MIB = 1024 * 1024
+JOB_SHARE = 4
+"""A part of this size of a master's or worker's memory belongs to the job master or job worker beside it."""
+
+
+def mebibytes(text: str) -> int:
+    return int(quantity(text)) // MIB
+
+
+def split_memory(text: str) -> tuple[int, int]:
+    """Memory of a process and of the job process beside it, MiB."""
+    total = mebibytes(text)
+    return total - total // JOB_SHARE, total // JOB_SHARE
+
+
+def java(memory: int, direct: bool) -> str:
+    """Java's share of a container's memory, MiB: the rest is threads, code, RocksDB.
+
+    Processes that move data (`direct`) keep it outside of the heap.
+    """
+    if direct:
+        return f"-Xmx{memory * 2 // 5}m -XX:MaxDirectMemorySize={memory * 2 // 5}m"
+    return f"-Xmx{memory * 7 // 10}m"
+
+
+def field(name: str, path: str) -> Body:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _tcp(port: str, *, period: int, failures: int) -> Body:
+    return {"tcpSocket": {"port": port}, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
+
+
+def process(item: Item, program: Program, process: str, port: str, ports: dict[str, int], **fields: Any) -> Body:
+    """A container that runs one of Alluxio's processes by the image's entry point."""
+    return {
+        "name": process,
+        "image": image(item, program),
+        "command": ["/entrypoint.sh"],
+        "ports": [{"name": name, "containerPort": number} for name, number in ports.items()],
+        "readinessProbe": _tcp(port, period=10, failures=3),
+        "livenessProbe": _tcp(port, period=20, failures=6),
+        # Reading the journal of many million files takes its time.
+        "startupProbe": _tcp(port, period=10, failures=180),
+        "securityContext": container_security(),
+        **fields,
+    }
+
+
+def image(item: Item, program: Program) -> str | None:
+    """The image of all processes; that there is one has been checked."""
+    found: str | None = program.cluster_spec(item.spec.cluster).images.alluxio
+    return found
+
+
+SITE_MOUNT: Body = {
+    "name": "config",
+    # One file, because Alluxio keeps others beside it and its entry point writes there.
+    "mountPath": f"{names.HOME}/conf/alluxio-site.properties",
+    "subPath": "alluxio-site.properties",
+    "readOnly": True,
+}
+
+
+LOGGING_MOUNT: Body = {
+    "name": "config",
+    "mountPath": f"{names.HOME}/conf/log4j.properties",
+    "subPath": "log4j.properties",
+    "readOnly": True,
+}
+
+
+def config_volume(item: Item) -> Body:
+    return {"name": "config", "configMap": {"name": names.config(item), "defaultMode": 0o444}}
+
+
+def pod(item: Item, program: Program, **fields: Any) -> Body:
+    """A pod spec with what all pods of a tier share. None of them talks to the Kubernetes API."""
+    cluster = program.cluster_spec(item.spec.cluster)
+    return k8s.compact(
+        automountServiceAccountToken=False,
+        enableServiceLinks=False,
+        priorityClassName=SYSTEM_PRIORITY,
+        securityContext=pod_security(),
+        imagePullSecrets=[{"name": name} for name in cluster.pull_secrets] or None,
+        **fields,
+    )
+
+
+def template(item: Item, component: str, configuration: str, spec: Body) -> Body:
+    """A pod template; pods start anew when the configuration changes."""
+    return {
+        "metadata": {
+            "labels": k8s.labels(item, component),
+            "annotations": {"avactl.dev/configuration": configuration},
+        },
+        "spec": spec,
+    }
+
+
+# -- where pods run ------------------------------------------------------------------------------------------------
+
+
+def pools(item: Item, program: Program) -> list[Item]:
+    """The pools that the workers run on: those that are named, else all of the cluster."""
+    wanted = item.spec.workers.pools
+    return [pool for pool in program.pools(item.spec.cluster) if not wanted or pool.name in wanted]
+
+
+def worker_count(item: Item, program: Program) -> int:
+    """How many workers there are at the most; 0 where the specs do not say."""
+    replicas: int | None = item.spec.workers.replicas
+    return replicas if replicas is not None else sum(pool_size(pool) for pool in pools(item, program))
+
+
+def tolerations(some: list[Item]) -> list[Body] | None:
+    seen: dict[tuple[str, str, str], Body] = {}
+    for taint in (taint for pool in some for taint in pool.spec.taints):
+        seen[taint.key, taint.value, taint.effect] = k8s.compact(
+            key=taint.key, operator="Equal" if taint.value else "Exists",
+            value=taint.value or None, effect=taint.effect,
+        )  # fmt: skip
+    return list(seen.values()) or None
+
+
+def on_pools(item: Item, program: Program) -> Body | None:
+    """Node affinity of workers to their pools."""
+    wanted = item.spec.workers.pools
+    if not wanted and not program.pools(item.spec.cluster):
+        return None
+    expression: Body = {"key": POOL_LABEL, "operator": "Exists"}
+    if wanted:
+        expression = {"key": POOL_LABEL, "operator": "In", "values": sorted(set(wanted))}
+    return {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    }
+
+
+def apart(item: Item, component: str) -> Body:
+    """Pod anti-affinity: one pod of a component a machine."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": k8s.selector(item, component)}}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+
+
+def socket_volume(item: Item) -> Body:
+    """The directory on the machine with the workers' sockets."""
+    return {"name": "sockets", "hostPath": {"path": f"/run/avactl/{item.name}", "type": "DirectoryOrCreate"}}

@@ -1,0 +1,138 @@
+"""The properties of an Alluxio cluster: `alluxio-site.properties` of all its processes.
+
+Names and defaults: Alluxio 2.9.4, `alluxio.conf.PropertyKey`.
+"""
+
+from __future__ import annotations
+
+from avactl.kinds.cache_tier import names
+from avactl.kinds.dataset_access import host_path
+from avactl.kinds.program import Item
+from avactl.kinds.values import quantity, seconds
+
+USER = "alluxio"
+"""The user that all processes log in as. Alluxio's `SIMPLE` authentication believes what a client says, so tenants
+are kept apart by the network policy of the tier, and by volumes that show one directory each."""
+
+
+def _milliseconds(duration: str) -> str:
+    return f"{int(seconds(duration) * 1000)}ms"
+
+
+def site(item: Item) -> dict[str, str]:
+    """All properties of a tier, in the order in which they are written; those of the spec come last."""
+    return {
+        **_masters(item),
+        **_storage(item),
+        **_clients(item),
+        **_fuse(item),
+        **item.spec.properties,
+    }
+
+
+def render(properties: dict[str, str]) -> str:
+    """The text of a Java properties file."""
+    return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
+
+
+def _masters(item: Item) -> dict[str, str]:
+    hosts = names.master_hosts(item)
+    properties = {
+        "alluxio.master.embedded.journal.addresses": ",".join(f"{host}:{names.JOURNAL_PORT}" for host in hosts),
+        "alluxio.master.journal.type": "EMBEDDED",
+        "alluxio.master.journal.folder": names.JOURNAL_DIR,
+        "alluxio.master.metastore": "ROCKS",
+        "alluxio.master.metastore.dir": f"{names.JOURNAL_DIR}/metastore",
+        # No calls to the vendor.
+        "alluxio.master.update.check.enabled": "false",
+        "alluxio.security.login.username": USER,
+        # Permissions of an object store's own mean nothing here, and asking for them costs a request an object.
+        "alluxio.underfs.s3.inherit.acl": "false",
+        "alluxio.underfs.s3.default.mode": "0755",
+    }
+    if len(hosts) == 1:
+        # With several masters each gives its own name, and the others find them by the journal's addresses.
+        properties["alluxio.master.hostname"] = hosts[0]
+    return properties
+
+
+def _storage(item: Item) -> dict[str, str]:
+    tiers = item.spec.workers.tiers
+    properties = {"alluxio.worker.tieredstore.levels": str(len(tiers))}
+    for level, tier in enumerate(tiers):
+        prefix = f"alluxio.worker.tieredstore.level{level}"
+        properties[f"{prefix}.alias"] = tier.medium
+        properties[f"{prefix}.dirs.path"] = names.storage_dir(tier.medium)
+        properties[f"{prefix}.dirs.quota"] = f"{int(quantity(tier.quota))}B"
+        properties[f"{prefix}.dirs.mediumtype"] = tier.medium
+    if item.spec.fuse.enabled:
+        # Short circuit between pods of one machine: a socket a worker in a directory that FUSE sees too.
+        properties["alluxio.worker.data.server.domain.socket.address"] = names.SOCKET_DIR
+        properties["alluxio.worker.data.server.domain.socket.as.uuid"] = "true"
+    return properties
+
+
+def _clients(item: Item) -> dict[str, str]:
+    """Defaults of clients; they get them from the master."""
+    spec = item.spec
+    if spec.role == "read":
+        properties = {
+            "alluxio.user.file.writetype.default": "THROUGH",
+            # One copy in the cluster, on a worker that the block's id says: else each machine that reads a data set
+            # fetches all of it from the store, and keeps all of it.
+            "alluxio.user.file.passive.cache.enabled": "false",
+            "alluxio.user.ufs.block.read.location.policy": "alluxio.client.block.policy.DeterministicHashPolicy",
+            "alluxio.user.metadata.cache.enabled": "true",
+        }
+        refresh = spec.refresh
+    else:
+        back = spec.write_back
+        properties = {"alluxio.user.file.writetype.default": "CACHE_THROUGH"}
+        if back.mode == "async":
+            properties["alluxio.user.file.writetype.default"] = "ASYNC_THROUGH"
+            properties["alluxio.user.file.replication.durable"] = str(back.replicas)
+            properties["alluxio.user.file.persistence.initial.wait.time"] = _milliseconds(back.delay)
+        refresh = spec.refresh or "5m"
+    properties["alluxio.user.file.metadata.sync.interval"] = _milliseconds(refresh) if refresh else "-1"
+    # FREE only drops the copy in the cache; DELETE would take the object in the store with it.
+    properties["alluxio.user.file.create.ttl.action"] = "FREE"
+    if spec.ttl:
+        properties["alluxio.user.file.create.ttl"] = _milliseconds(spec.ttl)
+    return properties
+
+
+def _fuse(item: Item) -> dict[str, str]:
+    if not item.spec.fuse.enabled:
+        return {}
+    return {
+        "alluxio.fuse.mount.point": host_path(item, "/"),
+        "alluxio.fuse.mount.alluxio.path": "/",
+        "alluxio.fuse.mount.options": ",".join(fuse_options(item)),
+    }
+
+
+def fuse_options(item: Item) -> list[str]:
+    """Mount options of FUSE. Pods run as other users than FUSE, so `allow_other`.
+
+    Read tiers are read-only and their files do not change, so the kernel may keep attributes and pages.
+    """
+    if item.spec.role == "read":
+        return ["allow_other", "ro", "kernel_cache", "attr_timeout=600", "entry_timeout=600"]
+    return ["allow_other", "attr_timeout=1", "entry_timeout=1"]
+
+
+LOGGING = """\
+# To the container's output, and nowhere else.
+log4j.rootLogger=INFO, Console
+log4j.appender.Console=org.apache.log4j.ConsoleAppender
+log4j.appender.Console.layout=org.apache.log4j.PatternLayout
+log4j.appender.Console.layout.ConversionPattern=%d{ISO8601} %-5p %c{1} - %m%n
+# These two write the options of mounts, credentials and all (seen in Alluxio 2.9.4).
+log4j.logger.alluxio.master.file.meta.MountTable=WARN
+log4j.logger.alluxio.master.file.FileSystemMasterClientServiceHandler=ERROR
+# Noise.
+log4j.logger.com.amazonaws.util.EC2MetadataUtils=OFF
+log4j.logger.io.grpc.netty.NettyServerHandler=OFF
+log4j.logger.org.apache.ratis=WARN
+"""
+"""`log4j.properties` of masters, workers and FUSE."""

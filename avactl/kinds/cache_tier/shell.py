@@ -1,0 +1,91 @@
+"""Jobs that run Alluxio's shell: mount under-stores, load data, free it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from avactl.kinds import k8s
+from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.pods import SITE_MOUNT, config_volume, image, java, pod, tolerations
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pods import container_security, resources
+from avactl.kinds.program import Item, Program
+
+MEMORY = 1024
+"""Memory of a shell, MiB. Listing a directory of a million files takes a few hundred."""
+
+
+def shell_pod(tier: Item, program: Program, script: str, args: Sequence[str], env: Sequence[Body] = ()) -> Body:
+    """A pod that runs a script of the tier's ConfigMap with Alluxio's shell. It satisfies `restricted`."""
+    container = {
+        "name": "alluxio",
+        "image": image(tier, program),
+        "command": ["/bin/bash", f"/config/{script}", *args],
+        "env": [*env, {"name": "ALLUXIO_USER_JAVA_OPTS", "value": java(MEMORY, direct=False)}],
+        "resources": resources("200m", f"{MEMORY}Mi"),
+        "securityContext": container_security(),
+        "volumeMounts": [SITE_MOUNT, {"name": "config", "mountPath": "/config", "readOnly": True}],
+    }
+    return pod(
+        tier, program,
+        restartPolicy="OnFailure",
+        tolerations=tolerations(program.pools(tier.spec.cluster)),
+        containers=[container],
+        volumes=[config_volume(tier)],
+    )  # fmt: skip
+
+
+def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -> Manifest:
+    """A Job that runs once for each content of its template.
+
+    A Job's template cannot be changed, so its name carries the digest: what changes is a new Job, and the old one is
+    pruned. It has no TTL: a Job that were gone would be drift, and run again.
+    """
+    spec: Body = {"backoffLimit": 10, "template": template}
+    return k8s.manifest(
+        item, cluster, "batch/v1", "Job", f"{prefix}-{k8s.digest(spec)}",
+        namespace=CACHE_NAMESPACE, component=component, spec=spec,
+    )  # fmt: skip
+
+
+LOAD_SCRIPT = f"""\
+#!/bin/bash
+# load.sh COPIES BANDWIDTH PATH…: loads directories into the cache and waits until they are there. BANDWIDTH is what
+# one worker reads in a second, bytes; 0 is no limit. Files that are there already are not read again.
+set -euo pipefail
+alluxio() {{ {names.HOME}/bin/alluxio "$@"; }}
+copies="$1" bandwidth="$2"
+shift 2
+limit=()
+if [ "$bandwidth" != 0 ]; then limit=(--bandwidth "$bandwidth"); fi
+
+for path in "$@"; do
+  alluxio fs load "$path" --submit --verify --partial-listing "${{limit[@]}}"
+  while :; do
+    sleep 10
+    report=$(alluxio fs load "$path" --progress)
+    printf '%s\\n' "$report"
+    case "$report" in
+      *"Job State: SUCCEEDED"*) break ;;
+      *"Job State: FAILED"*|*"Job State: STOPPED"*) exit 1 ;;
+    esac
+  done
+  if [ "$copies" -gt 1 ]; then alluxio fs setReplication --min "$copies" -R "$path"; fi
+done
+"""
+
+FREE_SCRIPT = f"""\
+#!/bin/bash
+# free.sh SECONDS PATH…: drops each directory from the cache whose files nobody has read for so long. The store keeps
+# them.
+set -euo pipefail
+alluxio() {{ {names.HOME}/bin/alluxio "$@"; }}
+age="$1"
+shift
+oldest=$(date -u -d "@$(($(date +%s) - age))" +%s)
+
+for path in "$@"; do
+  echo "$path $oldest"
+done
+"""

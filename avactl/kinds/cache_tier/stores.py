@@ -1,0 +1,161 @@
+"""Under-stores: the options of their mounts, and the script that makes the mount table what the spec says."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, NamedTuple
+
+from avactl.kinds.cache_tier import names
+from avactl.kinds.manifest import Body
+from avactl.kinds.program import Item
+
+
+class Scheme(NamedTuple):
+    """How Alluxio is told of a store. Source: Alluxio 2.9.4, `alluxio.conf.PropertyKey`."""
+
+    access_key: str | None
+    """Option for `accessKeyId` of the Secret; None where the store takes no such credentials."""
+    secret_key: str | None
+    endpoint: str | None
+    """Option for the endpoint; None where the store has none."""
+    fixed: tuple[tuple[str, str], ...] = ()
+    needs_endpoint: bool = False
+    needs_options: tuple[str, ...] = ()
+    """Options that the store cannot be reached without."""
+
+
+SCHEMES: dict[str, Scheme] = {
+    "s3": Scheme("s3a.accessKeyId", "s3a.secretKey", "alluxio.underfs.s3.endpoint"),
+    # Version 1 takes HMAC keys; version 2 wants a key file on every machine.
+    "gs": Scheme("fs.gcs.accessKeyId", "fs.gcs.secretAccessKey", None, (("alluxio.underfs.gcs.version", "1"),)),
+    "oss": Scheme("fs.oss.accessKeyId", "fs.oss.accessKeySecret", "fs.oss.endpoint", needs_endpoint=True),
+    "cos": Scheme("fs.cos.access.key", "fs.cos.secret.key", None, needs_options=("fs.cos.region", "fs.cos.app.id")),
+    "kodo": Scheme(
+        "fs.kodo.accesskey", "fs.kodo.secretkey", "alluxio.underfs.kodo.endpoint",
+        needs_endpoint=True, needs_options=("alluxio.underfs.kodo.downloadhost",),
+    ),
+    "hdfs": Scheme(None, None, None),
+}  # fmt: skip
+
+
+def scheme(store: Any) -> Scheme:
+    """The scheme of an `UnderStore`."""
+    return SCHEMES[store.url.partition("://")[0]]
+
+
+def foreign(store: Any) -> bool:
+    """Whether an S3 store is not Amazon's: Ceph, MinIO and others, which want the bucket in the path."""
+    return bool(store.url.startswith("s3://") and store.endpoint and ".amazonaws.com" not in store.endpoint)
+
+
+def _variables(index: int) -> tuple[str, str]:
+    return f"STORE_{index}_ACCESS_KEY_ID", f"STORE_{index}_SECRET_ACCESS_KEY"
+
+
+def _options(store: Any, index: int) -> list[str]:
+    """`--option` words of one mount, quoted for the shell; credentials only as names of variables."""
+    kind = scheme(store)
+    plain = dict(kind.fixed)
+    if store.endpoint and kind.endpoint:
+        plain[kind.endpoint] = store.endpoint
+    if foreign(store):
+        plain["alluxio.underfs.s3.disable.dns.buckets"] = "true"
+    plain.update(store.options)
+    words = [f"--option {shlex.quote(f'{key}={value}')}" for key, value in plain.items()]
+    if store.secret and kind.access_key:
+        words += [
+            f'--option "{option}=${variable}"'
+            for option, variable in zip((kind.access_key, kind.secret_key), _variables(index), strict=True)
+        ]
+    return words
+
+
+def environment(item: Item) -> list[Body]:
+    """The credentials of the stores, by reference to their Secrets."""
+    env: list[Body] = []
+    for index, store in enumerate(item.spec.under_stores):
+        if store.secret and scheme(store).access_key:
+            for variable, key in zip(_variables(index), ("accessKeyId", "secretAccessKey"), strict=True):
+                env.append({"name": variable, "valueFrom": {"secretKeyRef": {"name": store.secret, "key": key}}})
+    return env
+
+
+_PRELUDE = """\
+#!/bin/bash
+# Makes the mount table of cache tier {name} what its spec says. It may run again at any time.
+set -euo pipefail
+
+# Alluxio prints the options of a mount that fails, credentials and all: they are covered.
+cover() {{
+  awk 'BEGIN {{ for (name in ENVIRON) if (name ~ /^STORE_[0-9]+_/ && ENVIRON[name] != "") values[ENVIRON[name]] }}
+    {{
+      for (value in values) {{
+        rest = $0; line = ""
+        while ((at = index(rest, value)) > 0) {{
+          line = line substr(rest, 1, at - 1) "******"; rest = substr(rest, at + length(value))
+        }}
+        $0 = line rest
+      }}
+      print
+    }}'
+}}
+alluxio() {{ {home}/bin/alluxio "$@" 2>&1 | cover; }}
+
+# Everything else needs the table, so this also waits for a master.
+for attempt in $(seq 1 60); do
+  if table=$(alluxio fs mount); then break; fi
+  if [ "$attempt" = 60 ]; then printf '%s\\n' "$table" >&2; exit 1; fi
+  sleep 10
+done
+
+# The store that is mounted at a directory, if one is.
+store_at() {{ awk -v at="$1" '$2 == "on" && $3 == at {{ sub("/$", "", $1); print $1 }}' <<<"$table"; }}
+
+release() {{
+  {persist}
+  alluxio fs unmount "$1"
+}}
+
+# ensure DIRECTORY STORE [OPTION…]
+ensure() {{
+  local at="$1" store="$2" now
+  shift 2
+  now=$(store_at "$at")
+  if [ "$now" = "$store" ]; then
+    # Same store: only options and credentials may differ, and what is cached stays.
+    alluxio fs updateMount "$@" "$at"
+    return
+  fi
+  if [ -n "$now" ]; then release "$at"; fi
+  alluxio fs mount "$@" "$at" "$store"
+}}
+
+# Mounts that the spec does not have any more.
+awk '$2 == "on" && $3 != "/" {{ print $3 }}' <<<"$table" | while read -r at; do
+  case "$at" in
+    {wanted}) ;;
+    *) release "$at" </dev/null ;;
+  esac
+done
+
+"""
+
+
+def mount_script(item: Item) -> str:
+    """The script of the mount Job. No secret value can be in it: credentials come from its environment."""
+    stores = item.spec.under_stores
+    writes = item.spec.role == "write"
+    # What a write tier has not pushed yet goes to the store before its mount goes away.
+    persist = 'alluxio fs persist "$1"' if writes else ": # nothing is written here, so nothing can be lost"
+    text = _PRELUDE.format(
+        name=item.name,
+        home=names.HOME,
+        persist=persist,
+        wanted="|".join(shlex.quote(store.mount.rstrip("/")) for store in stores),
+    )
+    for index, store in enumerate(stores):
+        words = [f"ensure {shlex.quote(store.mount.rstrip('/'))} {shlex.quote(store.url.rstrip('/'))}"]
+        if store.read_only or not writes:
+            words.append("--readonly")
+        text += " \\\n  ".join(words + _options(store, index)) + "\n"
+    return text

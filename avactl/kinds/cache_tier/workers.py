@@ -1,0 +1,133 @@
+"""Workers: they hold the data."""
+
+from __future__ import annotations
+
+from avactl.kinds import k8s
+from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.pods import (
+    LOGGING_MOUNT,
+    MIB,
+    SITE_MOUNT,
+    apart,
+    config_volume,
+    field,
+    image,
+    java,
+    on_pools,
+    pod,
+    pools,
+    process,
+    socket_volume,
+    split_memory,
+    tolerations,
+)
+from avactl.kinds.manifest import Body
+from avactl.kinds.pods import USER_ID, resources
+from avactl.kinds.program import Item, Program
+from avactl.kinds.values import format_quantity, quantity
+
+
+def worker_memory(item: Item) -> int:
+    """Memory of a worker pod, bytes: its processes and the MEM tier, whose files count to it."""
+    workers = item.spec.workers
+    in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
+    return int(quantity(workers.memory) + in_memory)
+
+
+def worker_pod(item: Item, program: Program) -> Body:
+    """Worker and job worker.
+
+    Without SSD, HDD and FUSE they satisfy pod security `restricted`. With them they need directories of the machine,
+    which only `privileged` allows, and a first container that gives those directories to Alluxio's user.
+    """
+    workers = item.spec.workers
+    main, job = split_memory(workers.memory)
+    volumes: list[Body] = [config_volume(item)]
+    storage: list[Body] = []
+    on_machine: list[Body] = []
+    for tier in workers.tiers:
+        name = tier.medium.lower()
+        mount: Body = {"name": name, "mountPath": names.storage_dir(tier.medium)}
+        storage.append(mount)
+        if tier.medium == "MEM":
+            volumes.append({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": tier.quota}})
+        else:
+            path = names.machine_dir(item, tier.medium, tier.path)
+            volumes.append({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
+            on_machine.append(mount)
+    sockets: list[Body] = []
+    if item.spec.fuse.enabled:
+        volumes.append(socket_volume(item))
+        sockets.append({"name": "sockets", "mountPath": names.SOCKET_DIR})
+        on_machine += sockets
+    top = names.storage_dir(workers.tiers[0].medium)
+    addresses = [field("HOST_IP", "status.hostIP"), field("POD_IP", "status.podIP")]
+    # The machine's address tells who is near; the pod's is where the worker is reached.
+    host = "-Dalluxio.worker.hostname=$(HOST_IP) -Dalluxio.worker.container.hostname=$(POD_IP)"
+    env = [
+        *addresses,
+        {"name": "ALLUXIO_WORKER_JAVA_OPTS", "value": f"{java(main, direct=True)} {host}"},
+        # The entry point would put the top tier into /dev/shm where these do not say otherwise.
+        {"name": "ALLUXIO_WORKER_TIEREDSTORE_LEVEL0_DIRS_PATH", "value": top},
+    ]
+    if workers.tiers[0].medium == "MEM":
+        env.append({"name": "ALLUXIO_RAM_FOLDER", "value": top})
+    containers = [
+        process(
+            item, program, "worker", "rpc",
+            {"rpc": names.WORKER_PORT, "web": names.WORKER_WEB_PORT},
+            args=["worker-only", "--no-format"],
+            env=env,
+            resources=resources(workers.cpu, _worker_limit(item, job)),
+            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *storage, *sockets],
+        ),
+        process(
+            item, program, "job-worker", "job-rpc",
+            {"job-rpc": names.JOB_WORKER_PORT, "job-data": names.JOB_WORKER_DATA_PORT,
+             "job-web": names.JOB_WORKER_WEB_PORT},
+            args=["job-worker"],
+            env=[
+                *addresses,
+                {"name": "ALLUXIO_JOB_WORKER_JAVA_OPTS", "value": f"{java(job, direct=True)} {host}"},
+            ],
+            resources=resources("500m", f"{job}Mi"),
+            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *sockets],
+        ),
+    ]  # fmt: skip
+    affinity = k8s.compact(
+        nodeAffinity=on_pools(item, program),
+        # Two workers on one machine would share its directories.
+        podAntiAffinity=apart(item, "worker") if workers.replicas is not None else None,
+    )
+    return pod(
+        item, program,
+        affinity=affinity or None,
+        tolerations=tolerations(pools(item, program)),
+        initContainers=[_give(item, program, on_machine)] if on_machine else None,
+        containers=containers,
+        terminationGracePeriodSeconds=60,
+        volumes=volumes,
+    )  # fmt: skip
+
+
+def _worker_limit(item: Item, job: int) -> str:
+    """Memory of the worker's container: all of the pod's but the job worker's."""
+    return format_quantity(worker_memory(item) - job * MIB)
+
+
+def _give(item: Item, program: Program, mounts: list[Body]) -> Body:
+    """The container that makes directories of the machine belong to Alluxio's user: kubelet makes them root's."""
+    return {
+        "name": "directories",
+        "image": image(item, program),
+        "command": ["chown", f"{USER_ID}:{USER_ID}", *(mount["mountPath"] for mount in mounts)],
+        "resources": resources("50m", "64Mi"),
+        "securityContext": {
+            "runAsUser": 0,
+            "runAsNonRoot": False,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": mounts,
+    }
