@@ -1,11 +1,149 @@
-"""Training jobs to Kubernetes objects."""
+"""TrainingJob → indexed Jobs, headless Service, rendezvous ConfigMap, disruption budget, RBAC, volumes, TensorBoard."""
 
 from __future__ import annotations
 
-from avactl.kinds.manifest import Manifest
+from math import ceil
+from typing import Any
+
+from avactl.kinds import k8s, pods
+from avactl.kinds.k8s import compact
+from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.training import followers, mpi
+from avactl.kinds.training.addressing import port, rendezvous
+from avactl.kinds.training.board import board
+from avactl.kinds.training.parts import DATA_ROLES, Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.pod import gang_size, is_gang, template
+from avactl.kinds.values import seconds
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """The objects of one training job."""
-    return []
+    spec = item.spec
+    made = parts(spec)
+    data = rendezvous(item, made)
+    if spec.strategy == "mpi":
+        data |= mpi.files()
+    bodies = [_job(item, program, made, part) for part in made]
+    run = k8s.digest([data, bodies])
+    jobs = [_finish(item, program, part, body, run) for part, body in zip(made, bodies, strict=True)]
+    objects = _claims(item, program, made)
+    if data:
+        objects.append(k8s.config_map(item, item.cluster, rendezvous_name(item), item.ns, data))
+    if spec.strategy != "single":
+        objects += _services(item)
+    if is_gang(made) or not spec.preemptible:
+        objects.append(_budget(item, made))
+    if spec.strategy == "mpi":
+        objects += mpi.objects(item)
+    if any(not part.leads for part in made):
+        commands = mpi.commands_name(item) if spec.strategy == "mpi" else ""
+        objects += followers.follower_access(item, job_name(item, made[0].role), commands)
+    objects += board(item, program)
+    return [*objects, *jobs]
+
+
+def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
+    """What cannot be changed in a Job that runs: another value is another run."""
+    spec = item.spec
+    least, most = bounds(spec)
+    rules: list[Body] = [
+        # Preemption, drains and lost machines are no failures of the job.
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    ]
+    if not part.leads:
+        failed = {"containerName": followers.COMPONENT, "operator": "In", "values": [followers.FAILED]}
+        rules.insert(0, {"action": "FailJob", "onExitCodes": failed})
+    return compact(
+        completionMode="Indexed",
+        completions=part.replicas,
+        # One pod that fails takes its gang with it, and each of them fails once: so `retries` counts for each index.
+        backoffLimitPerIndex=spec.retries,
+        # Elastic: it goes on with those that are left, and has ended when the first one has, which leads the others.
+        successPolicy={"rules": [{"succeededIndexes": "0"}]} if spec.strategy == "elastic" else None,
+        maxFailedIndexes=most - least if part.role == "worker" else 0,
+        podFailurePolicy={"rules": rules},
+        template=template(item, program, made, part),
+    )
+
+
+def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> Manifest:
+    """The Job, with the digest of its run, and what may be changed while it runs."""
+    spec = item.spec
+    # In the template too: Kubernetes then refuses to go on with pods of the old run beside those of the new.
+    body["template"]["metadata"]["annotations"][pods.RUN_ANNOTATION] = run
+    body.update(
+        compact(
+            parallelism=part.replicas,
+            podReplacementPolicy="Failed",
+            activeDeadlineSeconds=_seconds(spec.timeout) if part.leads else None,
+            ttlSecondsAfterFinished=_ttl(item, program),
+            suspend=True if spec.suspended else None,
+        )
+    )
+    return k8s.manifest(
+        item, item.cluster, "batch/v1", "Job", job_name(item, part.role), namespace=item.ns, component=part.role,
+        annotations={pods.RUN_ANNOTATION: run}, spec=body,
+    )  # fmt: skip
+
+
+def _seconds(duration: str | None) -> int | None:
+    return None if duration is None else ceil(seconds(duration))
+
+
+def _ttl(item: Item, program: Program) -> int | None:
+    """How long the Job stays. An engine that follows the repository would start a Job that is gone again."""
+    cluster = program.cluster_spec(item.cluster)
+    if cluster.reconcile.mode in ("flux", "argocd"):
+        return None
+    return _seconds(item.spec.ttl or cluster.default_job_ttl)
+
+
+def _services(item: Item) -> list[Manifest]:
+    """Addresses of the pods, from before they are ready, because they become ready by finding each other."""
+    name, number = rendezvous_name(item), port(item.spec)
+    everyone = {pods.GANG_LABEL: item.name}
+
+    def headless(name: str, select: dict[str, str]) -> Manifest:
+        return k8s.service(
+            item, item.cluster, name, item.ns, select, {"rendezvous": number}, headless=True, publish_not_ready=True
+        )
+
+    if item.spec.strategy != "elastic":
+        return [headless(name, everyone)]
+    first = job_name(item, "worker")
+    select = {"batch.kubernetes.io/job-name": first, "batch.kubernetes.io/job-completion-index": "0"}
+    return [headless(name, everyone), headless(f"{first}-0", select)]
+
+
+def _budget(item: Item, made: list[Part]) -> Manifest:
+    """Evictions (drains, autoscalers that tidy up) stay away: one pod less stops the whole gang.
+
+    `minAvailable`, because Kubernetes counts `maxUnavailable` only for controllers with a scale.
+    """
+    select = {pods.GANG_LABEL: item.name} if is_gang(made) else k8s.selector(item, made[0].role)
+    return k8s.disruption_budget(
+        item, item.cluster, item.name, item.ns, select, component="gang",
+        minAvailable=gang_size(item.spec, made), unhealthyPodEvictionPolicy="AlwaysAllow",
+    )  # fmt: skip
+
+
+def _claims(item: Item, program: Program, made: list[Part]) -> list[Manifest]:
+    """GPU claims of the roles, and the checkpoint volume."""
+    found = [
+        manifest
+        for part in made
+        if part.compute.gpus
+        for manifest in pods.GpuRequest(item, program, part.compute, part.role).claim(item.ns)
+    ]
+    checkpoint: Any = item.spec.checkpoint
+    if checkpoint is not None and checkpoint.volume is not None:
+        readers = sum(part.replicas for part in made if part.role in DATA_ROLES)
+        found.append(
+            k8s.volume_claim(
+                item, program, item.cluster, f"{item.name}-checkpoint", item.ns, checkpoint.volume, use="checkpoint",
+                keep=checkpoint.deletion_policy != "delete", component="checkpoint",
+                mode="ReadWriteMany" if readers > 1 else "ReadWriteOnce",
+            )
+        )  # fmt: skip
+    return found

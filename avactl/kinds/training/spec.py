@@ -48,6 +48,9 @@ class TensorBoard(Model):
 
     logdir: str = Field("/logs", description="Log directory: a path on the job's log volume, or an object-store URL.")
     storage: Bytes = Field("10Gi", description="Size of the log volume, bytes, where logdir is a path.")
+    deletion_policy: Literal["retain", "delete"] = Field(
+        "retain", description="What becomes of the log volume when the job is deleted."
+    )
 
 
 class TrainingJobSpec(Model):

@@ -1,0 +1,213 @@
+"""How the pods of a job find each other: the environment of torchrun, TF_CONFIG, ps-lite, and one for all others.
+
+A pod learns its index from the Job controller's annotation, and Kubernetes puts `$(NAME)` of variables that stand
+above into a value. So every pod of a role has the same template, and no shell is needed to work out an address.
+What depends on the number of pods stands in the ConfigMap `NAME-rendezvous`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from avactl.kinds.manifest import Body
+from avactl.kinds.pods import env_list
+from avactl.kinds.program import Item
+from avactl.kinds.training.parts import Part, bounds, host, hosts, job_name, rendezvous_name
+
+INDEX = "JOB_COMPLETION_INDEX"
+_INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+
+TORCH_PORT = 29500
+"""torchrun's default, --master-port and --rdzv-endpoint."""
+TF_PORT = 2222
+"""TensorFlow's own examples of TF_CONFIG."""
+PS_LITE_PORT = 9091
+"""The port that ps-lite's local launcher uses, DMLC_PS_ROOT_PORT."""
+
+_TF_ROLES = {"chief": "chief", "worker": "worker", "server": "ps", "evaluator": "evaluator"}
+
+
+def port(spec: Any) -> int:
+    """The port at which pods of a job meet."""
+    if spec.framework == "tensorflow":
+        return TF_PORT
+    return PS_LITE_PORT if spec.framework == "mxnet" else TORCH_PORT
+
+
+def field(name: str, path: str) -> Body:
+    """A variable from a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _key(item: Item, name: str, key: str) -> Body:
+    """A variable from the rendezvous ConfigMap."""
+    return {"name": name, "valueFrom": {"configMapKeyRef": {"name": rendezvous_name(item), "key": key}}}
+
+
+def processes(part: Part) -> int:
+    """Processes of one pod: one for each GPU."""
+    return part.compute.gpus or 1
+
+
+def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
+    """What the ConfigMap says; nothing for a job of one pod."""
+    spec = item.spec
+    count = {part.role: part.replicas for part in parts}
+    least, most = bounds(spec)
+    if spec.strategy == "single":
+        return {}
+    if spec.strategy == "elastic":
+        return {"nnodes": f"{least}:{most}"}
+    if spec.strategy == "mpi":
+        slots = spec.slots_per_worker or spec.workers.gpus or 1
+        lines = [f"{name} slots={slots}\n" for name in hosts(item, "worker", most)]
+        return {"hostfile": "".join(lines)}
+    if spec.framework == "tensorflow":
+        return {"cluster": _tf_cluster(item, count)}
+    data = {"nnodes": str(count["worker"])}
+    if spec.strategy == "parameterServer":
+        data["servers"] = str(count["server"])
+    if spec.framework == "custom" or (spec.framework, spec.strategy) == ("pytorch", "parameterServer"):
+        data |= {f"{role}-hosts": ",".join(hosts(item, role, n)) for role, n in count.items() if role != "evaluator"}
+    elif spec.strategy == "allReduce":
+        data["world-size"] = str(count["worker"] * processes(parts[0]))
+    return data
+
+
+def _tf_cluster(item: Item, count: Mapping[str, int]) -> str:
+    """The `cluster` of TF_CONFIG. The evaluator is no member.
+
+    Source: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
+    """
+    cluster = {
+        _TF_ROLES[role]: [f"{name}:{TF_PORT}" for name in hosts(item, role, n)]
+        for role, n in count.items()
+        if role != "evaluator"
+    }
+    return orjson.dumps(cluster, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def environment(item: Item, part: Part) -> list[Body]:
+    """The variables that tell a pod who and where it is."""
+    spec = item.spec
+    result = [
+        field(INDEX, f"metadata.annotations['{_INDEX_ANNOTATION}']"),
+        *env_list({"AVACTL_JOB": item.name, "AVACTL_ROLE": part.role, "AVACTL_INDEX": f"$({INDEX})"}),
+    ]
+    match spec.strategy:
+        case "allReduce":
+            result += _tensorflow(item, part) if spec.framework == "tensorflow" else _all_reduce(item, part)
+        case "parameterServer":
+            result += _consistency(spec)
+            if spec.framework == "tensorflow":
+                result += _tensorflow(item, part)
+            elif spec.framework == "mxnet":
+                result += _ps_lite(item, part)
+            else:
+                result += _generic(item, ("worker", "server"))
+        case "elastic":
+            result += _elastic(item, part)
+        case "single" if spec.framework == "pytorch":
+            # For a command that is torchrun itself: one process for each GPU of the machine.
+            result += env_list({"PET_NPROC_PER_NODE": str(processes(part))})
+    return result
+
+
+def _tensorflow(item: Item, part: Part) -> list[Body]:
+    task = f'{{"index":$({INDEX}),"type":"{_TF_ROLES[part.role]}"}}'
+    return [
+        _key(item, "AVACTL_CLUSTER", "cluster"),
+        {"name": "TF_CONFIG", "value": f'{{"cluster":$(AVACTL_CLUSTER),"task":{task}}}'},
+    ]
+
+
+def _all_reduce(item: Item, part: Part) -> list[Body]:
+    """torchrun with its static rendezvous: the rank of a node is its index, and the first node is the master.
+
+    Every option of torchrun has a variable PET_OPTION. Source: torch/distributed/argparse_util.py, elastic/run.
+    """
+    master = {"MASTER_ADDR": host(item, "worker", 0), "MASTER_PORT": str(TORCH_PORT)}
+    if item.spec.framework != "pytorch":
+        return [*env_list(master), *_generic(item, ("worker",))]
+    return [
+        *env_list(master),
+        _key(item, "WORLD_SIZE", "world-size"),
+        *env_list({"NODE_RANK": f"$({INDEX})"}),
+        _key(item, "PET_NNODES", "nnodes"),
+        *env_list(
+            {
+                "PET_NPROC_PER_NODE": str(processes(part)),
+                "PET_NODE_RANK": f"$({INDEX})",
+                "PET_MASTER_ADDR": master["MASTER_ADDR"],
+                "PET_MASTER_PORT": master["MASTER_PORT"],
+            }
+        ),
+    ]
+
+
+def _elastic(item: Item, part: Part) -> list[Body]:
+    """torchrun with its c10d rendezvous in the first pod.
+
+    The endpoint is the bare name of that pod, which a Service of that name resolves: torchrun hosts the store where
+    the endpoint is the machine's own host name, and need not wait for DNS to know it. PET_LOCAL_ADDR orders the
+    nodes, so that the first pod is rank 0. Source: torch/distributed/elastic/rendezvous.
+    """
+    return [
+        _key(item, "PET_NNODES", "nnodes"),
+        *env_list(
+            {
+                "PET_NPROC_PER_NODE": str(processes(part)),
+                "PET_RDZV_BACKEND": "c10d",
+                "PET_RDZV_ID": item.name,
+                "PET_RDZV_ENDPOINT": f"{job_name(item, part.role)}-0:{TORCH_PORT}",
+                "PET_LOCAL_ADDR": host(item, part.role, f"$({INDEX})"),
+                # A node that comes or goes restarts the processes of the others, which is no failure of theirs.
+                "PET_MAX_RESTARTS": str(max(item.spec.retries, 100)),
+            }
+        ),
+    ]
+
+
+def _ps_lite(item: Item, part: Part) -> list[Body]:
+    """ps-lite's variables. Source: https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training
+
+    DMLC_USE_KUBERNETES makes the scheduler listen on its pod's address instead of its name. With heartbeats a worker
+    that comes back takes the place of the one that was lost.
+    """
+    return [
+        field("DMLC_NODE_HOST", "status.podIP"),
+        _key(item, "DMLC_NUM_WORKER", "nnodes"),
+        _key(item, "DMLC_NUM_SERVER", "servers"),
+        *env_list(
+            {
+                "DMLC_ROLE": part.role,
+                "DMLC_PS_ROOT_URI": host(item, "scheduler", 0),
+                "DMLC_PS_ROOT_PORT": str(PS_LITE_PORT),
+                "DMLC_USE_KUBERNETES": "1",
+                "PS_HEARTBEAT_INTERVAL": "5",
+                "PS_HEARTBEAT_TIMEOUT": "60",
+            }
+        ),
+    ]
+
+
+def _generic(item: Item, roles: tuple[str, ...]) -> list[Body]:
+    """Where all pods are, for code that connects them itself."""
+    result = [_key(item, "AVACTL_WORKERS", "nnodes")]
+    if "server" in roles:
+        result.append(_key(item, "AVACTL_SERVERS", "servers"))
+    result += [_key(item, f"AVACTL_{role.upper()}_HOSTS", f"{role}-hosts") for role in roles]
+    return [*result, *env_list({"AVACTL_PORT": str(TORCH_PORT)})]
+
+
+def _consistency(spec: Any) -> list[Body]:
+    """How far workers may be apart; MXNet's name for it is the type of its KVStore."""
+    env = {"AVACTL_CONSISTENCY": spec.consistency}
+    if spec.staleness is not None:
+        env["AVACTL_STALENESS"] = str(spec.staleness)
+    if spec.framework == "mxnet":
+        env["AVACTL_KVSTORE"] = "dist_async" if spec.consistency == "asp" else "dist_sync"
+    return env_list(env)

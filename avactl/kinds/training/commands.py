@@ -1,0 +1,45 @@
+"""The command of a role: what starts the processes of the strategy stands in front of a Python command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_PYTHON = re.compile(r"python([23](\.[0-9]+)?)?").fullmatch
+_WITH_VALUE = frozenset(("-W", "-X", "--check-hash-based-pycs"))
+_LAUNCHERS = frozenset(
+    ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner")
+)
+"""Python modules that start processes themselves."""
+
+
+def _python_script(command: Sequence[str]) -> int | None:
+    """Where in a Python command the script or `-m MODULE` begins; None where it is neither."""
+    if not command or not _PYTHON(command[0].rpartition("/")[2]):
+        return None
+    index = 1
+    while index < len(command):
+        word = command[index]
+        if word == "-m" or not word.startswith("-"):
+            return index
+        if word.startswith("-c") or word == "-":
+            return None
+        index += 2 if word in _WITH_VALUE else 1
+    return None
+
+
+def with_torchrun(command: Sequence[str]) -> list[str]:
+    """`python train.py` → `python -m torch.distributed.run train.py`, which is torchrun with that interpreter.
+
+    Any other command stays: `torchrun`, `accelerate` and `deepspeed` start processes themselves, and a shell script
+    may do what it wants; all find the same environment. Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    start = _python_script(command)
+    if start is None or (command[start] == "-m" and _LAUNCHERS.intersection(command[start + 1 : start + 2])):
+        return list(command)
+    return [*command[:start], "-m", "torch.distributed.run", *command[start:]]
+
+
+def with_mpirun(command: Sequence[str]) -> list[str]:
+    """`python train.py` → `mpirun python train.py`, which starts one rank in each slot. Any other command stays."""
+    return ["mpirun", *command] if _python_script(command) is not None else list(command)

@@ -1,0 +1,143 @@
+"""Pods that end when another Job of the same run has ended: parameter servers, MPI workers, evaluators.
+
+Kubernetes links no two Jobs, and these programs would wait for requests for ever. So the program runs as a sidecar (an
+init container with `restartPolicy: Always`), and the pod's main container only watches the leading Job. When that has
+ended the main container ends, the kubelet stops the sidecar, and pod and Job are complete: their GPUs are free, logs
+stay. It needs to read one Job by name, and nothing else; user code gets no token.
+Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#jobs-with-sidecar-containers
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pods import RUN_ANNOTATION, container_security, env_list, resources
+from avactl.kinds.program import Item, Program
+from avactl.kinds.training.addressing import field
+
+COMPONENT = "follower"
+FAILED = 3
+"""Exit code of the watcher when the leading Job has failed."""
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
+DIRECTORY = "/var/run/avactl"
+"""Where the watcher leaves the command of an MPI worker."""
+EVALUATOR_GRACE = 300
+"""Seconds that an evaluator has for the last checkpoint."""
+
+FOLLOW_SCRIPT = f"""\
+trap 'exit 143' TERM
+path='jsonpath={{.metadata.annotations.avactl\\.dev/run}}{{range .status.conditions[?(@.status=="True")]}} {{.type}}{{end}}'
+while true; do
+  if state=$(kubectl get job "$LEADER" -o "$path"); then
+    case "$state " in
+      "$RUN "*"Complete "*) sleep "$GRACE" & wait; exit 0 ;;
+      "$RUN "*"Failed "*) echo "job $LEADER has failed"; exit {FAILED} ;;
+    esac
+  fi
+  if [ -n "$COMMANDS" ]; then
+    # What the launcher wants this worker to run; a file that is there is whole.
+    if kubectl get configmap "$COMMANDS" -o "jsonpath={{.data.w$INDEX}}" > "$DIRECTORY/.next"; then
+      mv "$DIRECTORY/.next" "$DIRECTORY/command"
+    fi
+  fi
+  sleep "$PERIOD" & wait
+done
+"""
+"""Ends with 0 when the leading Job of this run is complete. An older run's Job of the same name does not count."""
+
+
+def period(followers: int) -> int:
+    """Seconds between two looks, so that all together ask the API server about ten times a second at most."""
+    return max(5, followers // 10)
+
+
+def account(item: Item) -> str:
+    """The service account of a job's followers."""
+    return f"{item.name}-{COMPONENT}"
+
+
+def follow(
+    item: Item, program: Program, pod: Body, leader: str, count: int, *, grace: int = 0, commands: str = ""
+) -> Body:
+    """The spec of a pod that ends with the Job `leader`: its only container becomes a sidecar of the watcher.
+
+    `commands` names the ConfigMap whose key `wINDEX` the watcher writes to `command` in the volume `launch`.
+    """
+    main = {**pod["containers"][0], "restartPolicy": "Always"}
+    mounts = [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}]
+    if commands:
+        mounts.append({"name": "launch", "mountPath": DIRECTORY})
+    env = {
+        "LEADER": leader,
+        "GRACE": str(grace),
+        "PERIOD": str(period(count)),
+        "COMMANDS": commands,
+        "DIRECTORY": DIRECTORY,
+        "HOME": "/tmp",  # noqa: S108 - in the container
+    }
+    watcher = {
+        "name": COMPONENT,
+        "image": program.cluster_spec(item.cluster).images.kubectl,
+        "command": ["sh", "-c", FOLLOW_SCRIPT],
+        "env": [
+            *env_list(env),
+            field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
+            field("INDEX", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+        ],
+        "resources": resources("10m", "128Mi"),
+        "securityContext": container_security(),
+        "volumeMounts": mounts,
+    }
+    return {
+        **pod,
+        "serviceAccountName": account(item),
+        "initContainers": [*pod.get("initContainers", ()), main],
+        "containers": [watcher],
+        "volumes": [*pod.get("volumes", ()), token_volume()],
+    }
+
+
+def token_volume() -> Body:
+    """The token, certificate and namespace that kubectl reads, for one container of a pod only."""
+    return {
+        "name": "token",
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {
+                    "downwardAPI": {
+                        "items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]
+                    }
+                },
+            ]
+        },
+    }
+
+
+def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Manifest]:
+    """A service account with a role of its own."""
+    rbac = "rbac.authorization.k8s.io"
+
+    def make(api: str, kind: str, **fields: Any) -> Manifest:
+        return k8s.manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=component, **fields)
+
+    return [
+        make("v1", "ServiceAccount", automountServiceAccountToken=False),
+        make(f"{rbac}/v1", "Role", rules=rules),
+        make(
+            f"{rbac}/v1", "RoleBinding",
+            roleRef={"apiGroup": rbac, "kind": "Role", "name": name},
+            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": item.ns}],
+        ),
+    ]  # fmt: skip
+
+
+def follower_access(item: Item, leader: str, commands: str = "") -> list[Manifest]:
+    """Read one Job, and the ConfigMap of commands."""
+    rules = [k8s.policy_rule(["batch"], ["jobs"], ["get"], resourceNames=[leader])]
+    if commands:
+        rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))
+    return access(item, account(item), COMPONENT, rules)

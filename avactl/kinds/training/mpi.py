@@ -1,0 +1,138 @@
+"""Open MPI without ssh and without the right to run anything in other pods.
+
+mpirun calls its remote-shell agent with a host and a command. Here the agent writes the command to a file; a sidecar of
+the launcher, which alone has a token, puts all files into the ConfigMap `NAME-launch`; the watcher of each worker reads
+its own key and hands it to the worker's loop, which runs it. From then on mpirun's daemons talk over TCP. So the
+launcher may change one ConfigMap, a worker may read it, no key pair exists, and no port of a worker waits for commands.
+
+Source of the variables: `ompi_info --all`; Open MPI 5 reads those of PRRTE.
+"""
+
+from __future__ import annotations
+
+from avactl.kinds import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pods import USER_ID, Volumes, container_security, env_list, resources
+from avactl.kinds.program import Item, Program
+from avactl.kinds.training.followers import DIRECTORY as LAUNCH
+from avactl.kinds.training.followers import TOKEN_PATH, access, token_volume
+
+CONFIG = "/etc/avactl/mpi"
+MOST_WORKERS = 512
+"""An orted command is below 2 kB, and a ConfigMap holds 1 MiB."""
+
+AGENT = f"""\
+#!/bin/sh
+# Open MPI's remote-shell agent: agent HOST COMMAND
+pod=${{1%%.*}}
+shift
+next=$(mktemp {LAUNCH}/tmp/XXXXXX) || exit 1
+printf '%s\\n' "$*" > "$next" && mv "$next" "{LAUNCH}/commands/w${{pod##*-}}"
+"""
+
+PUBLISH_SCRIPT = f"""\
+trap 'exit 0' TERM
+mkdir -p {LAUNCH}/tmp {LAUNCH}/commands
+last=none
+while true; do
+  # The first look finds nothing, and clears what an earlier launcher wanted.
+  now=$(cat {LAUNCH}/commands/* 2>/dev/null)
+  if [ "$now" != "$last" ] &&
+    kubectl create configmap "$COMMANDS" --from-file={LAUNCH}/commands --dry-run=client -o json |
+      kubectl apply --server-side --force-conflicts --field-manager=avactl-launcher --validate=false -f - >/dev/null
+  then
+    last=$now
+  fi
+  sleep 1 & wait
+done
+"""
+
+WORKER_SCRIPT = f"""\
+trap 'exit 143' TERM
+done=
+while true; do
+  next=$(cat {LAUNCH}/command 2>/dev/null)
+  if [ -n "$next" ] && [ "$next" != "$done" ]; then
+    done=$next
+    sh -c "$next" &
+  fi
+  sleep 1 & wait $!
+done
+"""
+
+_PASSWD = f"user:x:{USER_ID}:{USER_ID}::/tmp:/bin/sh\n"
+"""Open MPI starts nothing for a user without a name."""
+
+
+def commands_name(item: Item) -> str:
+    """The ConfigMap with the workers' commands."""
+    return f"{item.name}-launch"
+
+
+def files() -> dict[str, str]:
+    """What the rendezvous ConfigMap holds beside the hostfile."""
+    return {"agent": AGENT, "passwd": _PASSWD}
+
+
+def environment() -> list[Body]:
+    """Open MPI's settings in the launcher."""
+    agent, hostfile = f"{CONFIG}/agent", f"{CONFIG}/hostfile"
+    return env_list(
+        {
+            "OMPI_MCA_plm_rsh_agent": agent,
+            # Workers cannot start each other.
+            "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+            "OMPI_MCA_orte_default_hostfile": hostfile,
+            "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
+            "PRTE_MCA_plm_ssh_agent": agent,
+            "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+            "PRTE_MCA_prte_default_hostfile": hostfile,
+            "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
+        }
+    )
+
+
+def mount(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
+    """The files of launcher and workers, and the directory of commands."""
+    keys = ("agent", "hostfile", "passwd") if launcher else ("passwd",)
+    volumes.config("mpi", config_map, CONFIG, keys=keys, executable=True)
+    volumes.file("mpi", "passwd", "/etc/passwd")
+    volumes.empty("launch", LAUNCH)
+
+
+def launcher(item: Item, program: Program, pod: Body) -> Body:
+    """The launcher's pod with the sidecar that publishes the commands."""
+    publisher = {
+        "name": "publisher",
+        "image": program.cluster_spec(item.cluster).images.kubectl,
+        "restartPolicy": "Always",
+        "command": ["sh", "-c", PUBLISH_SCRIPT],
+        "env": env_list({"COMMANDS": commands_name(item), "HOME": "/tmp"}),  # noqa: S108 - in the container
+        # mpirun must find the directories.
+        "startupProbe": {"exec": {"command": ["test", "-d", f"{LAUNCH}/commands"]}, "periodSeconds": 1},
+        "resources": resources("10m", "128Mi"),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
+            {"name": "launch", "mountPath": LAUNCH},
+        ],
+    }
+    return {
+        **pod,
+        "serviceAccountName": f"{item.name}-launcher",
+        "initContainers": [*pod.get("initContainers", ()), publisher],
+        "volumes": [*pod.get("volumes", ()), token_volume()],
+    }
+
+
+def objects(item: Item) -> list[Manifest]:
+    """The ConfigMap of commands, which the launcher fills, and its right to do so."""
+    name = commands_name(item)
+    rules = [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[name])]
+    return [
+        k8s.manifest(
+            item, item.cluster, "v1", "ConfigMap", name,
+            namespace=item.ns, component="launcher", owned=("data",),
+        ),
+        *access(item, f"{item.name}-launcher", "launcher", rules),
+    ]  # fmt: skip

@@ -1,0 +1,198 @@
+"""The pods of a training job: container, environment, volumes."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from avactl.kinds import dataset_access, k8s, pods
+from avactl.kinds.gpu import link_annotations
+from avactl.kinds.k8s import compact
+from avactl.kinds.manifest import Body
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.kinds.training import followers, mpi
+from avactl.kinds.training.addressing import environment
+from avactl.kinds.training.commands import with_mpirun, with_torchrun
+from avactl.kinds.training.parts import DATA_ROLES, Part, bounds, job_name, rendezvous_name
+from avactl.kinds.values import seconds
+
+CHECKPOINTS = "/checkpoint"
+"""Where a checkpoint volume is mounted."""
+LOGS = "/logs"
+GRACE_WITH_CHECKPOINT = 120
+"""Seconds between SIGTERM and the kill, in which code that is stopped may save itself; else Kubernetes' 30."""
+
+
+def template(item: Item, program: Program, made: list[Part], part: Part) -> Body:
+    """The pod template of one role, without the digest of its run."""
+    spec = item.spec
+    gpu = pods.GpuRequest(item, program, part.compute, part.role)
+    pod = pods.pod_spec(
+        item,
+        program,
+        _container(item, program, made, part, gpu),
+        volumes=_volumes(item, program, part),
+        gpu=gpu,
+        service_account=RUN_ACCOUNT,
+        priority=f"avactl-{spec.priority}",
+        **compact(
+            restartPolicy="Never",
+            subdomain=rendezvous_name(item) if len(made) > 1 or spec.strategy != "single" else None,
+            terminationGracePeriodSeconds=GRACE_WITH_CHECKPOINT
+            if spec.checkpoint and part.role in DATA_ROLES
+            else None,
+        ),
+    )
+    notes = {"kubectl.kubernetes.io/default-container": part.role}
+    if part.role == "launcher":
+        pod = mpi.launcher(item, program, pod)
+    elif not part.leads:
+        grace = followers.EVALUATOR_GRACE if part.role == "evaluator" else 0
+        commands = mpi.commands_name(item) if spec.strategy == "mpi" else ""
+        count = sum(other.replicas for other in made if not other.leads)
+        leader = job_name(item, made[0].role)
+        pod = followers.follow(item, program, pod, leader, count, grace=grace, commands=commands)
+    labels = k8s.labels(item, part.role)
+    if is_gang(made):
+        labels[pods.GANG_LABEL] = item.name
+        notes[pods.GANG_SIZE_ANNOTATION] = str(gang_size(spec, made))
+    if not spec.preemptible:
+        notes[pods.PREEMPTIBLE_ANNOTATION] = "false"
+    if part.key == "workers" and part.role != "scheduler":
+        notes |= link_annotations(spec.workers)
+    return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
+
+
+def is_gang(made: list[Part]) -> bool:
+    """Whether a job has several pods, which then need each other."""
+    return sum(part.replicas for part in made) > 1
+
+
+def gang_size(spec: Any, made: list[Part]) -> int:
+    """How many pods must run at the same time."""
+    least, most = bounds(spec)
+    return sum(part.replicas for part in made) - (most - least)
+
+
+def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: pods.GpuRequest) -> Body:
+    spec = item.spec
+    command, args = part.command, part.args
+    if spec.framework == "pytorch" and spec.strategy in ("allReduce", "elastic") and part.role == "worker":
+        command = with_torchrun(command)
+    elif part.role == "launcher":
+        command = with_mpirun(command)
+    elif spec.strategy == "mpi":
+        command, args = ["sh", "-c", mpi.WORKER_SCRIPT], []
+    git = spec.code.git if spec.code else None
+    directory = None
+    if git is not None:
+        directory = git.mount if git.path in (".", "") else f"{git.mount.rstrip('/')}/{git.path.removeprefix('./')}"
+    compute = part.compute
+    return compact(
+        name=part.role,
+        image=spec.image,
+        command=command or None,
+        args=args or None,
+        workingDir=directory,
+        env=_env(item, program, part, gpu),
+        resources=pods.resources(compute.cpu, compute.memory, gpu.resources(), claims=gpu.dra),
+    )
+
+
+def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
+    spec = item.spec
+    # A user without a name or a home breaks what asks for them: caches, torch.compile, getpass.
+    own = {"HOME": pods.TMP, "USER": "user"}
+    if gpu.rdma:
+        # The connections that arrange the RDMA ones go over the pod's own network.
+        own |= {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
+    result = [pods.env_list(own), environment(item, part), gpu.env()]
+    if part.role == "launcher":
+        result.append(mpi.environment())
+    if spec.checkpoint is not None:
+        result.append(_checkpoint_env(item, program))
+    result.append(_store_env(item, program))
+    return pods.merge_env(*result, pods.env_list(spec.env))
+
+
+def _checkpoint_env(item: Item, program: Program) -> list[Body]:
+    checkpoint = item.spec.checkpoint
+    env = {
+        "AVACTL_CHECKPOINT_PATH": checkpoint.path or CHECKPOINTS,
+        "AVACTL_CHECKPOINT_EVERY": str(ceil(seconds(checkpoint.every))),
+        "AVACTL_CHECKPOINT_KEEP": str(checkpoint.keep),
+    }
+    if checkpoint.path is None:
+        env["AVACTL_CHECKPOINT_DIR"] = CHECKPOINTS
+    else:
+        for bucket in dataset_access.buckets(program, item):
+            rest = below(bucket.url, checkpoint.path)
+            if rest is not None and bucket.access == "readWrite":
+                env["AVACTL_CHECKPOINT_DIR"] = f"/buckets/{bucket.name}/{rest}".rstrip("/")
+    return pods.env_list(env)
+
+
+def below(base: str, url: str) -> str | None:
+    """The rest of an object-store URL below another one; None where it is not there."""
+    base = base.rstrip("/")
+    if url.rstrip("/") == base:
+        return ""
+    return url[len(base) + 1 :] if url.startswith(f"{base}/") else None
+
+
+def team_bucket(program: Program, item: Item, url: str) -> Any:
+    """The bucket of the item's team that a URL is in, or None."""
+    for bucket in program.get("Team", str(item.team)).spec.buckets:
+        if below(bucket.url, url) is not None:
+            return bucket
+    return None
+
+
+def _store_env(item: Item, program: Program) -> list[Body]:
+    """Credentials of the bucket that checkpoints or logs go to, by reference."""
+    spec = item.spec
+    checkpoint = spec.checkpoint.path if spec.checkpoint else None
+    logs = spec.tensorboard.logdir if spec.tensorboard else ""
+    return store_env(item, program, checkpoint or logs)
+
+
+def store_env(item: Item, program: Program, url: str) -> list[Body]:
+    """The variables that S3 clients read, from the Secret of the team's bucket that holds `url`."""
+    bucket = team_bucket(program, item, url) if "://" in url else None
+    if bucket is None or bucket.secret is None:
+        return []
+    keys = {
+        "AWS_ACCESS_KEY_ID": "accessKeyId",
+        "AWS_SECRET_ACCESS_KEY": "secretAccessKey",
+        "AWS_ENDPOINT_URL": "endpoint",
+    }
+    return pods.secret_env(bucket.secret, keys)
+
+
+def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
+    spec = item.spec
+    volumes = pods.Volumes(item, program)
+    if part.compute.shared_memory:
+        volumes.empty("shared-memory", "/dev/shm", size=part.compute.shared_memory, memory=True)  # noqa: S108
+    if spec.strategy == "mpi" and part.role in ("launcher", "worker"):
+        mpi.mount(volumes, rendezvous_name(item), launcher=part.role == "launcher")
+    if spec.code is not None:
+        volumes.code(spec.code.git)
+    if part.role in DATA_ROLES:
+        volumes.datasets(spec.datasets)
+        volumes.buckets()
+        if spec.checkpoint is not None and spec.checkpoint.volume is not None:
+            volumes.claim("checkpoint", f"{item.name}-checkpoint", CHECKPOINTS)
+        logs = log_path(spec)
+        if logs is not None:
+            volumes.claim("logs", f"{item.name}-logs", logs)
+    return volumes
+
+
+def log_path(spec: Any) -> str | None:
+    """Where workers see the log volume; None where there is none."""
+    board = spec.tensorboard
+    if board is None or "://" in board.logdir:
+        return None
+    return str(spec.log_volume or board.logdir)
