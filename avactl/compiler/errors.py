@@ -126,6 +126,8 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
     context = first.get("ctx") or {}
     if kind in ("invalid_value", "unsafe_path"):
         code = "unsafe-path" if kind == "unsafe_path" else "invalid-value"
+        if first["loc"][-1] == "[key]":
+            name, span = dotted(path[:-1]), doc.span(*path, key=True)
         return Diagnostic(code, f"{name}: {first['msg']}", span, hint=str(context.get("hint", "")))
     if path and not isinstance(value, dict | list) and looks_secret(str(value), str(path[-1])):
         return _covered(name, span)

@@ -35,27 +35,23 @@ _OWN_LABELS = frozenset(f"app.kubernetes.io/{name}" for name in ("name", "instan
 """Those of `avactl.kinds.k8s.labels`: selectors stand on them."""
 
 
-def _labels(value: dict[str, str]) -> dict[str, str]:
-    for key, text in value.items():
-        if key.startswith(_OWN_PREFIXES) or key in _OWN_LABELS:
-            raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
-        label_key(key)
-        label_value(text)
-    return value
+def _own_label(key: str) -> str:
+    if key.startswith(_OWN_PREFIXES) or key in _OWN_LABELS:
+        raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
+    return label_key(key)
 
 
-Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+# Checked key by key, so that a diagnostic points at the one that is wrong.
+Labels = dict[Annotated[str, AfterValidator(_own_label)], Annotated[str, AfterValidator(label_value)]]
 
 
-def _annotations(value: dict[str, str]) -> dict[str, str]:
-    for key in value:
-        if key.startswith(f"{GROUP}/"):
-            raise bad(f"annotation `{key}` is set by avactl", "choose a prefix of your own")
-        label_key(key, "an annotation's key")
-    return value
+def _annotation(key: str) -> str:
+    if key.startswith(f"{GROUP}/"):
+        raise bad(f"annotation `{key}` is set by avactl", "choose a prefix of your own")
+    return label_key(key, "an annotation's key")
 
 
-Annotations = Annotated[dict[str, str], AfterValidator(_annotations)]
+Annotations = dict[Annotated[str, AfterValidator(_annotation)], str]
 
 
 class Metadata(Model):

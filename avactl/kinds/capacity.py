@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.diagnostics.suggest import one_of
 from avactl.kinds import fit
 from avactl.kinds.program import Item, Program
 
@@ -179,8 +179,14 @@ def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
 
 def unknown_model(item: Item, program: Program, cluster: str, model: str, path: tuple[str | int, ...]) -> Diagnostic:
     """The diagnostic for a GPU model that no pool of the cluster has."""
+    known = program.gpu_models(cluster)
+    # `v100` and `V100-32GB` mean V100; H100 does not, however near the letters are.
+    folded = model.lower().replace("-", "").replace(".", "")
+    near = [name for name in known if folded.startswith(name.lower()) or name.lower().startswith(folded)]
     elsewhere = [other.name for other in program.of("Cluster") if model in program.gpu_models(other.name)]
-    hint = did_you_mean(model, program.gpu_models(cluster), f"GPU models of {cluster}")
-    if elsewhere:
-        hint = f"{one_of(elsewhere)} has {model}; here: {one_of(program.gpu_models(cluster))}"
+    if len(near) == 1:
+        hint = f"did you mean `{near[0]}`?"
+    else:
+        hint = f"it has {one_of(known)}" if known else f"declare a pool: `kind: NodePool` with `cluster: {cluster}`"
+        hint += f"; cluster {one_of(elsewhere)} has {model}" if elsewhere else ""
     return Diagnostic("gpu-not-in-cluster", f"cluster {cluster} has no GPU `{model}`", item.span(*path), hint=hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
 from avactl.kinds.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad
@@ -13,7 +13,25 @@ from avactl.kinds.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath,
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
 """The slowest connection that GPUs of one pod may have, best first. `any`: also across machines' sockets."""
 
-GpuModel = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9]+([.-][A-Za-z0-9]+)*$")]
+_GPU_MODEL_PATTERN = r"^[A-Za-z0-9]+([.-][A-Za-z0-9]+)*$"
+_GPU_MODEL = re.compile(_GPU_MODEL_PATTERN).match
+
+
+def _gpu_model(value: str) -> str:
+    # The model is a node label's value and a part of a device class's name.
+    if len(value) > 40 or not _GPU_MODEL(value) or value.endswith("\n"):
+        short = re.sub(r"[^A-Za-z0-9.-]+", "-", re.sub(r"^(nvidia|tesla)[\s_-]+", "", value, flags=re.IGNORECASE))
+        short = short.strip("-.")[:40]
+        hint = f"write `{short}`" if _GPU_MODEL(short) else "use letters, digits, `-` and `.`: `V100`, `A100-80GB`"
+        raise bad(f"`{value[:60]}` is not a GPU model", hint)
+    return value
+
+
+GpuModel = Annotated[
+    str,
+    AfterValidator(_gpu_model),
+    WithJsonSchema({"type": "string", "pattern": _GPU_MODEL_PATTERN, "maxLength": 40}),
+]
 """A GPU model as machine types name it: `V100`, `H100`."""
 
 

@@ -9,7 +9,7 @@ from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware.machine import NVLINK
 from avactl.kinds.entries import duplicates
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import format_quantity, quantity
+from avactl.kinds.values import quantity
 
 _CODE = "invalid-topology"
 _GIB = 2**30
@@ -43,12 +43,15 @@ def _problem(
 def _memory(item: Item) -> Iterator[Diagnostic]:
     """Amounts that can only be a forgotten suffix."""
     spec = item.spec
-    for path, value in ((("spec", "gpus", "memory"), spec.gpus.memory), (("spec", "memory"), spec.memory)):
-        if quantity(value) < _GIB // 4:
+    for path, value, least in (
+        (("spec", "gpus", "memory"), spec.gpus.memory, _GIB // 4),
+        (("spec", "memory"), spec.memory, _GIB),
+    ):
+        if quantity(value) < least:
             number = value.rstrip("kKMGTPEim")
             yield Diagnostic(
                 "invalid-value",
-                f"{'.'.join(path)}: {format_quantity(quantity(value))} bytes is no machine's memory",
+                f"{'.'.join(path)}: {value}{' bytes' if number == value else ''} is no machine's memory",
                 item.span(*path),
                 hint=f"write `{number}Gi`",
             )
@@ -165,7 +168,7 @@ def _nvlink(item: Item) -> Iterator[Diagnostic]:
 def _too_many(item: Item, path: tuple[str | int, ...], what: str, most: int) -> Diagnostic:
     generation = item.spec.nvlink.generation
     fits = next((number for number, nvlink in NVLINK.items() if nvlink.max_links > most), None)
-    hint = "count both ends of each pair"
+    hint = f"write {most} or less" if path[-1] == "nvswitchLinks" else "each link counts at both of its ends"
     if fits is not None:
         hint += f"; generation {fits} has {NVLINK[fits].max_links} links a GPU"
     note = Note(item.span("spec", "nvlink", "generation"), f"generation {generation}")

@@ -7,13 +7,21 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from avactl.kinds.base import Labels, Model, Resource
-from avactl.kinds.values import ClusterRef, MachineTypeRef, label_key, label_value
+from avactl.kinds.values import ClusterRef, MachineTypeRef, bad, label_key, label_value
+
+
+def _taint_key(value: str) -> str:
+    key, equals, rest = value.partition("=")
+    taint, colon, effect = rest.partition(":")
+    if equals and colon:  # as kubectl writes it
+        raise bad(f"`{value}` is a whole taint, not a key", f"write `{{key: {key}, value: {taint}, effect: {effect}}}`")
+    return label_key(value)
 
 
 class Taint(Model):
     """A taint of the pool's nodes; the pool's own pods tolerate it."""
 
-    key: Annotated[str, AfterValidator(label_key)] = Field(description="Key of the taint.")
+    key: Annotated[str, AfterValidator(_taint_key)] = Field(description="Key of the taint.")
     value: Annotated[str, AfterValidator(label_value)] = Field("", description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = Field("NoSchedule", description="Effect.")
 

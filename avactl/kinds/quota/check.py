@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import fit
@@ -59,11 +60,11 @@ def _amounts(item: Item) -> Iterator[Diagnostic]:
                 item.span("spec", key),
                 hint=f"write `{value.rstrip('kKMGTPEim')}Gi`; leave the key out for no limit",
             )
-    for (key, most), (whole, limit) in (
-        (("podMaxCpu", spec.pod_max_cpu), ("cpu", spec.cpu)),
-        (("podMaxMemory", spec.pod_max_memory), ("memory", spec.memory)),
+    for key, most, whole, limit, least in (
+        ("podMaxCpu", spec.pod_max_cpu, "cpu", spec.cpu, Fraction(1, 1000)),
+        ("podMaxMemory", spec.pod_max_memory, "memory", spec.memory, 2**20),
     ):
-        if most is not None and limit is not None and quantity(most) > quantity(limit) > 0:
+        if most is not None and limit is not None and quantity(most) > quantity(limit) >= least:
             yield Diagnostic(
                 "invalid-value",
                 f"spec.{key}: {most} for one container is more than `{whole}: {limit}` for all",

@@ -79,9 +79,11 @@ def usage_problems(program: Program) -> Iterator[Diagnostic]:
 def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnostic]:
     uses: dict[Resource, list[Use]] = {}
     for item in items:
+        refused = list(_containers(item, program, quota))
+        yield from refused
         for resource, use in _uses(item, program):
-            uses.setdefault(resource, []).append(use)
-        yield from _containers(item, program, quota)
+            if not refused or resource.model:  # smaller pods may well fit together
+                uses.setdefault(resource, []).append(use)
     limits = gpu_limits(quota.spec)
     for resource, all_uses in uses.items():
         if resource.model:
