@@ -1,0 +1,122 @@
+"""`avactl preview`, and what it shares with `avactl up`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import CHANGES, MISSING, USAGE, fail, open_repository, report
+
+if TYPE_CHECKING:
+    from avactl.emit.engine import Options, Session
+
+PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
+StackOption = Annotated[
+    list[str] | None, typer.Option("--stack", "-s", help="CLUSTER or CLUSTER.TEAM; may be repeated. Default: all.")
+]
+KubeconfigOption = Annotated[Path | None, typer.Option(help="Kubeconfig. Default: KUBECONFIG, or ~/.kube/config.")]
+ContextOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Context of the kubeconfig; with several clusters CLUSTER=CONTEXT. Default: of the same name."),
+]
+RefreshOption = Annotated[bool, typer.Option("--refresh", help="Look for drift first: what others changed.")]
+AdoptOption = Annotated[bool, typer.Option("--adopt", help="Take over objects that are in the cluster already.")]
+
+
+def preview(
+    path: PathArgument = Path(),
+    stack: StackOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    refresh: RefreshOption = False,
+    adopt: AdoptOption = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 4 where `up` would change something.")
+    ] = False,
+) -> None:
+    """What `up` would do, by the Pulumi engine."""
+    changed = False
+
+    def show(session: Session) -> None:
+        nonlocal changed
+        print_head(session, refresh)
+        changed |= print_preview(session)
+
+    each_stack(path, stack or (), kubeconfig, context or (), adopt, show)
+    if exit_code and changed:
+        raise typer.Exit(CHANGES)
+
+
+def each_stack(
+    path: Path,
+    asked: Iterable[str],
+    kubeconfig: Path | None,
+    contexts: Iterable[str],
+    adopt: bool,
+    act: Callable[[Session], None],
+) -> None:
+    """Compile a repository, and open its stacks one after the other."""
+    from avactl.compiler import compile_tree
+    from avactl.emit import engine
+
+    tree, _ = open_repository([path])
+    if kubeconfig is not None and not kubeconfig.is_file():
+        fail(f"{kubeconfig}: no such file", USAGE)
+    compilation = compile_tree(tree)
+    report(compilation, tree)
+    try:
+        engine.require_engine()
+        stacks = engine.find_stacks(compilation, asked)
+        options = _options(tree.root, kubeconfig, contexts, adopt, {name.cluster for name in stacks})
+        for name in stacks:
+            act(engine.Session(compilation, name, options))
+    except engine.EngineError as error:
+        fail(str(error), USAGE if isinstance(error, engine.WrongUseError) else MISSING, error.hint)
+
+
+def _options(root: Path, kubeconfig: Path | None, contexts: Iterable[str], adopt: bool, clusters: set[str]) -> Options:
+    from avactl.emit.engine import Options
+
+    chosen: dict[str, str] = {}
+    for text in contexts:
+        cluster, equals, name = text.partition("=")
+        if equals and cluster in clusters:
+            chosen[cluster] = name
+        elif len(clusters) == 1:
+            chosen[next(iter(clusters))] = text
+        else:
+            fail(
+                f"--context {text}: which cluster is that?",
+                USAGE,
+                f"write CLUSTER={text}: {', '.join(sorted(clusters))}",
+            )
+    return Options(root, kubeconfig, chosen, adopt)
+
+
+def print_head(session: Session, refresh: bool) -> None:
+    """Print which stack it is, and what is to be known before; looks for drift."""
+    from avactl.emit.engine_report import object_of, spec_of
+
+    print(f"stack {session.name}", flush=True)
+    if refresh:
+        session.refresh()
+    for (kind, team, name), former in session.renamed.items():
+        print(f"  {kind} {team}/{name} was {spec_of(former).partition(' ')[2]}")
+    for entry in session.kept:
+        print(f"  = {object_of(entry.urn)}: its spec is gone; it holds data and stays")
+    sys.stdout.flush()
+
+
+def print_preview(session: Session) -> bool:
+    """Print what `up` would do to a stack; whether it would do anything."""
+    from avactl.emit.engine_report import lines, summary
+
+    found = session.preview()
+    for line in lines(found):
+        print(f"  {line}")
+    print(f"  {summary(found)}")
+    return bool(found.changes or session.renamed)

@@ -1,0 +1,54 @@
+"""`avactl up`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import USAGE, fail
+from avactl.cli.preview import (
+    AdoptOption,
+    ContextOption,
+    KubeconfigOption,
+    PathArgument,
+    RefreshOption,
+    StackOption,
+    each_stack,
+    print_head,
+    print_preview,
+)
+
+if TYPE_CHECKING:
+    from avactl.emit.engine import Session
+    from avactl.emit.engine_report import Change
+
+
+def up(
+    path: PathArgument = Path(),
+    stack: StackOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    refresh: RefreshOption = False,
+    adopt: AdoptOption = False,
+) -> None:
+    """Apply a stack with the Pulumi engine."""
+    if not yes and not sys.stdin.isatty():
+        fail("up asks before it applies, and nobody can answer here", USAGE, "add --yes")
+
+    def apply(session: Session) -> None:
+        from avactl.emit.engine_report import line, summary
+
+        print_head(session, refresh)
+        if not yes and not (print_preview(session) and typer.confirm("  apply?")):
+            return
+
+        def say(change: Change) -> None:
+            print(f"  {line(change)}", flush=True)
+
+        print(f"  {summary(session.up(say))}")
+
+    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply)

@@ -1,0 +1,258 @@
+"""The stacks of a repository, driven through Pulumi's Automation API. `pulumi` is imported when a stack is opened."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import yaml
+
+from avactl.compiler import Compilation
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.emit import pulumi_past
+from avactl.emit.engine_report import Change, Report, plain
+from avactl.emit.pulumi_past import Aliases, Past, PastObject
+from avactl.emit.pulumi_plan import PROJECT
+from avactl.kinds.manifest import Manifest
+
+if TYPE_CHECKING:
+    from pulumi import automation
+
+_T = TypeVar("_T")
+
+PROJECT_DIRECTORY = "stacks"
+"""Directory of a repository with `Pulumi.yaml` and the settings of its stacks."""
+
+
+class EngineError(Exception):
+    """Why the engine cannot go on: one line for a person, and the remedy."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class WrongUseError(EngineError):
+    """The caller asked for something that is not there, or did not say enough."""
+
+
+class StackName(NamedTuple):
+    """A stack: the platform's objects on a cluster, or those of one team."""
+
+    cluster: str
+    team: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.cluster}.{self.team}" if self.team else self.cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to reach the clusters and the engine's settings."""
+
+    root: Path
+    """The repository."""
+    kubeconfig: Path | None = None
+    contexts: Mapping[str, str] = field(default_factory=dict)
+    """Cluster → context of the kubeconfig."""
+    adopt: bool = False
+    """Take over objects that are there already."""
+
+
+def stack_names(compilation: Compilation) -> list[StackName]:
+    """The stacks of a repository in the order in which they are applied: each cluster before its teams."""
+    return sorted({StackName(m.cluster, m.item.team) for m in compilation.manifests}, key=lambda s: (s[0], s[1] or ""))
+
+
+def find_stacks(compilation: Compilation, asked: Iterable[str]) -> list[StackName]:
+    """The stacks of these names, all if there are none. Raises WrongUseError for a name that is none.
+
+    A team that has no specs any more is a stack too: applied, it loses its objects.
+    """
+    known = stack_names(compilation)
+    names = list(asked)
+    if not names:
+        return known
+    clusters = {stack.cluster for stack in known}
+    found = []
+    for name in names:
+        cluster, _, team = name.partition(".")
+        stack = StackName(cluster, team or None)
+        if cluster not in clusters or (stack not in known and not team):
+            raise WrongUseError(f"there is no stack `{name}`", did_you_mean(name, [str(s) for s in known], "stacks"))
+        found.append(stack)
+    return sorted(found, key=known.index) if set(found) <= set(known) else found
+
+
+def require_engine() -> None:
+    """Raises EngineError where the engine or its Python side is not installed."""
+    if importlib.util.find_spec("pulumi") is None or importlib.util.find_spec("pulumi_kubernetes") is None:
+        raise EngineError("Pulumi for Python is not installed", "install it: pip install 'avactl[pulumi]'")
+    if shutil.which("pulumi") is None:
+        raise EngineError(
+            "the Pulumi engine is not installed: there is no `pulumi` on PATH",
+            "install it: https://www.pulumi.com/docs/install/; or apply what `avactl render` writes with kubectl",
+        )
+
+
+def contexts_of(kubeconfig: Path | None) -> set[str]:
+    """The contexts of a kubeconfig, or of those that KUBECONFIG names, or of ~/.kube/config."""
+    if kubeconfig is not None:
+        paths = [kubeconfig]
+    else:
+        named = os.environ.get("KUBECONFIG")
+        paths = [Path(part) for part in named.split(os.pathsep) if part] if named else [Path.home() / ".kube/config"]
+    found: set[str] = set()
+    for path in paths:
+        try:
+            data = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        except (OSError, yaml.YAMLError):
+            continue  # the provider says what is wrong with it
+        entries = data.get("contexts") if isinstance(data, dict) else None
+        found |= {str(entry["name"]) for entry in entries or () if isinstance(entry, dict) and "name" in entry}
+    return found
+
+
+class Session:
+    """One stack, opened in the engine. Every method raises EngineError with what the engine said."""
+
+    def __init__(self, compilation: Compilation, name: StackName, options: Options) -> None:
+        """Selects the stack, and makes it in the engine's store where it is new."""
+        require_engine()
+        self.compilation = compilation
+        self.name = name
+        self.options = options
+        self.manifests: list[Manifest] = [
+            m for m in compilation.manifests if m.cluster == name.cluster and m.item.team == name.team
+        ]
+        self._past, self._former = Past(), Aliases()
+        self._stack = self._guard(self._open)
+        self._context = self._guard(self._find_context)
+        self._deployment: Mapping[str, Any] | None = None
+        self._look()
+
+    @property
+    def kept(self) -> list[PastObject]:
+        """Objects that hold data and whose specs are gone: they stay."""
+        return pulumi_past.kept(self._past, self.manifests, self._former)
+
+    @property
+    def renamed(self) -> dict[tuple[str, str, str], str]:
+        """Specs with a new name: (kind, team, name) → URN of the component before."""
+        return dict(self._former.specs)
+
+    def refresh(self) -> None:
+        """Compare the engine's state with the cluster, so that the next run puts back what others changed.
+
+        Jobs are left out: one that ended and was cleaned away is not drift, and must not run again.
+        """
+        resources = (self._deployment or {}).get("resources") or ()
+        jobs = [resource["urn"] for resource in resources if resource["type"].startswith("kubernetes:batch/")]
+        report = Report()
+        if resources:
+            self._guard(lambda: self._stack.refresh(exclude=jobs or None, on_event=report.take, color="never"), report)
+        self._look()
+
+    def preview(self) -> Report:
+        """What `up` would do."""
+        report = Report()
+        self._guard(lambda: self._stack.preview(on_event=report.take, exclude=self._excluded(), color="never"), report)
+        return report
+
+    def up(self, say: Callable[[Change], None] = lambda change: None) -> Report:
+        """Apply; `say` hears of every change as it begins."""
+        report = Report()
+
+        def take(event: Any) -> None:
+            change = report.take(event)
+            if change is not None:
+                say(change)
+
+        self._guard(lambda: self._stack.up(on_event=take, exclude=self._excluded(), color="never"), report)
+        return report
+
+    def _open(self) -> automation.Stack:
+        from pulumi import automation
+
+        environment = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
+        if self.options.kubeconfig is not None:
+            environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
+        directory = self.options.root / PROJECT_DIRECTORY
+        settings = automation.LocalWorkspaceOptions(
+            env_vars=environment, work_dir=str(directory) if (directory / "Pulumi.yaml").is_file() else None
+        )
+        return automation.create_or_select_stack(str(self.name), PROJECT, self._program, opts=settings)
+
+    def _find_context(self) -> str | None:
+        """The kubeconfig's context of the cluster: as asked for, as in the stack's settings, or of the same name."""
+        cluster = self.name.cluster
+        if cluster in self.options.contexts:
+            return self.options.contexts[cluster]
+        setting = self._stack.get_all_config().get(f"{PROJECT}:context")
+        if setting is not None:
+            return str(setting.value)
+        if cluster in contexts_of(self.options.kubeconfig):
+            return cluster
+        if len({manifest.cluster for manifest in self.compilation.manifests}) > 1:
+            raise WrongUseError(
+                f"which context of the kubeconfig is cluster {cluster}?",
+                f"say `--context {cluster}=NAME`, or name the context `{cluster}`",
+            )
+        return None
+
+    def _look(self) -> None:
+        """Read what the stack holds."""
+        self._deployment = self._guard(lambda: self._stack.export_stack().deployment)
+        self._past = pulumi_past.from_state(self._deployment)
+        self._former = pulumi_past.aliases(self._past, self.manifests, str(self.name))
+
+    def _program(self) -> None:
+        from avactl.emit.pulumi import register
+
+        register(self.compilation, *self.name, context=self._context, adopt=self.options.adopt, former=self._former)
+
+    def _excluded(self) -> list[str] | None:
+        """URNs that the engine leaves alone: what is kept, and its components."""
+        return sorted({urn for entry in self.kept for urn in (entry.urn, entry.parent) if urn}) or None
+
+    def _guard(self, run: Callable[[], _T], report: Report | None = None) -> _T:
+        """Run the engine; what it says when it fails becomes an EngineError."""
+        from pulumi.automation import CommandError, InvalidVersionError
+
+        try:
+            return run()
+        except CommandError as error:
+            problems = report.problems if report is not None and report.problems else [_stderr(str(error))]
+            text = "\n".join(problems)
+            raise EngineError(f"stack {self.name}: {text}", _hint(text)) from error
+        except InvalidVersionError as error:
+            raise EngineError(str(error), "install a newer engine: https://www.pulumi.com/docs/install/") from error
+
+
+def _stderr(text: str) -> str:
+    """What the engine wrote on standard error, out of the Automation API's account of a failed command."""
+    said = plain(text.partition("\n stderr: ")[2] or text)
+    lines = [line.removeprefix("error: ") for line in said.splitlines() if line.strip()]
+    return "\n".join(lines) or "the engine failed and said nothing"
+
+
+_HINTS = (
+    ("holds data", "it holds data: put the spec back, or say `deletionPolicy: delete`, apply, and then remove it; "
+     "of a renamed spec, `metadata.objectName: OLD-NAME` keeps the object"),
+    ("already exists", "`--adopt` takes over objects that are there already"),
+    ("currently locked", "another run is at work; if none is, `pulumi cancel` takes the lock away"),
+    ("passphrase", "set PULUMI_CONFIG_PASSPHRASE, or PULUMI_CONFIG_PASSPHRASE_FILE"),
+    ("PULUMI_ACCESS_TOKEN", "say where the state is kept: `pulumi login`, e.g. `pulumi login s3://BUCKET`"),
+    ("no resource plugin", "install it: `pulumi plugin install resource kubernetes`"),
+    ("unable to load Kubernetes client configuration", "say which cluster: --kubeconfig, --context"),
+    ("unreachable", "is the cluster up, and are --kubeconfig and --context right?"),
+)  # fmt: skip
+
+
+def _hint(text: str) -> str:
+    return next((hint for word, hint in _HINTS if word in text), "")

@@ -1,0 +1,164 @@
+"""What the engine does, in the words of the specs: its events, grouped by the component of each spec. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from avactl.diagnostics.secrets import redact
+from avactl.emit.pulumi_plan import component_type
+
+_SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±", "import": "+"}
+_WORDS = {"create": "new", "import": "new", "update": "changed", "replace": "replaced", "delete": "deleted"}
+_STEPS_OF_REPLACE = ("create-replacement", "delete-replaced")
+_SHOWN_FIELDS = 4
+_MARKUP = re.compile(r"<\{%[^%]*%\}>|\x1b\[[0-9;]*m")
+_PROTECTED = re.compile(r'resource "(urn:[^"]+)"[^"]*protect', re.IGNORECASE)
+_STEP = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[]+)')
+
+
+class Change(NamedTuple):
+    """What happens to one object."""
+
+    operation: str
+    urn: str
+    parent: str
+    fields: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Report:
+    """What one run of the engine did or would do, gathered from its events."""
+
+    changes: dict[str, Change] = field(default_factory=dict)
+    same: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def take(self, event: Any) -> Change | None:
+        """Note an event of the engine (`pulumi.automation.EngineEvent`); the object's change, where it is one."""
+        if (said := event.diagnostic_event) is not None:
+            text = _problem(plain(said.message))
+            if said.severity == "error" and text and text not in self.problems:
+                self.problems.append(text)
+            return None
+        step = event.resource_pre_event
+        if step is None or not step.metadata.type.startswith("kubernetes:"):
+            return None
+        metadata = step.metadata
+        operation = str(getattr(metadata.op, "value", metadata.op))
+        if operation in ("same", "read"):
+            self.same += 1
+        elif operation in _SIGNS or operation in _STEPS_OF_REPLACE:
+            operation = "replace" if operation in _STEPS_OF_REPLACE else operation
+            state = metadata.new or metadata.old
+            change = Change(operation, metadata.urn, state.parent if state else "", tuple(_fields(metadata)))
+            known = self.changes.setdefault(metadata.urn, change)
+            if change.fields and not known.fields:
+                self.changes[metadata.urn] = change
+            return change if known is change else None
+        return None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many objects are new, changed, replaced, deleted."""
+        found: dict[str, int] = {}
+        for change in self.changes.values():
+            word = _WORDS[change.operation]
+            found[word] = found.get(word, 0) + 1
+        return found
+
+
+def plain(text: str) -> str:
+    """Text of the engine without colours."""
+    return _MARKUP.sub("", text).strip()
+
+
+def _problem(text: str) -> str:
+    """What went wrong, without the engine's advice on programs that nobody here writes."""
+    if text in ("preview failed", "update failed", "refresh failed"):
+        return ""
+    if (protected := _PROTECTED.search(text)) is not None:
+        what = "replace" if "replace" in text[: protected.start(1)] else "delete"
+        return f"{object_of(protected[1])} holds data, and this would {what} it"
+    return text
+
+
+def spec_of(urn: str) -> str:
+    """The spec that a component's URN means: `TrainingJob vision/resnet50`."""
+    token, _, name = urn.split("::", 2)[2].partition("::")
+    return f"{token.rpartition('$')[2].removeprefix(component_type(''))} {name}"
+
+
+def object_of(urn: str) -> str:
+    """The object that a URN means: `Job vision/resnet50-worker`."""
+    token, _, name = urn.split("::", 2)[2].partition("::")
+    return f"{token.rpartition(':')[2]} {name}"
+
+
+def lines(report: Report) -> list[str]:
+    """The changes, each spec with its objects beneath."""
+    by_spec: dict[str, list[Change]] = {}
+    for change in report.changes.values():
+        by_spec.setdefault(change.parent, []).append(change)
+    out: list[str] = []
+    for parent in sorted(by_spec, key=spec_of):
+        changes = by_spec[parent]
+        operations = {change.operation for change in changes}
+        sign = _SIGNS[operations.pop()] if len(operations) == 1 else "~"
+        out.append(f"{sign} {spec_of(parent)}")
+        out += [f"    {line(change)}" for change in sorted(changes, key=lambda change: object_of(change.urn))]
+    return out
+
+
+def line(change: Change) -> str:
+    """One object's change: `~ Job vision/resnet50-worker  spec.completions 2 → 4`."""
+    shown = list(change.fields[:_SHOWN_FIELDS])
+    if len(change.fields) > _SHOWN_FIELDS:
+        shown.append(f"… and {len(change.fields) - _SHOWN_FIELDS} more")
+    text = f"{_SIGNS[change.operation]} {object_of(change.urn)}"
+    return redact(f"{text}  {', '.join(shown)}" if shown else text)
+
+
+def summary(report: Report) -> str:
+    """`3 objects: 1 new, 2 changed; 40 stay as they are`."""
+    counts = report.counts
+    if not counts:
+        return f"nothing to change: {report.same} objects are as declared"
+    total = sum(counts.values())
+    parts = ", ".join(f"{counts[word]} {word}" for word in dict.fromkeys(_WORDS.values()) if word in counts)
+    return f"{total} object{'' if total == 1 else 's'}: {parts}; {report.same} stay as they are"
+
+
+def _fields(metadata: Any) -> Iterable[str]:
+    """The fields that differ, with old and new value where those are short."""
+    if str(getattr(metadata.op, "value", metadata.op)) in ("create", "delete"):
+        return
+    old = metadata.old.inputs if metadata.old else {}
+    new = metadata.new.inputs if metadata.new else {}
+    paths = metadata.detailed_diff or metadata.diffs or ()
+    for path in sorted(paths):
+        before, after = _show(_value(old, path)), _show(_value(new, path))
+        yield f"{path} {before} → {after}" if before and after and before != after else path
+
+
+def _value(data: Any, path: str) -> Any:
+    """The value at one of Pulumi's property paths: `spec.containers[0].image`, `data["a.b"]`."""
+    for quoted, index, name in _STEP.findall(path):
+        if index and isinstance(data, list) and int(index) < len(data):
+            data = data[int(index)]
+        elif not index and isinstance(data, Mapping):
+            data = data.get(quoted or name)
+        else:
+            return None
+    return data
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value) if isinstance(value, str | int | float) else ""
+    return text if len(text) <= 60 and "\n" not in text else ""

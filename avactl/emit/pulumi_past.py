@@ -1,0 +1,160 @@
+"""What a stack held before, and the aliases that keep it: from an engine's state, or from an older revision. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from avactl.compiler.rename import Candidate, content, match_renames
+from avactl.emit.pulumi_plan import Key, component_name, component_type, manifest_urn, urn
+from avactl.kinds.manifest import Body, Manifest
+
+_COMPONENT = component_type("")
+_Name = tuple[str, str]  # kind and component name
+
+
+class PastObject(NamedTuple):
+    """One object of a stack before."""
+
+    urn: str
+    parent: str
+    body: Body
+    protected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A stack before: its objects by what they are, and its components by type and name."""
+
+    objects: Mapping[tuple[Key, bool], PastObject] = field(default_factory=dict)
+    """(key, whether it is only a patch) → the object."""
+    components: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(kind, component name) → URN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aliases:
+    """Former URNs, by the key of a spec and by the URN of an object."""
+
+    specs: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    objects: Mapping[str, str] = field(default_factory=dict)
+
+
+def from_state(deployment: Mapping[str, Any] | None) -> Past:
+    """The past by an exported stack (`pulumi stack export`)."""
+    objects: dict[tuple[Key, bool], PastObject] = {}
+    components: dict[tuple[str, str], str] = {}
+    for resource in (deployment or {}).get("resources") or ():
+        token, name = resource["type"], resource["urn"]
+        if token.startswith(_COMPONENT):
+            components[token.removeprefix(_COMPONENT), name.rpartition("::")[2]] = name
+        elif token.startswith("kubernetes:") and not resource.get("delete"):
+            body = resource.get("inputs") or {}
+            if "apiVersion" in body and "metadata" in body:
+                entry = PastObject(name, resource.get("parent", ""), body, bool(resource.get("protect")))
+                objects[Key.of(body), token.endswith("Patch")] = entry
+    return Past(objects, components)
+
+
+def from_manifests(manifests: Iterable[Manifest], stack: str) -> Past:
+    """The past by the manifests of one stack of an older revision."""
+    objects: dict[tuple[Key, bool], PastObject] = {}
+    components: dict[tuple[str, str], str] = {}
+    for manifest in manifests:
+        item = manifest.item
+        parent = urn(stack, "", component_type(item.kind), component_name(item))
+        components[item.kind, component_name(item)] = parent
+        entry = PastObject(manifest_urn(manifest, stack), parent, manifest.body, manifest.holds_data)
+        objects[Key.of(manifest.body), manifest.patch] = entry
+    return Past(objects, components)
+
+
+def aliases(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
+    """The former URNs of what is declared now.
+
+    An object is known by its name in the cluster, so it stays the same resource whatever spec asks for it now. Of a
+    spec that was renamed, the component is known by its content; its objects that have another name now follow it,
+    so that they are replaced as one change, and not made and deleted as two.
+    """
+    wanted = list(manifests)
+    specs = _renamed(past, wanted)
+    present = {(Key.of(manifest.body), manifest.patch) for manifest in wanted}
+    objects: dict[str, str] = {}
+    for manifest in wanted:
+        before = past.objects.get((Key.of(manifest.body), manifest.patch))
+        if before is None and manifest.item.key in specs:
+            before = _former(past, present, manifest, specs[manifest.item.key])
+        now = manifest_urn(manifest, stack)
+        if before is not None and before.urn != now:
+            objects[now] = before.urn
+    return Aliases(specs, objects)
+
+
+def kept(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[PastObject]:
+    """Protected objects whose specs are gone: their data stays, so an update leaves them alone.
+
+    Those of renamed specs are not among them: they would be replaced by empty ones, which the engine refuses.
+    """
+    present = {(Key.of(manifest.body), manifest.patch) for manifest in manifests}
+    followed = set(former.objects.values())
+    return [
+        entry
+        for key, entry in past.objects.items()
+        if entry.protected and key not in present and entry.urn not in followed
+    ]
+
+
+def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], str]:
+    """Key of a spec with a new name → URN of the component that it was.
+
+    A spec that took over objects by `objectName` is known by them; the others by their content.
+    """
+    new: dict[_Name, list[Manifest]] = {}
+    present: set[_Name] = set()
+    for manifest in wanted:
+        here = (manifest.item.kind, component_name(manifest.item))
+        present.add(here)
+        if here not in past.components:
+            new.setdefault(here, []).append(manifest)
+    gone = {old: here for here, old in past.components.items() if here not in present}
+    if not gone or not new:
+        return {}
+    found: dict[_Name, str] = {}
+    for here, manifests in new.items():
+        for manifest in manifests:
+            before = past.objects.get((Key.of(manifest.body), manifest.patch))
+            if before is not None and gone.get(before.parent, ("",))[0] == here[0]:
+                found[here] = before.parent
+                del gone[before.parent]
+                break
+    lost: dict[str, list[Body]] = {}
+    for entry in past.objects.values():
+        if entry.parent in gone:
+            lost.setdefault(entry.parent, []).append(entry.body)
+    old = [_candidate(parent, gone[parent], bodies) for parent, bodies in lost.items()]
+    fresh = [_candidate(here, here, [m.body for m in new[here]]) for here in new if here not in found]
+    matched = match_renames(old, fresh)
+    urns: dict[Hashable, Any] = {**matched}
+    urns.update(found)
+    return {manifests[0].item.key: str(urns[here]) for here, manifests in new.items() if here in urns}
+
+
+def _candidate(key: Hashable, here: _Name, bodies: list[Body]) -> Candidate:
+    """A spec by its objects."""
+    kind, component = here
+    team, _, name = component.rpartition("/")
+    by_kind: dict[str, list[Body]] = {}
+    for body in sorted(bodies, key=lambda body: str(body["metadata"]["name"])):
+        by_kind.setdefault(body["kind"], []).append(body)
+    return Candidate(key, (kind, team), content(by_kind, name))
+
+
+def _former(past: Past, present: set[tuple[Key, bool]], manifest: Manifest, old: str) -> PastObject | None:
+    """The object of the spec's former name that an object takes the place of, if nobody else declares that."""
+    key = Key.of(manifest.body)
+    name, former = manifest.item.name, old.rpartition("::")[2].rpartition("/")[2]
+    if not (key.name == name or key.name.startswith(f"{name}-")):
+        return None
+    before = (key._replace(name=former + key.name.removeprefix(name)), manifest.patch)
+    return past.objects.get(before) if before not in present else None

@@ -1,0 +1,145 @@
+"""What a manifest is to Pulumi: its type, its name, what must be there first, what forces a replacement. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item
+
+PROJECT = "avactl"
+"""Pulumi project of all stacks."""
+
+REPLACED_ON: dict[str, list[str]] = {
+    "Job": [
+        f"spec.{field}"
+        for field in ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "successPolicy", "managedBy")
+    ],
+    "PersistentVolume": ["spec.nodeAffinity", "spec.volumeMode"],
+    "PersistentVolumeClaim": ["spec.dataSource", "spec.dataSourceRef", "spec.volumeMode"],
+    "PriorityClass": ["value", "preemptionPolicy"],
+    "ResourceClaimTemplate": ["spec"],
+    "StorageClass": ["reclaimPolicy", "volumeBindingMode"],
+}
+"""Fields that the API server refuses to change and the provider does not know of: kind → property paths.
+
+Source: the ValidateXUpdate functions of k8s.io/kubernetes/pkg/apis. The provider knows the rest (pod template of a
+Job, claim templates of a StatefulSet, selectors, roleRef, names).
+"""
+
+
+class Key(NamedTuple):
+    """An object in one cluster, as its own fields name it. The version of the API is left out: it may change."""
+
+    group: str
+    kind: str
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, body: Body) -> Key:
+        """The key of an object."""
+        metadata = body["metadata"]
+        group = body["apiVersion"].rpartition("/")[0]
+        return cls(group, body["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def type_token(manifest: Manifest) -> str:
+    """Pulumi's type: `kubernetes:apps/v1:Deployment`; where only fields are patched `kubernetes:core/v1:NodePatch`."""
+    version: str = manifest.body["apiVersion"]
+    module = version if "/" in version else f"core/{version}"
+    return f"kubernetes:{module}:{manifest.kind}{'Patch' if manifest.patch else ''}"
+
+
+def object_name(manifest: Manifest) -> str:
+    """Pulumi's name of an object: what it is called in the cluster, so that it stays whatever spec asks for it."""
+    return f"{manifest.namespace}/{manifest.name}" if manifest.namespace else manifest.name
+
+
+def component_type(kind: str) -> str:
+    """Pulumi's type of the component of a kind."""
+    return f"avactl:kinds:{kind}"
+
+
+def component_name(item: Item) -> str:
+    """Pulumi's name of a spec: `team/name`, or `name` of the platform's."""
+    return f"{item.team}/{item.spec_name}" if item.team else item.spec_name
+
+
+def urn(stack: str, component: str, token: str, name: str) -> str:
+    """The URN of an object below a component of this type; with an empty `component`, of one at the top."""
+    parents = f"{component}$" if component else ""
+    return f"urn:pulumi:{stack}::{PROJECT}::{parents}{token}::{name}"
+
+
+def manifest_urn(manifest: Manifest, stack: str) -> str:
+    """The URN that an object has in a stack."""
+    return urn(stack, component_type(manifest.item.kind), type_token(manifest), object_name(manifest))
+
+
+def needs(body: Body) -> Iterator[tuple[str, str, str]]:
+    """What must be there before an object, and go after it: (kind, namespace, name) of what it names.
+
+    Only what the API server or a pod's start asks for, so that edges are few: everything else is applied at once.
+    """
+    metadata, kind = body["metadata"], body["kind"]
+    namespace = metadata.get("namespace", "")
+    if namespace:
+        yield ("Namespace", "", namespace)
+    spec = body.get("spec") or {}
+    if (reference := body.get("roleRef")) is not None:
+        # Who may not do a thing may not give it away: the API server looks at the role.
+        yield (reference["kind"], namespace if reference["kind"] == "Role" else "", reference["name"])
+    elif kind in ("PersistentVolumeClaim", "PersistentVolume"):
+        if name := spec.get("storageClassName"):
+            yield ("StorageClass", "", name)
+        if name := spec.get("volumeName"):
+            yield ("PersistentVolume", "", name)
+    elif kind == "HorizontalPodAutoscaler":
+        target = spec["scaleTargetRef"]
+        yield (target["kind"], namespace, target["name"])
+    elif kind == "ResourceClaimTemplate":
+        for request in spec["spec"]["devices"].get("requests", ()):
+            if name := request.get("exactly", {}).get("deviceClassName"):
+                yield ("DeviceClass", "", name)
+    elif (pod := _pod_spec(spec)) is not None:
+        if name := spec.get("serviceName"):
+            yield ("Service", namespace, name)
+        for found, name in _pod_needs(pod):
+            yield (found, "" if found == "PriorityClass" else namespace, name)
+
+
+def _pod_spec(spec: Body) -> Body | None:
+    """The pod spec of a workload."""
+    template = spec.get("template") or spec.get("jobTemplate", {}).get("spec", {}).get("template")
+    return template.get("spec") if isinstance(template, dict) else None
+
+
+def _pod_needs(pod: Body) -> Iterator[tuple[str, str]]:
+    if name := pod.get("serviceAccountName"):
+        yield ("ServiceAccount", name)
+    if name := pod.get("priorityClassName"):
+        yield ("PriorityClass", name)
+    if name := pod.get("subdomain"):
+        yield ("Service", name)
+    for claim in pod.get("resourceClaims", ()):
+        if name := claim.get("resourceClaimTemplateName"):
+            yield ("ResourceClaimTemplate", name)
+    for volume in pod.get("volumes", ()):
+        if claim := volume.get("persistentVolumeClaim"):
+            yield ("PersistentVolumeClaim", claim["claimName"])
+        for source in (volume, *volume.get("projected", {}).get("sources", ())):
+            if config := source.get("configMap"):
+                yield ("ConfigMap", config["name"])
+    for container in (*pod.get("initContainers", ()), *pod.get("containers", ())):
+        for name in _env_maps(container):
+            yield ("ConfigMap", name)
+
+
+def _env_maps(container: Body) -> Iterator[str]:
+    sources: list[Any] = [entry.get("configMapRef") for entry in container.get("envFrom", ())]
+    sources += [entry.get("valueFrom", {}).get("configMapKeyRef") for entry in container.get("env", ())]
+    for source in sources:
+        if source:
+            yield source["name"]

@@ -1,0 +1,64 @@
+"""The Pulumi program of a stack, for `pulumi up` by hand; `stacks/__main__.py` runs it.
+
+Settings of a stack (`pulumi config set NAME VALUE`), none of them needed in a repository with a `stacks` directory:
+`path`: the spec repository, from the project's directory; default `..`. `cluster` and `team`: what the stack holds;
+default: the stack's name, `CLUSTER` or `CLUSTER.TEAM`. `context` and `kubeconfig`: how the cluster is reached.
+`adopt`: take over objects that are there already. `base`: the git revision that was applied last, so that specs
+renamed since then keep their place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pulumi
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.state import Tree
+from avactl.diagnostics.text import render_text
+from avactl.emit import pulumi_past
+from avactl.emit.pulumi import of_stack, register
+from avactl.source.tree import DirTree, GitError, GitTree
+
+
+def run() -> None:
+    """Compile the repository and register the objects of the stack that is being updated."""
+    config = pulumi.Config()
+    root = Path(config.get("path") or "..")
+    cluster, _, team = pulumi.get_stack().partition(".")
+    cluster, owner = config.get("cluster") or cluster, config.get("team") or team or None
+    compilation = _compile(DirTree(root))
+    manifests = of_stack(compilation, cluster, owner)
+    if not any(manifest.cluster == cluster for manifest in compilation.manifests):
+        raise pulumi.RunError(f"{root} has no cluster `{cluster}`: name the stack CLUSTER or CLUSTER.TEAM")
+    former = pulumi_past.Aliases()
+    if base := config.get("base"):
+        try:
+            before = of_stack(_compile(GitTree(root, base)), cluster, owner)
+        except GitError as error:
+            raise pulumi.RunError(f"avactl:base: {error}") from error
+        stack = pulumi.get_stack()
+        former = pulumi_past.aliases(pulumi_past.from_manifests(before, stack), manifests, stack)
+    register(
+        compilation,
+        cluster,
+        owner,
+        context=config.get("context"),
+        kubeconfig=config.get("kubeconfig"),
+        adopt=config.get_bool("adopt") or False,
+        former=former,
+    )
+
+
+def _compile(tree: Tree) -> Compilation:
+    compilation = compile_tree(tree)
+    if not compilation.ok:
+
+        def source(file: str) -> str | None:
+            try:
+                return tree.read(file).decode("utf-8", "replace")
+            except OSError:
+                return None
+
+        raise pulumi.RunError(render_text(compilation.diagnostics, source))
+    return compilation
