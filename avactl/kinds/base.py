@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from avactl.kinds.values import Name, TeamRef, bad, label_key, label_value
+from avactl.kinds.values import LABEL_KEY_PATTERN, LABEL_VALUE_PATTERN, Name, TeamRef, bad, label_key, label_value
 
 API_VERSION = "avactl.dev/v1"
 GROUP = "avactl.dev"
@@ -41,8 +43,18 @@ def _own_label(key: str) -> str:
     return label_key(key)
 
 
+def _key_schema(prefixes: tuple[str, ...], names: Iterable[str] = ()) -> WithJsonSchema:
+    """Keys as Kubernetes takes them, but for those that are avactl's own."""
+    own = "|".join([*map(re.escape, prefixes), *(f"{re.escape(name)}$" for name in sorted(names))])
+    return WithJsonSchema({"type": "string", "pattern": f"^(?!{own}){LABEL_KEY_PATTERN[1:]}"})
+
+
+LabelKey = Annotated[str, AfterValidator(_own_label), _key_schema(_OWN_PREFIXES, _OWN_LABELS)]
+LabelValue = Annotated[
+    str, AfterValidator(label_value), WithJsonSchema({"type": "string", "pattern": LABEL_VALUE_PATTERN})
+]
 # Checked key by key, so that a diagnostic points at the one that is wrong.
-Labels = dict[Annotated[str, AfterValidator(_own_label)], Annotated[str, AfterValidator(label_value)]]
+Labels = dict[LabelKey, LabelValue]
 
 
 def _annotation(key: str) -> str:
@@ -51,7 +63,7 @@ def _annotation(key: str) -> str:
     return label_key(key, "an annotation's key")
 
 
-Annotations = dict[Annotated[str, AfterValidator(_annotation)], str]
+Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema((f"{GROUP}/",))], str]
 
 
 class Metadata(Model):

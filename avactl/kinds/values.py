@@ -61,8 +61,13 @@ Name = Annotated[
 """A DNS label (RFC 1123): what Kubernetes takes as the name of most objects."""
 
 
-_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?").fullmatch
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*").fullmatch
+
+
+_LABEL_NAME_PATTERN = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LABEL_KEY_PATTERN = rf"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?{_LABEL_NAME_PATTERN}$"
+LABEL_VALUE_PATTERN = f"^({_LABEL_NAME_PATTERN})?$"
+_LABEL_NAME = re.compile(_LABEL_NAME_PATTERN).fullmatch
 
 
 def label_key(value: str, what: str = "a label key") -> str:
