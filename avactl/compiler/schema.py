@@ -29,7 +29,20 @@ def kind_schema(name: str) -> dict[str, Any]:
     required = {"apiVersion", "kind", "metadata", *schema.get("required", [])}
     schema["required"] = sorted(required)
     properties["metadata"] = {"allOf": [properties["metadata"], _metadata_rule(model.SCOPE)]}
+    _close(schema)
     return {"$schema": DIALECT, "$id": file_name(name), **schema}
+
+
+def _close(node: Any) -> None:
+    """A mapping whose keys have a form takes no others: pydantic writes the form, and leaves the mapping open."""
+    if isinstance(node, dict):
+        if "patternProperties" in node:
+            node.setdefault("additionalProperties", False)
+        for value in node.values():
+            _close(value)
+    elif isinstance(node, list):
+        for value in node:
+            _close(value)
 
 
 def _metadata_rule(scope: str) -> dict[str, Any]:
