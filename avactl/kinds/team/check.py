@@ -25,7 +25,6 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
 
 
 def _talks_to(item: Item, program: Program) -> Iterator[Diagnostic]:
-    known = [team.name for team in program.of("Team") if team is not item]
     for index, name in enumerate(item.spec.talks_to):
         span = item.span("spec", "talksTo", index)
         if name == item.name:
@@ -35,7 +34,8 @@ def _talks_to(item: Item, program: Program) -> Iterator[Diagnostic]:
                 span,
                 hint="remove it",
             )
-        elif name not in known and ("Team", name) not in program.broken:
+        elif program.find("Team", name) is None and ("Team", name) not in program.broken:
+            known = [team.name for team in program.of("Team") if team is not item]
             hint = did_you_mean(name, known, "teams") if known else "declare it: `kind: Team`"
             yield Diagnostic("missing-reference", f"there is no Team `{name}`", span, hint=hint)
 
