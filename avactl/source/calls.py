@@ -1,0 +1,112 @@
+"""Where values of Python spec files stand: the argument of a constructor's call."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from avactl.diagnostics import Span
+from avactl.source.document import Path
+
+
+class Place(NamedTuple):
+    """A stretch of a Python file: lines from 1, columns from 0 in bytes of UTF-8, as `ast` counts them."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class PythonLocator:
+    """Finds the argument that gave a value, in the call of the constructor that it was given to."""
+
+    __slots__ = ("_path", "_places", "_text")
+
+    def __init__(self, text: Callable[[str], str], path: str, places: Mapping[Path, Place]) -> None:
+        """`text` gives the text of a Python file by its path; `places` are the calls by what they made."""
+        self._text = text
+        self._path = path
+        self._places = places
+
+    def locate(self, index: int, path: Path, key: bool) -> Span:
+        for length in range(len(path), -1, -1):
+            place = self._places.get(path[:length])
+            if place is not None:
+                return self._within(place, path[length:], key)
+        return Span(self._path)
+
+    def _within(self, place: Place, rest: Path, key: bool) -> Span:
+        """The argument at `rest` of a call; the call's own name where the arguments do not say."""
+        text = self._text(place.file)
+        call = _calls(text).get(place[1:])
+        if call is None:
+            return span_in(place.file, text, place.line, place.column, place.end_line, place.end_column)
+        name: ast.AST | None = None
+        node: ast.AST = call
+        for step in rest:
+            found = _argument(node, step)
+            if found is None:
+                name, node = None, call
+                break
+            name, node = found
+        if key and isinstance(name, ast.keyword):
+            width = len((name.arg or "").encode())
+            return span_in(place.file, text, name.lineno, name.col_offset, name.lineno, name.col_offset + width)
+        if key and name is not None:
+            node = name
+        if isinstance(node, ast.Call):
+            node = node.func  # a call may go over many lines: its name says enough
+        return _span_of(place.file, text, node)
+
+
+def _argument(node: ast.AST, step: str | int) -> tuple[ast.AST | None, ast.AST] | None:
+    """What stands for a step of a path, its name and its value: an argument of a call, an entry of a literal."""
+    if isinstance(node, ast.Call) and isinstance(step, str):
+        return next(((k, k.value) for k in node.keywords if k.arg is not None and _same(k.arg, step)), None)
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return next(((k, v) for k, v in pairs if isinstance(k, ast.Constant) and _same(str(k.value), str(step))), None)
+    if isinstance(node, ast.List | ast.Tuple) and isinstance(step, int) and step < len(node.elts):
+        known = not any(isinstance(entry, ast.Starred) for entry in node.elts[: step + 1])
+        return (None, node.elts[step]) if known else None
+    return None
+
+
+def _same(name: str, key: str) -> bool:
+    """Whether a Python name and a key of YAML mean the same: `max_surge`, `maxSurge`."""
+    return name == key or name.replace("_", "").lower() == key.replace("_", "").lower()
+
+
+@cache
+def _calls(text: str) -> dict[tuple[int, int, int, int], ast.Call]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return {
+        (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0): node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    }
+
+
+def _span_of(file: str, text: str, node: Any) -> Span:
+    return span_in(file, text, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+
+def span_in(file: str, text: str, line: int, column: int, end_line: int, end_column: int) -> Span:
+    """A span in characters, kept inside of the file."""
+    lines = text.removesuffix("\n").split("\n")
+    line = min(max(1, line), len(lines))
+    raw = lines[line - 1].encode()
+
+    def characters(offset: int) -> int:
+        return len(raw[: max(0, offset)].decode(errors="replace"))
+
+    start = characters(column)
+    end = characters(end_column) if end_line == line else 0
+    return Span(file, line, start + 1, end + 1 if end > start else 0)

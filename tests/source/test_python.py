@@ -1,0 +1,323 @@
+"""Python spec files: what they may do, and how their problems are told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.text import render_one
+from avactl.source.tree import GitTree, MemoryTree
+
+IMPORTS = """\
+from avactl.kinds import Cluster, Metadata, Team, Workspace
+from avactl.kinds.workspace import WorkspaceSpec
+PLATFORM = [Cluster(metadata=Metadata(name="main")), Team(metadata=Metadata(name="vision"))]
+"""
+
+
+def compiled(files: dict[str, str], timeout: str = "20s") -> Compilation:
+    tree = {path: textwrap.dedent(text) for path, text in files.items()}
+    return compile_tree(MemoryTree({"avactl.yaml": f"python: {{allow: true, timeout: {timeout}}}", **tree}))
+
+
+def only(result: Compilation) -> Diagnostic:
+    assert len(result.diagnostics) == 1, result.diagnostics
+    return result.diagnostics[0]
+
+
+def error_of(source: str, timeout: str = "20s") -> Diagnostic:
+    return only(compiled({"specs.py": source}, timeout))
+
+
+def test_functions_and_loops_make_specs() -> None:
+    source = IMPORTS + textwrap.dedent("""
+        def specs():
+            yield from PLATFORM
+            for user in ("ada", "lin"):
+                spec = WorkspaceSpec(user=user, image="registry.example.com/lab:1", gpus=0, idle_timeout="1h")
+                yield Workspace(metadata=Metadata(name=user, team="vision"), spec=spec)
+    """)
+    result = compiled({"specs.py": source})
+    assert result.diagnostics == ()
+    workspaces = [item.name for item in result.program.of("Workspace")]
+    assert workspaces == ["ada", "lin"]
+    assert {m.name for m in result.manifests if m.kind == "StatefulSet"} == {"ada", "lin"}
+
+
+def test_helpers_are_imported_and_their_lines_are_told() -> None:
+    helper = """\
+    from avactl.kinds import Metadata, Workspace
+    from avactl.kinds.workspace import WorkspaceSpec
+
+    def workspace(user, **more):
+        return Workspace(
+            metadata=Metadata(name=user, team="vision"),
+            spec=WorkspaceSpec(
+                user=user,
+                image="registry.example.com/lab:1",
+                port=99999,
+                **more,
+            ),
+        )
+    """
+    source = f"from lib.helper import workspace\n{IMPORTS}specs = [*PLATFORM, workspace('ada')]\n"
+    result = compiled({"specs.py": source, "lib/helper.py": helper})
+    problem = only(result)
+    assert (problem.code, problem.span.file, problem.span.line) == ("invalid-value", "lib/helper.py", 10)
+
+
+def test_every_problem_of_a_file_is_told_at_its_argument() -> None:
+    source = IMPORTS + textwrap.dedent("""
+        specs = [
+            *PLATFORM,
+            Workspace(metadata=Metadata(name="Ada", team="vision"), spec=WorkspaceSpec(user="ada", image="a/b:1")),
+            Workspace(
+                metadata={"name": "lin", "team": "vision"},
+                spec=WorkspaceSpec(user="lin", imgae="a/b:1", gpus="two"),
+            ),
+        ]
+    """)
+    result = compiled({"specs.py": source})
+    lines = source.split("\n")
+    told = {(d.code, lines[d.span.line - 1][d.span.column - 1 : d.span.end_column - 1]) for d in result.diagnostics}
+    assert told == {("invalid-value", '"Ada"'), ("unknown-key", "imgae"), ("wrong-type", '"two"')}
+
+
+def test_values_keep_python_and_yaml_names() -> None:
+    source = IMPORTS + textwrap.dedent("""
+        specs = [
+            *PLATFORM,
+            Workspace(
+                metadata=Metadata(name="a", team="vision"),
+                spec={"user": "a", "image": "a/b:1", "idle_timeout": "3h", "env": {"some_key": "x"}},
+            ),
+        ]
+        specs.append(specs[-1].model_copy(update={"metadata": Metadata(name="b", team="vision")}))
+    """)
+    result = compiled({"specs.py": source})
+    assert result.diagnostics == ()
+    first, second = result.program.of("Workspace")
+    assert first.spec.idle_timeout == "3h"
+    assert first.spec.env == {"some_key": "x"}
+    assert second.spec == first.spec
+
+
+def test_wrong_parts_can_still_be_read_by_the_file() -> None:
+    source = IMPORTS + textwrap.dedent("""
+        wrong = WorkspaceSpec(user="a", port="http")
+        assert wrong.port == "http" and wrong.home == "/home/user" and wrong.image is None
+        specs = [*PLATFORM, Workspace(metadata=Metadata(name="a", team="vision"), spec=wrong)]
+    """)
+    assert [d.code for d in compiled({"specs.py": source}).diagnostics] == ["wrong-type"]
+
+
+def test_an_exception_is_told_at_the_files_own_line() -> None:
+    source = "from json import loads\n\ndef make():\n    return [loads('{')]\n\nspecs = make\n"
+    problem = error_of(source)
+    assert problem.code == "python-error"
+    assert problem.span[:3] == ("specs.py", 4, 13)
+    assert problem.message.startswith("json.decoder.JSONDecodeError: Expecting property name")
+    assert "specs.py:4:13" in render_one(problem, lambda path: source)
+
+
+def test_a_syntax_error_is_told_at_its_place() -> None:
+    problem = error_of("specs = [\n    1,\n    )\n]\n")
+    assert (problem.code, problem.span.line) == ("python-error", 3)
+
+
+def test_specs_before_an_exception_still_answer_references() -> None:
+    files = {
+        "specs.py": IMPORTS + "def specs():\n    yield from PLATFORM\n    raise ValueError('no more')\n",
+        "lab.yaml": "apiVersion: avactl.dev/v1\nkind: Workspace\nmetadata: {name: a, team: vision}\n"
+        "spec: {user: a, image: a/b}\n",
+    }
+    assert only(compiled(files)).message == "ValueError: no more"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("specs = 3", "`specs` is a list of specs or a function that returns one, got int"),
+        ("specs = [{'kind': 'Team'}]", "entry 0 is a dict"),
+        (f"{IMPORTS}specs = [Team(metadata=Metadata(name='a'), spec={{1}})]", "a set is not plain data"),
+        ("spec = []", "a Python spec file defines `specs`"),
+        ("import sys\nspecs = []\nsys.exit(1)", "SystemExit: 1"),
+        ("import os\nspecs = []\nos._exit(0)", "ended its process"),
+    ],
+)
+def test_a_file_that_gives_no_specs_says_why(source: str, message: str) -> None:
+    problem = error_of(source)
+    assert problem.code == "python-error"
+    assert message in problem.message
+
+
+def test_a_module_of_helpers_is_no_problem() -> None:
+    files = {
+        "helper.py": "def double(x):\n    return 2 * x\n",
+        "specs.py": IMPORTS + "import helper\nspecs = PLATFORM\n",
+    }
+    assert compiled(files).diagnostics == ()
+
+
+def test_python_files_need_permission() -> None:
+    result = compile_tree(MemoryTree({"specs.py": "specs = []\n"}))
+    assert only(result).code == "python-not-allowed"
+
+
+def test_a_file_without_an_end_is_stopped() -> None:
+    began = time.monotonic()
+    problem = error_of("specs = []\nwhile True:\n    pass\n", timeout="1s")
+    assert problem.code == "python-timeout"
+    assert "1 s" in problem.message
+    assert time.monotonic() - began < 10
+
+
+def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AVACTL_TEST_SECRET", "tell-nobody")
+    source = "import os\nspecs = []\nraise ValueError(sorted(os.environ))\n"
+    assert error_of(source).message == "ValueError: []"
+    parent = f"specs = []\nprint(open('/proc/{os.getpid()}/environ').read())\n"
+    assert "is not allowed" in error_of(parent).message
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("open('/etc/passwd').read()", "reading `/etc/passwd` is not allowed"),
+        ("open('../../../../../../etc/passwd').read()", "is not allowed"),
+        ("__import__('os').listdir('/')", "listing directories outside of the repository is not allowed"),
+        ("open('new.txt', 'w')", "writing files is not allowed"),
+        ("__import__('os').remove('avactl.yaml')", "writing files"),
+        ("__import__('pathlib').Path('d').mkdir()", "writing files"),
+        ("__import__('socket').create_connection(('127.0.0.1', 9))", "the network"),
+        ("__import__('urllib.request').request.urlopen('http://127.0.0.1:9')", "the network"),
+        ("__import__('subprocess').run(['true'])", "is not allowed"),
+        ("__import__('os').system('true')", "other programs"),
+        ("__import__('os').execv('/bin/true', ['true'])", "other programs"),
+        ("[__import__('os').fork() for _ in range(1000)]", "other processes"),
+        ("__import__('os').kill(__import__('os').getppid(), 0)", "other processes"),
+        ("__import__('threading').Thread(target=print).start()", "can't start new thread"),
+        ("__import__('ctypes').CDLL(None)", "importing `ctypes` is not allowed"),
+        ("__import__('_posixsubprocess')", "importing `_posixsubprocess` is not allowed"),
+        ("__import__('gc').get_objects()", "the interpreter's memory"),
+        ("len([0] * 10**10)", "MemoryError"),
+    ],
+)
+def test_a_file_can_only_compute(line: str, message: str) -> None:
+    problem = error_of(f"specs = []\n{line}\n")
+    assert problem.code == "python-error"
+    assert message in problem.message
+    assert problem.span.line == 2
+
+
+def test_the_repositorys_own_files_can_be_read() -> None:
+    files = {
+        "teams.csv": "vision\nspeech\n",
+        "specs.py": """\
+        from avactl.kinds import Cluster, Metadata, Team
+        names = open("teams.csv").read().split()
+        specs = [Cluster(metadata=Metadata(name="main")), *(Team(metadata=Metadata(name=name)) for name in names)]
+        """,
+    }
+    result = compiled(files)
+    assert result.diagnostics == ()
+    assert [team.name for team in result.program.of("Team")] == ["speech", "vision"]
+
+
+def test_what_a_file_prints_is_not_its_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    source = IMPORTS + "import sys\nprint('{\"documents\": 1}')\nprint('x', file=sys.stderr)\nspecs = PLATFORM\n"
+    assert compiled({"specs.py": source}).diagnostics == ()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"documents": [{"value": 1, "places": [[[], "/etc/passwd", 1, 0, 1, 9]]}], "error": null}',
+        '{"documents": [], "error": {"message": "x", "refused": false, "place": ["/etc/passwd", 9999, 5, 9999, 9]}}',
+        '{"documents": [{"value": 1}], "error": null}',
+        "[1]",
+        "{",
+    ],
+)
+def test_a_forged_answer_points_nowhere_but_into_the_repository(answer: str) -> None:
+    source = f"""\
+    import os
+    specs = []
+    for fd in range(3, 64):
+        try:
+            os.write(fd, {answer.encode()!r})
+        except OSError:
+            pass
+    os._exit(0)
+    """
+    for problem in compiled({"specs.py": source}).diagnostics:
+        assert problem.span.file == "specs.py"
+        assert problem.span.line <= 8
+
+
+def test_sets_of_text_have_one_order() -> None:
+    source = "specs = []\nraise ValueError(list({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}))\n"
+    assert error_of(source).message == error_of(source).message
+
+
+def test_a_git_revision_is_evaluated_without_a_checkout(tmp_path: Path) -> None:
+    def git(*args: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *args], check=True)
+
+    git("init", "-q")
+    (tmp_path / "avactl.yaml").write_text("python: {allow: true}\n")
+    (tmp_path / "names.py").write_text("NAMES = ['then']\n")
+    (tmp_path / "specs.py").write_text(
+        "from avactl.kinds import Cluster, Metadata\nfrom names import NAMES\n"
+        "specs = [Cluster(metadata=Metadata(name=n)) for n in NAMES]\n"
+    )
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    (tmp_path / "names.py").write_text("NAMES = ['now']\n")
+    result = compile_tree(GitTree(tmp_path, "HEAD"))
+    assert [item.name for item in result.program.of("Cluster")] == ["then"]
+
+
+KERNEL = """
+import os, socket, sys
+sys.path.insert(0, sys.argv[1])
+from avactl.source import sandbox
+sandbox._kernel_filters([os.path.dirname(os.__file__)], [])
+attempts = {
+    "read": lambda: open("/etc/passwd").read(),
+    "write": lambda: open(sys.argv[2], "w"),
+    "network": lambda: socket.socket(),
+    "fork": lambda: os.fork(),
+    "program": lambda: os.execv("/bin/true", ["true"]),
+    "kill": lambda: os.kill(os.getppid(), 0),
+}
+for name, attempt in attempts.items():
+    try:
+        attempt()
+    except PermissionError:
+        continue
+    print(name)
+"""
+
+
+def has_landlock() -> bool:
+    # LANDLOCK_CREATE_RULESET_VERSION: the version of the kernel's Landlock, or -1.
+    return sys.platform == "linux" and ctypes.CDLL(None).syscall(444, None, 0, 1) >= 1
+
+
+@pytest.mark.skipif(not has_landlock(), reason="the kernel has no Landlock")
+def test_the_kernel_refuses_too_where_it_can(tmp_path: Path) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, "-c", KERNEL, root, str(tmp_path / "new")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
