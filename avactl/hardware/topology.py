@@ -126,7 +126,7 @@ class Topology:
     def best_subset(self, count: int, free: int | None = None) -> int | None:
         """The best `count` of the free GPUs (default: all), as a mask; None where there are not so many.
 
-        Best is the fastest slowest pair, then the greatest sum over pairs, then the lowest indexes.
+        Best is the fastest slowest pair, then the greatest sum over pairs, then the smallest mask.
         """
         available = self.all if free is None else free & self.all
         return next((mask for mask in self.ranked(count) if mask & ~available == 0), None)

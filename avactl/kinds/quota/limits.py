@@ -22,9 +22,9 @@ class Limit(NamedTuple):
         return self.guaranteed + self.borrow
 
     def __str__(self) -> str:
-        return (
-            f"{self.total} ({self.guaranteed} guaranteed + {self.borrow} borrowed)" if self.borrow else str(self.total)
-        )
+        if self.borrow:
+            return f"{self.total} ({self.guaranteed} guaranteed + {self.borrow} borrowed)"
+        return str(self.total or "none")
 
 
 def gpu_limits(spec: QuotaSpec) -> dict[str, Limit]:

@@ -37,10 +37,7 @@ class Use(NamedTuple):
 
     item: Item
     parts: tuple[Part, ...]
-
-    @property
-    def total(self) -> Fraction:
-        return sum((part.total for part in self.parts), Fraction(0))
+    total: Fraction
 
     @property
     def main(self) -> Part:
@@ -85,16 +82,17 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
             if not refused or resource.model:  # smaller pods may well fit together
                 uses.setdefault(resource, []).append(use)
     limits = gpu_limits(quota.spec)
-    for resource, all_uses in uses.items():
+    told: set[Item] = set()
+    """Specs that have their diagnostic: one of them is enough, GPUs first."""
+    for resource in sorted(uses, key=lambda resource: not resource.model):
         if resource.model:
-            # More than the cluster has is told as such already.
             has = fit.total_gpus(program, quota.cluster, resource.model)
+            # What the cluster never holds is told by the spec's own check.
+            told.update(use.item for use in uses[resource] if use.total > has)
             limit = limits.get(resource.model, Limit(0, 0))
-            told = f"{limit}" if limit.total else "none"
-            fitting = [use for use in all_uses if use.total <= has]
-            yield from _resource(quota, resource, Fraction(limit.total), told, fitting)
+            yield from _resource(quota, resource, Fraction(limit.total), str(limit), uses[resource], told)
         elif (most := getattr(quota.spec, resource.key)) is not None and quantity(most) > 0:
-            yield from _resource(quota, resource, quantity(most), resource.show(quantity(most)), all_uses)
+            yield from _resource(quota, resource, quantity(most), resource.show(quantity(most)), uses[resource], told)
 
 
 def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
@@ -103,7 +101,7 @@ def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
         for resource, each in _asks(item, program, role):
             parts.setdefault(resource, []).append(Part(role.path, role.least, each))
     for resource, found in parts.items():
-        yield resource, Use(item, tuple(found))
+        yield resource, Use(item, tuple(found), sum((part.total for part in found), Fraction(0)))
 
 
 def _asks(item: Item, program: Program, role: Role) -> Iterator[tuple[Resource, Fraction]]:
@@ -121,25 +119,28 @@ def _amount(item: Item, program: Program, role: Role, key: str) -> Fraction:
     return quantity(value)
 
 
-def _resource(quota: Item, resource: Resource, limit: Fraction, told: str, uses: list[Use]) -> Iterator[Diagnostic]:
+def _resource(
+    quota: Item, resource: Resource, limit: Fraction, allowed: str, uses: list[Use], told: set[Item]
+) -> Iterator[Diagnostic]:
     """Uses of one resource against its limit, in file order."""
+    uses = [use for use in uses if use.item not in told]
     services = [use for use in uses if use.item.kind == "ServingDeployment"]
     always = _sum(services)
     if always > limit:
         before: list[Use] = []
         for use in services:
             if _sum(before) + use.total > limit:
-                yield _exceeded(quota, resource, limit, told, use, before)
+                told.update(each.item for each in uses)
+                yield _exceeded(quota, resource, limit, allowed, use, before)
                 return
             before.append(use)
-    alone = False
-    for use in uses:
-        if use.item.kind != "ServingDeployment" and use.total + always > limit:
-            alone = True
-            yield _exceeded(quota, resource, limit, told, use, services if use.total <= limit else [])
+    never = [use for use in uses if use.item.kind != "ServingDeployment" and use.total + always > limit]
+    for use in never:
+        told.add(use.item)
+        yield _exceeded(quota, resource, limit, allowed, use, services if use.total <= limit else [])
     workspaces = [use for use in uses if use.item.kind == "Workspace"]
-    if workspaces and not alone and _sum(workspaces) + always > limit:
-        yield _waits(quota, resource, told, workspaces, services)
+    if workspaces and not never and _sum(workspaces) + always > limit:
+        yield _waits(quota, resource, allowed, workspaces, services)
 
 
 def _sum(uses: Iterable[Use]) -> Fraction:
@@ -160,7 +161,9 @@ def _raise(quota: Item, resource: Resource) -> str:
     return f"raise `borrow` in {_place(entry_span(quota, resource.model, 'borrow', 'guaranteed'))}"
 
 
-def _exceeded(quota: Item, resource: Resource, limit: Fraction, told: str, use: Use, beside: list[Use]) -> Diagnostic:
+def _exceeded(
+    quota: Item, resource: Resource, limit: Fraction, allowed: str, use: Use, beside: list[Use]
+) -> Diagnostic:
     main, number = use.main, resource.number
     label = f"{main.pods} × {number(main.each)} = {number(main.total)}" if main.pods > 1 else ""
     if use.total != main.total:
@@ -175,7 +178,7 @@ def _exceeded(quota: Item, resource: Resource, limit: Fraction, told: str, use: 
         hint = f"at most {fits} replica{'s fit' if fits > 1 else ' fits'}; or {hint}"
     return Diagnostic(
         "quota-exceeded",
-        f"team {quota.team} asks for {resource.show(use.total + _sum(beside))}, and may have {told}",
+        f"team {quota.team} asks for {resource.show(use.total + _sum(beside))}, and may have {allowed}",
         use.item.span(*main.path, resource.key),
         label=label,
         hint=hint,
@@ -186,13 +189,13 @@ def _exceeded(quota: Item, resource: Resource, limit: Fraction, told: str, use: 
     )
 
 
-def _waits(quota: Item, resource: Resource, told: str, workspaces: list[Use], services: list[Use]) -> Diagnostic:
+def _waits(quota: Item, resource: Resource, allowed: str, workspaces: list[Use], services: list[Use]) -> Diagnostic:
     last = workspaces[-1]
     what = "services and workspaces" if services else "workspaces"
     total = _sum(workspaces) + _sum(services)
     return Diagnostic(
         "quota-waits",
-        f"the {what} of team {quota.team} ask for {resource.show(total)}, and may have {told}: some wait",
+        f"the {what} of team {quota.team} ask for {resource.show(total)}, and may have {allowed}: some wait",
         last.item.span(*last.main.path, resource.key),
         severity="warning",
         label=f"{len(workspaces)} workspaces" if len(workspaces) > 1 else "",
