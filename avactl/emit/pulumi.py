@@ -54,8 +54,12 @@ def provider(
         inputs["context"] = context
     if kubeconfig:
         inputs["kubeconfig"] = kubeconfig
-    version = importlib.metadata.version("pulumi-kubernetes")
-    return pulumi.ProviderResource("kubernetes", cluster, inputs, pulumi.ResourceOptions(version=version))
+    return pulumi.ProviderResource("kubernetes", cluster, inputs, pulumi.ResourceOptions(version=_plugin()))
+
+
+def _plugin() -> str:
+    """Version of the Kubernetes plugin: that of its Python package."""
+    return importlib.metadata.version("pulumi-kubernetes")
 
 
 def of_stack(compilation: Compilation, cluster: str, team: str | None = None) -> list[Manifest]:
@@ -98,7 +102,10 @@ def register_objects(
     connection: pulumi.ProviderResource | None,
     former: Mapping[str, str],
 ) -> list[KubernetesObject]:
-    """Register manifests, in apply order, below the parents of their specs. `former`: URN → the URN before."""
+    """Register manifests, in apply order, below the parents of their specs. `former`: URN → the URN before.
+
+    Without a `connection` the parents' provider is used, or the program's default one.
+    """
     made: dict[tuple[str, str, str], KubernetesObject] = {}
     for manifest in manifests:
         first = [made[key] for key in dict.fromkeys(pulumi_plan.needs(manifest.body)) if key in made]
@@ -106,6 +113,7 @@ def register_objects(
         opts = pulumi.ResourceOptions(
             parent=parents[manifest.item.key],
             provider=connection,
+            version=None if connection is not None else _plugin(),
             protect=True if manifest.holds_data else None,
             ignore_changes=list(manifest.owned) or None,
             depends_on=first or None,
