@@ -1,0 +1,176 @@
+"""Two compilations compared: intents, and the objects beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from avactl.compiler import Compilation
+from avactl.compiler.normalise import normalise
+from avactl.compiler.state import State
+from avactl.diff import capacity, consequences, intents
+from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, IntentKey, IntentOp, worst
+from avactl.diff.objects import Pair, object_changes
+from avactl.diff.rename import renames
+from avactl.kinds import registry
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item, Program
+
+Key = tuple[str, str, str]
+
+_SHIPPED = "<avactl>"
+"""How paths of files begin that ship with avactl: no part of the repository."""
+
+
+class _Side(NamedTuple):
+    """One compilation, indexed."""
+
+    program: Program
+    ok: bool
+    items: dict[Key, Item]
+    manifests: tuple[Manifest, ...]
+    unknown: frozenset[Key]
+    """Specs whose objects are not known, because the compilation failed."""
+
+
+def compare(base: Compilation, head: Compilation) -> Diff:
+    """What changes from base to head. `head` has compiled; of a base that has not, what could be lowered is compared.
+
+    Objects that are equal are skipped at once, so the work grows with the change, not with the repository.
+    """
+    before, after = _side(base), _side(head)
+    pairs = _pairs(before, after)
+    shared = before.items.keys() & after.items.keys()
+    was = renames(
+        (before.items[key] for key in before.items.keys() - shared),
+        (after.items[key] for key in after.items.keys() - shared),
+    )
+    found: list[IntentChange] = []
+    for key in before.items.keys() - shared - set(was.values()):
+        found.append(_intent("removed", before, after, (key, None), pairs))
+    for key in after.items.keys() - shared:
+        old = was.get(key)
+        op: IntentOp = "renamed" if old else "repaired" if (key[0], key[2]) in base.program.broken else "added"
+        found.append(_intent(op, before, after, (old, key), pairs))
+    for key in shared:
+        one, other = before.items[key], after.items[key]
+        if intents.differs(one, other) or intents.env_reordered(one, other):
+            found.append(_intent("changed", before, after, (key, key), pairs))
+        elif key in pairs:
+            found.append(_intent("affected", before, after, (key, key), pairs))
+    changed = {intent.key for intent in found if intent.op != "affected"}
+    found = [_with_cause(intent, head.program, changed) if intent.op == "affected" else intent for intent in found]
+    told = {(d.code, d.message) for d in base.diagnostics}
+    return Diff(
+        intents=tuple(sorted(found, key=_order)),
+        warnings=tuple(d for d in head.diagnostics if (d.code, d.message) not in told),
+        base_problems=tuple(d for d in base.diagnostics if d.severity == "error"),
+    )
+
+
+# -- sides -----------------------------------------------------------------------------------------------------------
+
+
+def _items(program: Program) -> dict[Key, Item]:
+    return {item.key: item for item in program.items if not item.doc.file.startswith(_SHIPPED)}
+
+
+def _side(compilation: Compilation) -> _Side:
+    manifests, unknown = compilation.manifests, frozenset[Key]()
+    if not compilation.ok:
+        manifests, unknown = _salvage(compilation)
+    return _Side(compilation.program, compilation.ok, _items(compilation.program), manifests, unknown)
+
+
+def _salvage(compilation: Compilation) -> tuple[tuple[Manifest, ...], frozenset[Key]]:
+    """The objects of a program with errors, spec by spec, and the specs whose objects cannot be known."""
+    program = compilation.program
+    manifests: list[Manifest] = []
+    unknown: set[Key] = set()
+    for item in program.items:
+        try:
+            manifests += registry.kind(item.kind).lower(item, program)
+        except Exception:  # a lowering counts on checked specs; what an unchecked one does to it is not foreseen
+            unknown.add(item.key)
+    state = normalise(State(compilation.tree, program=program, manifests=tuple(manifests)))
+    if state.failed:
+        return (), frozenset(item.key for item in program.items)
+    return state.manifests, frozenset(unknown)
+
+
+def _pairs(before: _Side, after: _Side) -> dict[Key, list[Pair]]:
+    """Objects that are not equal, by the spec that asks for them; one that moved to another spec is the new one's."""
+    found: dict[Key, list[Pair]] = {}
+    old_objects = {manifest.id: manifest for manifest in before.manifests}
+    for new in after.manifests:
+        old = old_objects.pop(new.id, None)
+        if old is None:
+            if new.item.key not in before.unknown:
+                found.setdefault(new.item.key, []).append(Pair(None, new))
+        elif old.body != new.body:
+            found.setdefault(new.item.key, []).append(Pair(old, new))
+    for old in old_objects.values():
+        found.setdefault(old.item.key, []).append(Pair(old, None))
+    return found
+
+
+# -- intents ---------------------------------------------------------------------------------------------------------
+
+
+def _intent(
+    op: IntentOp, before: _Side, after: _Side, keys: tuple[Key | None, Key | None], pairs: dict[Key, list[Pair]]
+) -> IntentChange:
+    old_key, new_key = keys
+    old = before.items[old_key] if old_key else None
+    new = after.items[new_key] if new_key else None
+    mine = [pair for key in dict.fromkeys((new_key, old_key)) if key for pair in pairs.get(key, ())]
+    renamed = (old, new) if op == "renamed" and old and new else None
+    objects = object_changes(mine, renamed)
+    item = new or old
+    if item is None:
+        raise ValueError("an intent has a side")
+    then = old if before.ok else None
+    spec: tuple[FieldChange, ...] = intents.spec_changes(old, new) if old and new else ()
+    follows = [
+        *consequences.data(old, new, objects),
+        *consequences.policy(old, new),
+        *consequences.run(old, new, objects),
+        *capacity.consequences(then, before.program if before.ok else after.program, new, after.program),
+    ]
+    return IntentChange(
+        key=IntentKey(*item.key),
+        op=op,
+        disruption=worst(change.disruption for change in objects),
+        clusters=item.clusters,
+        item=item,
+        facts=intents.fact_changes(
+            intents.facts(old, before.program) if old else {}, intents.facts(new, after.program) if new else {}
+        ),
+        spec=spec,
+        consequences=tuple(follows),
+        objects=objects,
+        old_key=IntentKey(*old.key) if renamed and old else None,
+        objects_known=op != "repaired" and not {old_key, new_key} & before.unknown,
+    )
+
+
+def _with_cause(intent: IntentChange, program: Program, changed: set[IntentKey]) -> IntentChange:
+    found = intents.causes(intent.item, program, changed)
+    return replace(intent, consequences=(*intent.consequences, *found)) if found else intent
+
+
+def _order(intent: IntentChange) -> tuple[bool, bool, int, int, str, str]:
+    """Data loss first, then what somebody changed before what follows from it, the worst first."""
+    loss = intent.disruption == Disruption.DATA_LOSS
+    rank = registry.names().index(intent.key.kind)
+    return (not loss, intent.op == "affected", -intent.disruption, rank, intent.key.team, intent.key.name)
+
+
+def touches(diff: Diff, files: Iterable[str]) -> Diff:
+    """The part of a diff that concerns specs of these files and directories."""
+    wanted = list(files)
+    part = tuple(
+        intent for intent in diff.intents if any(intent.file == p or intent.file.startswith(f"{p}/") for p in wanted)
+    )
+    return replace(diff, intents=part)

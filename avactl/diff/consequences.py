@@ -1,0 +1,160 @@
+"""What follows from a change, in words that the owner of a spec uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from avactl.diff.model import Consequence, Disruption, ObjectChange
+from avactl.kinds.program import Item
+
+_WORKLOADS = ("Job", "StatefulSet", "Deployment", "DaemonSet", "CronJob", "Pod")
+
+_IN_GENERAL = {
+    Disruption.NONE: "no object of its own changes",
+    Disruption.METADATA: "labels and annotations only",
+    Disruption.IN_PLACE: "in place",
+    Disruption.POD_RESTART: "pods restart",
+}
+
+
+def data(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> list[Consequence]:
+    """What becomes of data: loss first, then what is kept."""
+    found = []
+    for change in objects:
+        if change.disruption == Disruption.DATA_LOSS:
+            found.append(Consequence("data", _loss(change), "danger"))
+        elif change.op == "kept":
+            text = f"{change.id} is kept: it holds data, and nothing deletes it"
+            found.append(Consequence("data", text, "warning"))
+        elif change.op == "renamed" and change.id.kind == "PersistentVolumeClaim" and change.reason:
+            found.append(Consequence("data", f"{change.id.kind} {change.reason}", "warning"))
+    if found and new is not None and old is not None and new.spec_name != old.spec_name and _may_keep(new):
+        text = f"to keep its objects and data, write objectName: {old.name} into its metadata"
+        found.append(Consequence("data", text))
+    return sorted(found, key=lambda consequence: consequence.level != "danger")
+
+
+def _may_keep(item: Item) -> bool:
+    """Whether a renamed spec could have kept its objects, and has not."""
+    return item.resource.SCOPE == "team" and item.resource.metadata.object_name is None
+
+
+def _loss(change: ObjectChange) -> str:
+    if change.op == "deleted":
+        return f"deletes {change.id} {change.reason}"
+    if change.op == "renamed":
+        return change.reason
+    worst = [field for field in change.fields if field.disruption == Disruption.DATA_LOSS]
+    what = ", ".join(f"{field.path.rpartition('.')[2]} {field.old} → {field.new}" for field in worst)
+    return f"{change.id}, {what}: {change.reason}"
+
+
+def run(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> list[Consequence]:
+    """What becomes of what runs. Nothing of a new spec: there is nothing to disturb."""
+    if old is None:
+        return []
+    if new is None:
+        stopped = sorted({change.id.kind for change in objects if change.op == "deleted"} & set(_WORKLOADS))
+        return [Consequence("run", "what it runs is stopped", "warning")] if stopped else []
+    if objects and all(change.disruption == Disruption.DATA_LOSS for change in objects):
+        return []
+    phrase = _OF_KIND.get(new.kind, _generic)(old, new, objects)
+    worst = max((change.disruption for change in objects), default=Disruption.NONE)
+    return [Consequence("run", phrase, "warning" if worst >= Disruption.POD_RESTART else "info")]
+
+
+def _touched(objects: Sequence[ObjectChange], *kinds: str) -> list[ObjectChange]:
+    """Workloads whose pods a change stops."""
+    return [
+        change
+        for change in objects
+        if change.id.kind in kinds and (change.disruption >= Disruption.POD_RESTART or change.op == "created")
+    ]
+
+
+def _generic(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
+    # Data loss is told by itself, and louder.
+    objects = [change for change in objects if change.disruption != Disruption.DATA_LOSS]
+    worst = max((change.disruption for change in objects), default=Disruption.NONE)
+    if worst < Disruption.REPLACE:
+        if worst == Disruption.NONE and any(change.op in ("created", "kept") for change in objects):
+            return "nothing that runs is disturbed"
+        return _IN_GENERAL[worst]
+    kinds = [c.id.kind for c in objects if c.op in ("changed", "renamed") and c.disruption >= Disruption.REPLACE]
+    gone = [c.id.kind for c in objects if c.op == "deleted" and c.disruption >= Disruption.REPLACE]
+    parts = []
+    if kinds:
+        parts.append(f"{_list(kinds)} made anew")
+    if gone:
+        parts.append(f"{_list(gone)} deleted")
+    if any(change.disruption == Disruption.POD_RESTART for change in objects):
+        parts.append("pods restart")
+    return ", ".join(parts)
+
+
+def _list(words: Sequence[str]) -> str:
+    unique = sorted(set(words))
+    return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]
+
+
+def _training(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
+    if not _touched(objects, "Job"):
+        return _generic(old, new, objects)
+    if old.spec.suspended and new.spec.suspended:
+        return "counts when it is started: it is suspended"
+    if old.spec.suspended:
+        return "starts"
+    if new.spec.suspended:
+        return "is stopped"
+    if old.spec.checkpoint is not None and new.spec.checkpoint is not None:
+        if _place(old) == _place(new):
+            return "pods restart, resumes from the last checkpoint"
+        return "pods restart, and from the beginning: checkpoints so far are in another place"
+    return "pods restart, and from the beginning: it has no checkpoint"
+
+
+def _place(job: Item) -> object:
+    return job.spec.checkpoint.path
+
+
+def _workspace(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
+    if old.spec.running and not new.spec.running:
+        return "is stopped, the home directory stays"
+    if new.spec.running and not old.spec.running:
+        return "is started"
+    if _touched(objects, "StatefulSet") and not any(c.disruption == Disruption.DATA_LOSS for c in objects):
+        if any(change.op == "renamed" for change in objects):
+            return "the session ends, and begins anew under the new name"
+        return "the session ends, the home directory stays"
+    return _generic(old, new, objects)
+
+
+def _cache_tier(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
+    workers = [c for c in _touched(objects, "DaemonSet", "StatefulSet") if "worker" in c.id.name]
+    if not workers:
+        return _generic(old, new, objects)
+    if old.spec.role == "write" and old.spec.write_back.mode == "async":
+        return "workers restart: write back first, what the store does not have yet is only in them"
+    if any(tier.medium == "MEM" for tier in old.spec.workers.tiers):
+        return "workers restart: what was cached in memory is read from the store again"
+    return "workers restart, one after the other"
+
+
+_OF_KIND: dict[str, Callable[[Item, Item, Sequence[ObjectChange]], str]] = {
+    "TrainingJob": _training,
+    "Workspace": _workspace,
+    "CacheTier": _cache_tier,
+}
+"""Kinds whose owners want to hear more than what becomes of pods in general."""
+
+
+def policy(old: Item | None, new: Item | None) -> list[Consequence]:
+    """A deletion policy that changed: nothing happens now, and much when the spec is deleted."""
+    if old is None or new is None:
+        return []
+    was, now = (getattr(item.spec, "deletion_policy", None) for item in (old, new))
+    if was == now:
+        return []
+    if now == "delete":
+        return [Consequence("data", "from now on its data is deleted with it", "warning")]
+    return [Consequence("data", "from now on its data is kept when it is deleted")]

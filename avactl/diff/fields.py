@@ -1,0 +1,284 @@
+"""Two plain values compared, field by field: lists by the keys that Kubernetes merges them by, texts by what they hold.
+
+Entries of a list that has keys are matched by them wherever they stand; that the order changed is told apart, because
+it means something in `env`, `args` and `initContainers`, and restarts pods everywhere in a pod template.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.diff.model import ABSENT, FieldOp
+from avactl.kinds.values import quantity
+
+
+class Entry(str):
+    """A step of a path into a list: the entry's key, or its index."""
+
+    __slots__ = ()
+
+
+class Text(str):
+    """A step of a path to a text whose content was compared as data."""
+
+    __slots__ = ()
+
+
+Steps = tuple[str, ...]
+
+
+class Change(NamedTuple):
+    """One difference. `name`: what the value is called, where that says whether it is a credential."""
+
+    path: Steps
+    op: FieldOp
+    old: Any = ABSENT
+    new: Any = ABSENT
+    name: str = ""
+    lines: tuple[str, ...] = ()
+
+
+KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "volumeMounts": (("mountPath",),),
+    "ports": (("name",), ("containerPort", "protocol"), ("port", "protocol")),
+    "taints": (("key", "effect"),),
+    "tolerations": (("key", "value", "effect"),),
+    "subjects": (("kind", "namespace", "name"),),
+    "rules": (("apiGroups", "resources", "resourceNames"),),
+    "volumeClaimTemplates": (("metadata.name",),),
+    "matchExpressions": (("key", "operator"),),
+    "topologySpreadConstraints": (("topologyKey",),),
+    "hostAliases": (("ip",),),
+    "items": (("key",),),
+    "datasets": (("name", "mount"), ("mount",), ("name",)),
+    "gpus": (("gpu",),),
+    "tiers": (("medium",),),
+    "underStores": (("mount",),),
+    "under_stores": (("mount",),),
+}
+"""Name of a list → fields that together are the key of an entry; the first that is unique on both sides is taken.
+A list that is not here is keyed by `name`, and without unique names by what its entries hold.
+Source: the `x-kubernetes-list-map-keys` of the API's OpenAPI document, and the kinds of avactl."""
+
+_MAPS = frozenset(
+    {"spec", "metadata", "annotations", "labels", "data", "nodeSelector", "matchLabels", "resources", "requests",
+     "limits", "hard", "env"}
+)  # fmt: skip
+"""Mappings whose entries speak for themselves: one that appears or vanishes whole is told entry by entry."""
+_QUANTITY_MAPS = frozenset({"requests", "limits", "hard", "capacity", "default", "defaultRequest", "max", "min"})
+_QUANTITIES = frozenset(
+    {"sizeLimit", "storage", "cpu", "memory", "quota", "size", "volume", "journal", "sharedMemory", "podMaxCpu",
+     "podMaxMemory"}
+)  # fmt: skip
+
+
+def differences(old: Any, new: Any, path: Steps = ()) -> list[Change]:
+    """Every difference between two values of plain data, in the order of their paths."""
+    found: list[Change] = []
+    _compare(old, new, path, found)
+    return found
+
+
+def dotted(path: Steps) -> str:
+    """A path as a person writes it: `spec.containers[train].image`, `data[train.json]: workers`."""
+    text = ""
+    for step in path:
+        inside = text.endswith(": ")
+        if isinstance(step, Entry) or not _PLAIN(step):
+            text += f"[{step}]"
+        else:
+            text += step if inside or not text else f".{step}"
+        if isinstance(step, Text):
+            text += ": "
+    return text.removesuffix(": ")
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_$-]+").fullmatch
+
+
+def _compare(old: Any, new: Any, path: Steps, found: list[Change]) -> None:
+    if old == new and isinstance(old, bool) == isinstance(new, bool):
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({**old, **new}):
+            if key in _MAPS and _is_map(old.get(key)) and _is_map(new.get(key)) and (old.get(key) or new.get(key)):
+                _compare(old.get(key) or {}, new.get(key) or {}, (*path, key), found)
+            elif key not in new:
+                found.append(_change((*path, key), "removed", old[key], ABSENT))
+            elif key not in old:
+                found.append(_change((*path, key), "added", ABSENT, new[key]))
+            else:
+                _compare(old[key], new[key], (*path, key), found)
+    elif isinstance(old, list) and isinstance(new, list):
+        _lists(old, new, path, found)
+    elif isinstance(old, str) and isinstance(new, str):
+        _texts(old, new, path, found)
+    elif not _same_quantity(old, new, path):
+        found.append(_change(path, "changed", old, new))
+
+
+def _is_map(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+def _change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> Change:
+    if not name and path:
+        # The value of `env[TOKEN].value` is called TOKEN.
+        is_value = len(path) > 1 and path[-1] == "value" and isinstance(path[-2], Entry)
+        name = path[-2] if is_value else path[-1]
+    return Change(path, op, old, new, str(name))
+
+
+def _same_quantity(old: Any, new: Any, path: Steps) -> bool:
+    """Whether two notations mean the same amount: `1Gi` and `1024Mi`."""
+    if len(path) < 2 or not (path[-1] in _QUANTITIES or path[-2] in _QUANTITY_MAPS):
+        return False
+    try:
+        return quantity(old) == quantity(new)
+    except ValueError:
+        return False
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+def _lists(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> None:
+    if all(isinstance(entry, dict) for entry in (*old, *new)):
+        for fields in (*KEYS.get(path[-1] if path else "", ()), ("name",)):
+            before, after = _keyed(old, fields), _keyed(new, fields)
+            if before is not None and after is not None:
+                _by_key(before, after, path, found)
+                return
+    scalars = not any(isinstance(entry, dict | list) for entry in (*old, *new))
+    if scalars and sorted(map(repr, old)) == sorted(map(repr, new)):
+        found.append(_change(path, "reordered", old, new))
+        return
+    _aligned(old, new, path, found)
+
+
+def _keyed(entries: list[Any], fields: tuple[str, ...]) -> dict[str, Any] | None:
+    """The entries by their key; None where it is missing or not unique."""
+    found: dict[str, Any] = {}
+    for entry in entries:
+        parts = [_field(entry, field) for field in fields]
+        if parts[0] is None:
+            return None
+        key = "/".join(_key_part(part) for part in parts if part not in (None, ""))
+        if key in found:
+            return None
+        found[key] = entry
+    return found
+
+
+def _field(entry: dict[str, Any], field: str) -> Any:
+    value: Any = entry
+    for step in field.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _key_part(part: Any) -> str:
+    return ",".join(str(p) for p in part) if isinstance(part, list) else str(part)
+
+
+def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: list[Change]) -> None:
+    for key, entry in before.items():
+        if key not in after:
+            found.append(_change((*path, Entry(key)), "removed", entry, ABSENT))
+        else:
+            _compare(entry, after[key], (*path, Entry(key)), found)
+    for key, entry in after.items():
+        if key not in before:
+            found.append(_change((*path, Entry(key)), "added", ABSENT, entry))
+    was, now = [k for k in before if k in after], [k for k in after if k in before]
+    if was != now:
+        found.append(_change(path, "reordered", was, now))
+
+
+def _aligned(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> None:
+    """Entries without a key: what is the same stays together, the rest by position."""
+    if len(old) == len(new):
+        blocks: Iterable[tuple[str, int, int, int, int]] = [("replace", 0, len(old), 0, len(new))]
+    else:
+        matcher = difflib.SequenceMatcher(None, _hashable(old), _hashable(new), autojunk=False)
+        blocks = matcher.get_opcodes()
+    for op, i, i_end, j, j_end in blocks:
+        if op == "equal":
+            continue
+        pairs = min(i_end - i, j_end - j)
+        for k in range(pairs):
+            one, other = old[i + k], new[j + k]
+            here = (*path, Entry(j + k))
+            if isinstance(one, dict | list) and type(one) is type(other):
+                _compare(one, other, here, found)
+            elif one != other:
+                found.append(_change(here, "changed", one, other, option(new, j + k)))
+        for k in range(i + pairs, i_end):
+            found.append(_change((*path, Entry(k)), "removed", old[k], ABSENT, option(old, k)))
+        for k in range(j + pairs, j_end):
+            found.append(_change((*path, Entry(k)), "added", ABSENT, new[k], option(new, k)))
+
+
+def _hashable(entries: list[Any]) -> list[bytes]:
+    return [orjson.dumps(entry, option=orjson.OPT_SORT_KEYS) for entry in entries]
+
+
+def option(words: Sequence[Any], index: int) -> str:
+    """The option before a word of a command line, whose value it is: `--token`, `abc` → `token`."""
+    before = words[index - 1] if index else ""
+    if isinstance(before, str) and before.startswith("-") and "=" not in before:
+        return before.lstrip("-")
+    return ""
+
+
+# -- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _texts(old: str, new: str, path: Steps, found: list[Change]) -> None:
+    """A text that holds JSON or `key=value` lines is compared by what it says, another long one line by line."""
+    readers: tuple[Callable[[str], Any], ...] = (_json, _properties)
+    for read in readers if path else ():
+        before, after = read(old), read(new)
+        if before is not None and after is not None and before != after:
+            _compare(before, after, (*path[:-1], Text(path[-1])), found)
+            return
+    if "\n" in old.rstrip("\n") or "\n" in new.rstrip("\n"):
+        found.append(_change(path, "changed", old, new)._replace(lines=tuple(changed_lines(old, new))))
+    elif not _same_quantity(old, new, path):
+        found.append(_change(path, "changed", old, new))
+
+
+def _json(text: str) -> Any:
+    """The mapping or list that a text holds as JSON, or None."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _properties(text: str) -> dict[str, str] | None:
+    """The `key=value` lines of a properties file, or None if it is something else."""
+    if "\n" not in text:
+        return None
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        key = key.strip()
+        if not equals or key in found or not re.fullmatch(r"[\w.$/{}-]+", key):
+            return None
+        found[key] = value.strip()
+    return found or None
+
+
+def changed_lines(old: str, new: str) -> list[str]:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
+    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]

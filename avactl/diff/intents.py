@@ -1,0 +1,94 @@
+"""What changed of one spec: headline facts, the spec itself, what it follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from avactl.diff.fields import Change, differences
+from avactl.diff.model import ABSENT, Consequence, FactChange, FieldChange, IntentKey
+from avactl.diff.objects import field_changes
+from avactl.diff.secrets import cover
+from avactl.kinds import dataset_access, introspect, registry
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact
+
+
+def differs(old: Item, new: Item) -> bool:
+    """Whether two specs say something different; how they are written down does not count."""
+    return old.doc.value != new.doc.value and old.resource != new.resource
+
+
+def env_reordered(old: Item, new: Item) -> bool:
+    """Whether environment variables changed places. Their order means something, and mappings compare without."""
+    was, now = (list(getattr(item.spec, "env", None) or ()) for item in (old, new))
+    return was != now and [n for n in was if n in set(now)] != [n for n in now if n in set(was)]
+
+
+def said(item: Item) -> dict[str, Any]:
+    """What a spec says, defaults filled in, without what names it."""
+    data = item.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
+    metadata = {k: v for k, v in data["metadata"].items() if k in ("namespace", "labels", "annotations") and v}
+    return {"metadata": metadata, "spec": data["spec"]}
+
+
+def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:
+    """What changed of the spec itself."""
+    changes = differences(said(old), said(new)) if differs(old, new) else []
+    if env_reordered(old, new):
+        changes.append(Change(("spec", "env"), "reordered", list(old.spec.env), list(new.spec.env)))
+    return field_changes(changes)
+
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """The headline of a spec. Of a program that did not compile, empty where what it needs is not there."""
+    try:
+        return registry.kind(item.kind).facts(item, program)
+    except Exception:
+        if program.broken:
+            return {}
+        raise
+
+
+def fact_changes(before: Mapping[str, Fact], after: Mapping[str, Fact]) -> tuple[FactChange, ...]:
+    """The facts that are not the same, in the kind's order."""
+    return tuple(
+        FactChange(name, cover(before.get(name, ABSENT), name), cover(after.get(name, ABSENT), name))
+        for name in {**after, **before}
+        if before.get(name, ABSENT) != after.get(name, ABSENT)
+    )
+
+
+def causes(item: Item, program: Program, changed: set[IntentKey]) -> list[Consequence]:
+    """The changed specs that an unchanged one depends on."""
+    found = [key for key in dict.fromkeys(_depends(item, program)) if key in changed]
+    if not found:
+        return []
+    shown = ", ".join(str(key) for key in found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    return [Consequence("cause", f"because of {shown}")]
+
+
+def _depends(item: Item, program: Program) -> Iterator[IntentKey]:
+    """The specs that have a say in the objects of a spec."""
+    for reference in introspect.references(item.resource):
+        other = program.find(reference.kind, reference.name, item.team)
+        if other is not None:
+            yield IntentKey(*other.key)
+            if other.kind == "NodePool":
+                yield IntentKey("MachineType", "", other.spec.machine_type)
+    for mount in getattr(item.spec, "datasets", ()):
+        dataset = dataset_access.find(program, item.team, mount.name)
+        if dataset is not None:
+            yield IntentKey(*dataset.key)
+            if dataset.spec.tier:
+                yield IntentKey("CacheTier", "", dataset.spec.tier)
+    if item.team:
+        yield IntentKey("Team", "", item.team)
+        for quota in program.of("Quota"):
+            if quota.team == item.team:
+                yield IntentKey(*quota.key)
+    for cluster in item.clusters:
+        yield IntentKey("Cluster", "", cluster)
+        for pool in program.pools(cluster):
+            yield IntentKey(*pool.key)
+            yield IntentKey("MachineType", "", pool.spec.machine_type)

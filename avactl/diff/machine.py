@@ -1,0 +1,97 @@
+"""A diff as JSON, for programs. The shape is documented in docs/diff.md and stays: keys are added, never renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from avactl.diagnostics import Diagnostic
+from avactl.diff.model import ABSENT, Diff, FieldChange, IntentChange, ObjectChange
+from avactl.kinds.manifest import ObjectId
+
+VERSION = 1
+
+
+def render_json(diff: Diff, *, objects: bool = True) -> str:
+    """The whole diff; nothing is cut, and nothing grouped."""
+    data = {
+        "version": VERSION,
+        "disruption": str(diff.disruption),
+        "counts": {
+            "intents": dict(sorted(diff.intent_counts.items())),
+            "objects": dict(sorted(diff.object_counts.items())),
+        },
+        "intents": [_intent(intent, objects) for intent in diff.intents],
+        "warnings": [_problem(d) for d in diff.warnings],
+        "baseProblems": [_problem(d) for d in diff.base_problems],
+    }
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def render_problems(problems: Sequence[Diagnostic]) -> str:
+    """What is printed where the head has errors: the problems, and no `intents`."""
+    data = {"version": VERSION, "problems": [{**_problem(d), "severity": d.severity} for d in problems]}
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _problem(d: Diagnostic) -> dict[str, Any]:
+    return {"code": d.code, "file": d.span.file, "line": d.span.line, "message": d.message, "hint": d.hint}
+
+
+def _intent(intent: IntentChange, objects: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "kind": intent.key.kind,
+        "team": intent.key.team or None,
+        "name": intent.key.name,
+        "change": intent.op,
+        "disruption": str(intent.disruption),
+        "clusters": list(intent.clusters),
+        "file": intent.file,
+        "line": intent.line,
+        "facts": [{"name": fact.name, **_values(fact.old, fact.new)} for fact in intent.facts],
+        "spec": [_field(change) for change in intent.spec],
+        "consequences": [{"topic": c.topic, "level": c.level, "text": c.text} for c in intent.consequences],
+    }
+    if intent.old_key:
+        data["was"] = {"team": intent.old_key.team or None, "name": intent.old_key.name}
+    if not intent.objects_known:
+        data["objectsKnown"] = False
+    if objects:
+        data["objects"] = [_object(change) for change in intent.objects]
+    return data
+
+
+def _object(change: ObjectChange) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        **_id(change.id),
+        "change": change.op,
+        "disruption": str(change.disruption),
+        "reason": change.reason,
+        "fields": [
+            {**_field(field), "disruption": str(field.disruption), "reason": field.reason} for field in change.fields
+        ],
+    }
+    if change.old_id:
+        data["was"] = _id(change.old_id)
+    return data
+
+
+def _id(id: ObjectId) -> dict[str, Any]:
+    return {
+        "cluster": id.cluster,
+        "group": id.group,
+        "kind": id.kind,
+        "namespace": id.namespace or None,
+        "name": id.name,
+    }
+
+
+def _field(change: FieldChange) -> dict[str, Any]:
+    return {"path": change.path, "change": change.op, **_values(change.old, change.new)}
+
+
+def _values(old: Any, new: Any) -> dict[str, Any]:
+    """The two values; the key of one that is not there is left out."""
+    return {name: value for name, value in (("old", old), ("new", new)) if value is not ABSENT}

@@ -1,0 +1,202 @@
+"""A diff as a comment on a pull request: GitHub's markdown, below its limit, and safe whatever a spec holds.
+
+Text that comes from specs stands in code spans and fenced blocks only: there nothing is a mention, a link, HTML, an
+emoji or markup. The fences are longer than any run of backticks inside of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from avactl.diff import words
+from avactl.diff.groups import Group, ObjectGroup, groups
+from avactl.diff.model import Consequence, Diff, Disruption
+from avactl.diff.text import FITS, reason_of, title, visible
+
+LIMIT = 65_000
+"""Bytes of a comment. GitHub ends at 65,536 characters, and no character is shorter than a byte."""
+MARKER = "<!-- avactl diff -->"
+"""First line of every comment, so that a bot finds its own and writes over it."""
+
+_MOST_NAMES = 20
+_MOST_LOSSES = 20
+_MOST_LINES = 60
+"""Lines of one block of objects."""
+_LONGEST_LINE = 300
+
+_PLAIN = re.compile(r"[A-Za-z0-9 ,;()→·%/-]*(?:[.:](?![/\w])[A-Za-z0-9 ,;()→·%/-]*)*").fullmatch
+_MEANT = re.compile(r"\s*(?:[-+]|\d+[.)])(?:\s|$)|.*\bGH-\d", re.IGNORECASE).match
+"""Beginnings of list entries, and GitHub's other way to name an issue."""
+_ENDING = "… {} more; `avactl diff` shows all"
+
+
+class _Section(NamedTuple):
+    """One group: what is always shown, and what is shown where there is room."""
+
+    brief: str
+    details: str
+    objects: int
+    """Objects in the details."""
+
+
+def code(text: str) -> str:
+    """Text from outside as a code span."""
+    text = visible(text.replace("\n", " "))[:_LONGEST_LINE]
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
+    return f"{'`' * (longest + 1)}{pad}{text}{pad}{'`' * (longest + 1)}"
+
+
+def prose(text: str) -> str:
+    """A sentence of ours as it is; one with anything in it that could be markup as a code span."""
+    return text if _PLAIN(text) and not _MEANT(text) else code(text)
+
+
+def block(lines: Iterable[str], language: str = "diff") -> str:
+    """Lines from outside as a fenced block."""
+    body = "\n".join(visible(line)[:_LONGEST_LINE] for line in lines)
+    longest = max((len(run) for run in re.findall("`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{body}\n{fence}"
+
+
+def render_markdown(diff: Diff, *, objects: bool = True, limit: int = LIMIT) -> str:
+    """The diff as markdown of at most `limit` bytes, and so at most as many characters."""
+    head = _head(diff)
+    sections = [_section(group, words.clusters(diff), objects) for group in groups(diff)]
+    foot = _foot(diff)
+    room = limit - _size(head) - _size(foot) - 200  # 200: what is said about what is left out
+    shown: list[str] = []
+    for section in sections:
+        room -= _size(section.brief)
+        if room < 0:
+            break
+        shown.append(section.brief)
+    hidden = sum(section.objects for section in sections[len(shown) :])
+    for index in range(len(shown)):
+        section = sections[index]
+        room -= _size(section.details)
+        if room < 0:
+            room += _size(section.details)
+            hidden += section.objects
+        elif section.details:
+            shown[index] += section.details
+    parts = [head, *shown]
+    left_out = len(sections) - len(shown)
+    if left_out:
+        parts.append(_ENDING.format(f"{left_out} more changes, {hidden} objects").replace(" more;", ";") + "\n")
+    elif hidden:
+        parts.append(_ENDING.format(f"{hidden} more objects").replace(" more;", ";") + "\n")
+    return "\n".join([*parts, foot]) if foot else "\n".join(parts)
+
+
+def render_problems(text: str, limit: int = LIMIT) -> str:
+    """The head's problems, rendered as text, where its diff would stand."""
+    body, size = [], 0
+    for line in text.splitlines():
+        size += len(line.encode()) + 1
+        if size > limit - 500:
+            body.append("… more: `avactl validate` shows all")
+            break
+        body.append(line)
+    return f"{MARKER}\n### It does not compile\n\n{block(body, 'text')}\n"
+
+
+def _size(text: str) -> int:
+    return len(text.encode()) + 1
+
+
+def _head(diff: Diff) -> str:
+    lines = [MARKER, f"### {words.summary(diff)[:1].upper()}{words.summary(diff)[1:]}", ""]
+    losses = [
+        f"> - **{intent.key.kind} {code(intent.key.label)}** {prose(consequence.text)}"
+        for intent in diff.intents
+        for consequence in intent.consequences
+        if consequence.level == "danger"
+    ]
+    if losses:
+        lines += ["> [!CAUTION]", "> **Data loss**", *losses[:_MOST_LOSSES]]
+        if len(losses) > _MOST_LOSSES:
+            lines.append(f"> - … and {len(losses) - _MOST_LOSSES} more")
+        lines.append("")
+    if diff.base_problems:
+        first = diff.base_problems[0]
+        count = f"{len(diff.base_problems)} error{'' if len(diff.base_problems) == 1 else 's'}"
+        lines += [
+            "> [!WARNING]",
+            f"> The base does not compile ({count}): what of it could be compiled is compared, the rest counts as new.",
+            f"> {code(f'{first.span}: {first.message}')}",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _foot(diff: Diff) -> str:
+    lines = [f"- warning {code(f'{w.code}: {w.message} ({w.span})')}" for w in diff.warnings[:_MOST_LOSSES]]
+    if len(diff.warnings) > _MOST_LOSSES:
+        lines.append(f"- … and {len(diff.warnings) - _MOST_LOSSES} more warnings")
+    if lines:
+        lines.append("")
+    if diff.fits:
+        lines += [f"*{FITS}*", ""]
+    return "\n".join(lines)
+
+
+def _section(group: Group, several: bool, objects: bool) -> _Section:
+    first = group.first
+    count = len(group.intents)
+    name = f"{first.key.kind} {code(first.key.label)}" if count == 1 else words.plural(first.key.kind, count)
+    lines = [f"**{name}**{_class(first.disruption, first.op)}"]
+    consequences = list(dict.fromkeys(c for intent in group.intents for c in intent.consequences))
+    main, more = words.headline(first), words.further(first)
+    if not main:
+        main, more = more[:3], more[3:]
+    run = [_said(c) for c in consequences if c.topic == "run"]
+    parts = [prose(part) for part in main] + run
+    if parts:
+        lines.append(f"- {words.joined(parts)}")
+    if count > 1:
+        lines.append(f"- {', '.join(code(intent.key.label) for intent in group.intents[:_MOST_NAMES])}"
+                     + (f" and {count - _MOST_NAMES} more" if count > _MOST_NAMES else ""))  # fmt: skip
+    if more:
+        lines.append(f"- also {words.joined([prose(part) for part in more[:12]])}"
+                     + (f" and {len(more) - 12} more" if len(more) > 12 else ""))  # fmt: skip
+    others = [c for c in consequences if c.topic in ("capacity", "quota", "cause") or c.level == "warning"]
+    lines += [f"- {_said(c)}" for c in others[:_MOST_NAMES] if c.topic != "run"]
+    if not first.objects_known:
+        lines.append("- its objects before are not known")
+    total = sum(len(found.ids) for found in group.objects)
+    details = _details(group.objects, total, several) if objects and total else ""
+    return _Section("\n".join(lines) + "\n", details, total)
+
+
+def _class(disruption: Disruption, op: str) -> str:
+    if disruption == Disruption.NONE:
+        return ""
+    return f" · {disruption}" if disruption < Disruption.DATA_LOSS else " · **data loss**"
+
+
+def _said(consequence: Consequence) -> str:
+    text = prose(consequence.text)
+    return f"**{text}**" if consequence.level == "warning" and consequence.topic != "run" else text
+
+
+def _details(found: Sequence[ObjectGroup], total: int, several: bool) -> str:
+    lines: list[str] = []
+    told = 0
+    for group in found:
+        if len(lines) >= _MOST_LINES:
+            break
+        told += len(group.ids)
+        change = group.change
+        reason = reason_of(group)
+        lines.append(f"{words.MARKS[change.op]} {title(group, several)}" + (f"   ({reason})" if reason else ""))
+        for field in words.fields(change):
+            lines.append(f"    {words.field(field)}")
+            lines += [f"      {line}" for line in field.lines[:10]]
+    if told < total:
+        lines.append(f"… {total - told} more objects; `avactl diff` shows all")
+    count = f"{total} object{'' if total == 1 else 's'}"
+    return f"\n<details><summary>{count}</summary>\n\n{block(lines)}\n\n</details>\n"

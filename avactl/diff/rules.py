@@ -1,0 +1,211 @@
+"""How much each change of a Kubernetes object disturbs: one table, first match wins.
+
+Sources: update validation of Kubernetes 1.36 (`pkg/apis/*/validation`), and the fields for which Pulumi's Kubernetes
+provider replaces an object (`provider/pkg/provider/diff.go`). A test holds the table to a real API server: what that
+refuses to change is never below `replace` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from avactl.diff.fields import Change, Entry, Steps
+from avactl.diff.model import Disruption
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.values import quantity
+
+NONE, METADATA, IN_PLACE = Disruption.NONE, Disruption.METADATA, Disruption.IN_PLACE
+POD_RESTART, REPLACE, DATA_LOSS = Disruption.POD_RESTART, Disruption.REPLACE, Disruption.DATA_LOSS
+
+
+def _shrinks(change: Change, body: Body) -> bool:
+    try:
+        return change.op == "removed" or quantity(change.new) < quantity(change.old)
+    except ValueError:
+        return False
+
+
+def _evicts(change: Change, body: Body) -> bool:
+    """Whether a change of a node's taints brings one that evicts; its effect stands in the key of the entry."""
+    taints = change.new if isinstance(change.new, list) else [change.new]
+    effects = [taint.get("effect") for taint in taints if isinstance(taint, dict)]
+    return change.op != "removed" and ("NoExecute" in effects or any("NoExecute" in step for step in change.path))
+
+
+def _immutable(change: Change, body: Body) -> bool:
+    return body.get("immutable") is True
+
+
+def _on_delete(change: Change, body: Body) -> bool:
+    strategy = body["spec"].get("updateStrategy")
+    return isinstance(strategy, dict) and strategy.get("type") == "OnDelete"
+
+
+def _recreates(change: Change, body: Body) -> bool:
+    strategy = body["spec"].get("strategy")
+    return isinstance(strategy, dict) and strategy.get("type") == "Recreate"
+
+
+def _other_store(change: Change, body: Body) -> bool:
+    return not holds_own_data(body)
+
+
+class Rule(NamedTuple):
+    """Changes of `kinds` (`*`: all) at or below `path` (`*`: any step) are of class `disruption`."""
+
+    kinds: str
+    path: str
+    disruption: Disruption
+    reason: str
+    when: Callable[[Change, Body], bool] | None = None
+    """A condition on the change and the old object's body."""
+
+
+RULES: tuple[Rule, ...] = (
+    # Jobs: a run is started with one template, and keeps it.
+    Rule("Job", "spec.completions", REPLACE, "new run"),
+    Rule("Job", "spec.parallelism", REPLACE, "new run"),
+    Rule("Job", "spec.template", REPLACE, "new run"),
+    Rule("Job", "spec.completionMode", REPLACE, "new run"),
+    Rule("Job", "spec.selector", REPLACE, "new run"),
+    Rule("Job", "spec.podFailurePolicy", REPLACE, "new run"),
+    Rule("Job", "spec.successPolicy", REPLACE, "new run"),
+    Rule("Job", "spec.backoffLimitPerIndex", REPLACE, "new run"),
+    Rule("Job", "spec.managedBy", REPLACE, "new run"),
+    Rule("Job", "spec.suspend", POD_RESTART, "stops or starts its pods"),
+    Rule("Job", "spec", IN_PLACE, "the run goes on"),
+    Rule("CronJob", "spec", IN_PLACE, "from the next run on"),
+    # Workloads that roll.
+    Rule("StatefulSet", "spec.volumeClaimTemplates", REPLACE, "made anew; volumes that exist stay as they are"),
+    Rule("StatefulSet", "spec.serviceName", REPLACE, "made anew: immutable; its volumes stay"),
+    Rule("StatefulSet", "spec.podManagementPolicy", REPLACE, "made anew: immutable; its volumes stay"),
+    Rule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides what becomes of its volumes"),
+    Rule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
+    Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "made anew: the selector is immutable"),
+    Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod when somebody deletes it", _on_delete),
+    Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _recreates),
+    Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
+    Rule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
+    Rule("Deployment StatefulSet", "spec.replicas", IN_PLACE, "scales"),
+    Rule("Deployment StatefulSet DaemonSet", "spec", IN_PLACE, ""),
+    Rule("Pod", "spec", REPLACE, "made anew: pods are immutable"),
+    # Volumes.
+    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", REPLACE, "made anew: refused otherwise; "
+         "the data is in the store behind it", lambda c, b: _shrinks(c, b) and _other_store(c, b)),
+    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", DATA_LOSS, "a volume cannot shrink, a "
+         "smaller one is new and empty", _shrinks),
+    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", IN_PLACE, "grows, where the storage class allows"),
+    Rule("PersistentVolumeClaim", "spec.volumeAttributesClassName", IN_PLACE, ""),
+    Rule("PersistentVolumeClaim", "spec", REPLACE, "made anew: immutable; the data is in the store behind it",
+         _other_store),
+    Rule("PersistentVolumeClaim", "spec", DATA_LOSS, "immutable, another volume is new and empty"),
+    Rule("PersistentVolume", "spec.capacity", IN_PLACE, ""),
+    Rule("PersistentVolume", "spec.mountOptions", IN_PLACE, "from the next mount on"),
+    Rule("PersistentVolume", "spec.persistentVolumeReclaimPolicy", IN_PLACE, "decides what becomes of the data"),
+    Rule("PersistentVolume", "spec.accessModes", IN_PLACE, ""),
+    Rule("PersistentVolume", "spec.claimRef", REPLACE, "made anew: bound to another claim"),
+    Rule("PersistentVolume", "spec", REPLACE, "made anew: immutable; the data stays where it is"),
+    Rule("StorageClass", "allowVolumeExpansion", IN_PLACE, ""),
+    Rule("StorageClass", "mountOptions", IN_PLACE, "for new volumes"),
+    Rule("StorageClass", "allowedTopologies", IN_PLACE, "for new volumes"),
+    Rule("StorageClass", "metadata", METADATA, ""),
+    Rule("StorageClass", "", REPLACE, "made anew: immutable; volumes that exist stay as they are"),
+    # Network.
+    Rule("Service", "spec.clusterIP", REPLACE, "made anew with another address"),
+    Rule("Service", "spec.clusterIPs", REPLACE, "made anew with another address"),
+    Rule("Service", "spec.selector", IN_PLACE, "sends to other pods"),
+    Rule("Service", "spec.ports", IN_PLACE, "clients must use the new ports"),
+    Rule("NetworkPolicy", "spec", IN_PLACE, "connections may be cut"),
+    Rule("Ingress", "spec", IN_PLACE, ""),
+    # Configuration.
+    Rule("ConfigMap Secret", "immutable", REPLACE, "made anew", _immutable),
+    Rule("ConfigMap Secret", "data", REPLACE, "made anew: it is immutable", _immutable),
+    Rule("ConfigMap Secret", "binaryData", REPLACE, "made anew: it is immutable", _immutable),
+    Rule("Secret", "type", REPLACE, "made anew: immutable"),
+    Rule("ConfigMap Secret", "data", IN_PLACE, "running pods keep what they have read"),
+    # Access.
+    Rule("RoleBinding ClusterRoleBinding", "roleRef", REPLACE, "made anew: immutable"),
+    Rule("RoleBinding ClusterRoleBinding", "subjects", IN_PLACE, "changes who may"),
+    Rule("Role ClusterRole", "rules", IN_PLACE, "changes what is allowed"),
+    # Scheduling.
+    Rule("PriorityClass", "value", REPLACE, "made anew: immutable; pods that exist keep theirs"),
+    Rule("PriorityClass", "preemptionPolicy", REPLACE, "made anew: immutable; pods that exist keep theirs"),
+    Rule("ResourceClaimTemplate", "spec", REPLACE, "made anew: immutable; claims that exist stay"),
+    Rule("DeviceClass", "spec", IN_PLACE, "for new claims"),
+    Rule("Node", "spec.taints", POD_RESTART, "evicts pods that do not tolerate it", _evicts),
+    Rule("Node", "spec.taints", IN_PLACE, "for new pods"),
+    Rule("Node", "metadata.labels", IN_PLACE, "for new pods"),
+    Rule("Namespace", "metadata.labels", IN_PLACE, "policies look at them"),
+    Rule("ResourceQuota", "spec.scopes", REPLACE, "made anew: immutable"),
+    Rule("ResourceQuota", "spec", IN_PLACE, "for new pods and volumes"),
+    Rule("LimitRange", "spec", IN_PLACE, "for new pods"),
+    # Everything else.
+    Rule("*", "metadata", METADATA, ""),
+    Rule("*", "apiVersion", METADATA, ""),
+    Rule("*", "spec.template", POD_RESTART, "pods restart"),
+    Rule("*", "", IN_PLACE, ""),
+)  # fmt: skip
+
+
+@cache
+def _rules(kind: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
+    return tuple(
+        (tuple(rule.path.split(".")) if rule.path else (), rule)
+        for rule in RULES
+        if rule.kinds == "*" or kind in rule.kinds.split()
+    )
+
+
+def _below(pattern: tuple[str, ...], path: Steps) -> bool:
+    return len(path) >= len(pattern) and all(
+        want in ("*", step) and (want == "*" or not isinstance(step, Entry))
+        for want, step in zip(pattern, path, strict=False)
+    )
+
+
+def classify(kind: str, change: Change, body: Body) -> tuple[Disruption, str]:
+    """The class of one change of an object of `kind` whose old body is given, and why in a few words."""
+    for pattern, rule in _rules(kind):
+        if _below(pattern, change.path) and (rule.when is None or rule.when(change, body)):
+            return rule.disruption, rule.reason
+    raise AssertionError("the last rule matches everything")
+
+
+def holds_own_data(body: Body) -> bool:
+    """Whether deleting a claim deletes data: not where it is bound by name to a volume that stands for a store."""
+    spec: dict[str, Any] = body.get("spec", {})
+    read_only = spec.get("accessModes") == ["ReadOnlyMany"]
+    return not (read_only or spec.get("volumeName") or spec.get("selector"))
+
+
+_GONE: dict[str, tuple[Disruption, str]] = {
+    "Namespace": (DATA_LOSS, "and everything in it, volumes too"),
+    "PersistentVolumeClaim": (DATA_LOSS, "with the data on it"),
+    "CustomResourceDefinition": (DATA_LOSS, "and every object of its kind"),
+    "Job": (REPLACE, "a run that goes on is stopped"),
+    "CronJob": (REPLACE, "no further runs"),
+    "Deployment": (REPLACE, "its pods stop"),
+    "StatefulSet": (REPLACE, "its pods stop; volumes made by it stay"),
+    "DaemonSet": (REPLACE, "its pods stop"),
+    "Pod": (REPLACE, "stops"),
+    "Service": (REPLACE, "its address is gone"),
+    "Node": (IN_PLACE, "the machine stays; labels and taints are taken back"),
+}
+"""What deleting an object of a kind means. Kinds that are not here hold neither pods nor data."""
+
+
+def deletion(manifest: Manifest) -> tuple[Disruption, str]:
+    """The class of deleting an object that nothing keeps, and why in a few words."""
+    body, kind = manifest.body, manifest.kind
+    if kind == "PersistentVolumeClaim" and not holds_own_data(body):
+        return REPLACE, "the data is in the store behind it"
+    if kind == "PersistentVolume":
+        reclaim = body.get("spec", {}).get("persistentVolumeReclaimPolicy", "Retain")
+        return (DATA_LOSS, "with the data on it") if reclaim == "Delete" else (IN_PLACE, "the data stays where it is")
+    if kind == "StatefulSet":
+        policy = body.get("spec", {}).get("persistentVolumeClaimRetentionPolicy") or {}
+        if policy.get("whenDeleted") == "Delete" and body["spec"].get("volumeClaimTemplates"):
+            return DATA_LOSS, "with its volumes"
+    return _GONE.get(kind, (IN_PLACE, ""))

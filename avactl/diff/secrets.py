@@ -1,0 +1,33 @@
+"""Credentials out of values. A spec cannot hold one; a base from before that check, or a plug-in's kind, may."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from avactl.diagnostics.secrets import MASK, looks_secret, redact
+from avactl.diff.fields import option
+from avactl.diff.model import ABSENT
+
+
+def cover(value: Any, name: str = "") -> Any:
+    """The value without credentials, at any depth. `name` is what it is called: `WANDB_API_KEY`."""
+    if isinstance(value, str):
+        return cover_text(value, name)
+    if isinstance(value, dict):
+        # An environment variable says its name beside its value.
+        own = value.get("name")
+        return {
+            key: cover(inner, own if key == "value" and isinstance(own, str) else str(key))
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [cover(inner, option(value, index) or name) for index, inner in enumerate(value)]
+    return value if value is not ABSENT else ABSENT
+
+
+def cover_text(text: str, name: str = "") -> str:
+    """The text without credentials; not even their length is left."""
+    if looks_secret(text, name) and "\n" not in text and not text.startswith("-"):
+        return MASK
+    return re.sub(r"\*{4,}", MASK, redact(text))

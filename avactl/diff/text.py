@@ -1,0 +1,177 @@
+"""A diff for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from avactl.diagnostics import Diagnostic
+from avactl.diff import words
+from avactl.diff.groups import Group, ObjectGroup, groups
+from avactl.diff.model import Consequence, Diff, Disruption, FieldChange
+
+_COLOURS = {
+    "danger": "\x1b[1;31m",
+    "warning": "\x1b[33m",
+    "info": "",
+    "bold": "\x1b[1m",
+    "dim": "\x1b[2m",
+    "created": "\x1b[32m",
+    "deleted": "\x1b[31m",
+    "changed": "\x1b[33m",
+    "renamed": "\x1b[36m",
+    "kept": "\x1b[36m",
+}
+_WIDTH = 120
+"""Where a line is broken, where it can be."""
+_MOST_LINES = 20
+"""Changed lines of one text that are shown."""
+
+FITS = "fits, waits: counted from the capacity and the specs that are declared; a check, not a reservation"
+
+
+class _Style:
+    def __init__(self, colour: bool) -> None:
+        self.colour = colour
+
+    def __call__(self, name: str, text: str) -> str:
+        code = _COLOURS[name]
+        return f"{code}{text}\x1b[0m" if self.colour and code and text else text
+
+
+def visible(text: str) -> str:
+    """Text without control characters: a value in a spec must not be able to steer a terminal."""
+    return "".join(ch if ch.isprintable() else "�" for ch in text)
+
+
+def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> str:
+    """The diff as text, with a line end behind the last line."""
+    style = _Style(colour)
+    out = [*_base_problems(diff.base_problems, style)]
+    told = groups(diff)
+    labels = [_label(group) for group in told]
+    column = min(max((len(label) for label in labels), default=0), 44) + 3
+    several = words.clusters(diff)
+    for group, label in zip(told, labels, strict=True):
+        out += _group(group, label, column, style)
+        if objects:
+            out += _objects(group.objects, several, style)
+    for warning in diff.warnings:
+        out.append(f"{style('warning', f'warning[{warning.code}]')}: {visible(f'{warning.message} ({warning.span})')}")
+    if diff.fits:
+        out.append(style("dim", FITS))
+    out.append(style("bold", words.summary(diff)))
+    return "\n".join(out) + "\n"
+
+
+def _base_problems(problems: Sequence[Diagnostic], style: _Style) -> list[str]:
+    if not problems:
+        return []
+    first = problems[0]
+    count = f"{len(problems)} error{'' if len(problems) == 1 else 's'}"
+    head = f"the base does not compile ({count}): what of it could be compiled is compared, the rest counts as new"
+    return [style("warning", head), style("dim", visible(f"  {first.span}: {first.message}"))]
+
+
+def _label(group: Group) -> str:
+    if len(group.intents) == 1:
+        return str(group.first.key)
+    return words.plural(group.first.key.kind, len(group.intents))
+
+
+def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
+    first = group.first
+    lines: list[tuple[str, str]] = []
+    consequences = list(dict.fromkeys(c for intent in group.intents for c in intent.consequences))
+    for consequence in consequences:
+        if consequence.level == "danger":
+            lines.append(("danger", f"DATA LOSS: {consequence.text}"))
+    run = _texts(consequences, "run")
+    main = words.headline(first)
+    more = words.further(first)
+    if not main:
+        main, more = more[:3], more[3:]
+    lines += [("info", line) for line in _broken([*main, *run], column)]
+    if len(group.intents) > 1:
+        listed = words.names(intent.key.label for intent in group.intents)
+        lines += [("dim", line) for line in _broken(listed.split(", "), column, ", ")]
+    if more:
+        lines += [("info", line) for line in _broken([f"also {more[0]}", *more[1:]], column)]
+    lines += [("info", line) for line in _broken(_texts(consequences, "capacity", "quota"), column)]
+    for consequence in consequences:
+        if consequence.topic == "data" and consequence.level != "danger":
+            lines.append((consequence.level, consequence.text))
+    lines += [("dim", text) for text in _texts(consequences, "cause")]
+    if not first.objects_known:
+        lines.append(("warning", "its objects before are not known"))
+    lines = lines or [("info", "")]
+    head = style("danger" if first.disruption == Disruption.DATA_LOSS else "bold", label)
+    pad = " " * max(column - len(label), 1)
+    indent = " " * column
+    out = [f"{head}{pad}{style(lines[0][0], visible(lines[0][1]))}".rstrip()]
+    return out + [f"{indent}{style(name, visible(line))}" for name, line in lines[1:]]
+
+
+def _texts(consequences: Iterable[Consequence], *topics: str) -> list[str]:
+    return [c.text for c in consequences if c.topic in topics]
+
+
+def _broken(parts: Sequence[str], column: int, separator: str = " · ") -> list[str]:
+    """Parts put together to lines that fit."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and column + len(lines[-1]) + len(separator) + len(part) <= _WIDTH:
+            lines[-1] += separator + part
+        else:
+            if lines and separator == ", ":
+                lines[-1] += ","
+            lines.append(part)
+    return lines
+
+
+def title(group: ObjectGroup, several: bool) -> str:
+    """`Job vision/resnet50-worker`, or `40 Jobs *-worker`."""
+    ids = group.ids
+    where = sorted({id.cluster for id in ids})
+    on = f" on {words.names(where, 3)}" if several else ""
+    if len(ids) == 1:
+        old = group.change.old_id
+        return f"{ids[0]}{on}" + (f", was {old.name}" if old and old.name != ids[0].name else "")
+    spaces = sorted({id.namespace for id in ids if id.namespace})
+    inside = f" in {words.names(spaces, 3)}" if spaces else ""
+    return f"{words.plural(ids[0].kind, len(ids))} {group.pattern}{inside}{on}"
+
+
+def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list[str]:
+    titles = [title(group, several) for group in found]
+    column = min(max((len(text) for text in titles), default=0), 52) + 1
+    out = []
+    for group, text in zip(found, titles, strict=True):
+        change = group.change
+        mark = style("danger" if change.disruption == Disruption.DATA_LOSS else change.op, words.MARKS[change.op])
+        reason = visible(reason_of(group))
+        note = f"   {style('danger' if change.disruption == Disruption.DATA_LOSS else 'dim', f'({reason})')}"
+        note = note if reason else ""
+        fields = words.fields(change)
+        line = visible(", ".join(map(words.field, fields)))
+        blocks = any(field.lines for field in fields)
+        if len(line) + column + len(reason) <= _WIDTH and not blocks:
+            out.append(f"  {mark} {f'{visible(text):<{column}}{line}'.rstrip()}{note}")
+            continue
+        out.append(f"  {mark} {visible(text)}{note}")
+        for field in fields:
+            out += _field(field)
+    return out
+
+
+def reason_of(group: ObjectGroup) -> str:
+    """Why the change of an object disturbs as it does; of several, without what is only the first one's."""
+    change = group.change
+    return change.reason if change.disruption >= Disruption.POD_RESTART or change.op == "kept" else ""
+
+
+def _field(field: FieldChange) -> list[str]:
+    out = [f"      {visible(words.field(field))}"]
+    out += [f"        {visible(line)}" for line in field.lines[:_MOST_LINES]]
+    if len(field.lines) > _MOST_LINES:
+        out.append(f"        … {len(field.lines) - _MOST_LINES} more lines")
+    return out

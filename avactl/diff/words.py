@@ -1,0 +1,216 @@
+"""Changes in words, for the text and the markdown printer. Nothing here is escaped or coloured yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from avactl.diff.model import ABSENT, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
+
+_WIDTH = 72
+"""Longest value that is shown whole, characters."""
+
+MARKS = {"created": "+", "changed": "~", "deleted": "-", "renamed": ">", "kept": "="}
+"""What stands before an object."""
+
+
+def show(value: Any) -> str:
+    """A value on one line, cut where it is long."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        if value.keys() <= {"name", "value"} and "value" in value:
+            return show(value["value"])
+        value = orjson.dumps(value).decode()
+    elif isinstance(value, list):
+        value = ", ".join(show(entry) for entry in value)
+    text = str(value)
+    if "\n" in text.rstrip("\n"):
+        first, _, rest = text.partition("\n")
+        return f"{cut(first)} … ({rest.count(chr(10)) + 2} lines)"
+    text = _digests(text.rstrip("\n"))
+    return cut(text) if text else '""'
+
+
+def cut(text: str, width: int = _WIDTH) -> str:
+    """A text of at most `width` characters; what is left out is in the middle, where values differ least."""
+    half = (width - 1) // 2
+    return text if len(text) <= width else f"{text[:half]}…{text[-half:]}"
+
+
+def _digests(text: str) -> str:
+    """Digests as people quote them."""
+    return re.sub(r"@sha256:([0-9a-f]{8})[0-9a-f]{56}\b", r"@\1", text)
+
+
+_DIGEST = re.compile(r"[0-9a-f]{8,64}").fullmatch
+_IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*?)(?:@sha256:([0-9a-f]{64})|:([\w.-]+))").fullmatch
+_AMOUNT = re.compile(r"([0-9][0-9.,]*(?: to [0-9][0-9.,]*)?) (\S.*)").fullmatch
+
+
+def move(old: Any, new: Any) -> str:
+    """`old → new`, with what both have in common said once."""
+    if old is ABSENT:
+        return f"none → {show(new)}"
+    if new is ABSENT:
+        return f"{show(old)} → none"
+    if isinstance(old, str) and isinstance(new, str):
+        one, other = _IMAGE(old), _IMAGE(new)
+        if one and other and one[1] == other[1] and "/" in one[1]:
+            name = one[1].rpartition("/")[2]
+            return f"{name}{_tag(one)} → {_tag(other)}"
+        one, other = _AMOUNT(old), _AMOUNT(new)
+        if one and other and one[2] == other[2]:
+            return f"{one[1]} → {other[1]} {one[2]}"
+        if old != new and show(old) == show(new):
+            return _where_differs(old, new)
+    return f"{show(old)} → {show(new)}"
+
+
+def _tag(image: re.Match[str]) -> str:
+    return f"@{image[2][:8]}" if image[2] else f":{image[3]}"
+
+
+def _where_differs(old: str, new: str) -> str:
+    """Two long texts around the first character in which they differ."""
+    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = max(0, start - 12)
+    before = "…" if start else ""
+    return f"{before}{cut(old[start : start + 36])} → {before}{cut(new[start : start + 36])}"
+
+
+def fact(change: FactChange) -> str:
+    """One headline fact: `workers 2 → 4`, or `workers 4` of a spec that is new or removed."""
+    # `32 V100` says already what is counted.
+    values = [value for value in (change.old, change.new) if value is not ABSENT]
+    counted = change.name == "GPUs" and all(isinstance(value, str) and _AMOUNT(value) for value in values)
+    name = "" if counted and len(values) == 2 else f"{change.name} "
+    return f"{name}{move(change.old, change.new)}"
+
+
+def fact_value(change: FactChange) -> str:
+    """A fact of a spec that is only on one side."""
+    value = change.old if change.new is ABSENT else change.new
+    if value is None or value is ABSENT or value == "":
+        return ""
+    if change.name == "GPUs" and isinstance(value, str) and _AMOUNT(value):
+        return show(value)
+    return f"{change.name} {show(value)}"
+
+
+def short(path: str) -> str:
+    """A path without what every object of a kind has: `spec.template.spec.containers[x]` → `containers[x]`."""
+    path = re.sub(r"^spec\.jobTemplate\.spec\.", "job.", path)
+    path = re.sub(r"^(?:spec\.)?template\.spec\.|^spec\.template\.spec\.", "", path)
+    path = re.sub(r"^data\[(.+)\]: ", r"\1: ", path)
+    return re.sub(r"^(?:spec|data)\.|^metadata\.(?=labels|annotations)", "", path)
+
+
+def field(change: FieldChange) -> str:
+    """One changed field on one line."""
+    name = short(change.path)
+    match change.op:
+        case "added":
+            return f"{name} new: {show(change.new)}"
+        case "removed":
+            return f"{name} gone, was {show(change.old)}"
+        case "reordered":
+            return f"{name} in another order: {show(change.new)}"
+    if change.lines:
+        minus = sum(line.startswith("-") for line in change.lines)
+        return f"{name}: {minus} lines out, {len(change.lines) - minus} in"
+    if change.old == change.new:
+        return f"{name} changed (covered: it looks like a credential)"
+    return f"{name} {move(change.old, change.new)}"
+
+
+def fields(change: ObjectChange) -> list[FieldChange]:
+    """The fields to tell of. Digests of a content that is told of itself are left out."""
+    told = [f for f in change.fields if not (_DIGEST(str(f.old)) and _DIGEST(str(f.new)) and "annotations[" in f.path)]
+    return told or list(change.fields)
+
+
+def headline(intent: IntentChange) -> list[str]:
+    """What a reader should know of an intent first: what happened to it, and its facts."""
+    one_sided = intent.op in ("added", "removed", "repaired")
+    parts = [fact_value(change) if one_sided else fact(change) for change in intent.facts]
+    parts = [part for part in parts if part]
+    match intent.op:
+        case "added":
+            parts.insert(0, "new")
+        case "removed":
+            parts.insert(0, "removed")
+        case "repaired":
+            parts.insert(0, "has errors in the base: all of it counts as new")
+        case "renamed":
+            parts.insert(0, f"was {intent.old_key.label if intent.old_key else ''}")
+    return parts or ([] if further(intent) else ["the same spec"] if intent.op == "affected" else [])
+
+
+def further(intent: IntentChange) -> list[str]:
+    """Changes of the spec that no fact tells."""
+    told = [(change.name, change.old, change.new) for change in intent.facts]
+    whole = {f"spec.{change.name}." for change in intent.facts}
+    left: list[FieldChange] = []
+    for change in intent.spec:
+        if any(f"{change.path}.".startswith(path) for path in whole):
+            continue
+        same = [fact for fact in told if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
+        if same:
+            # A fact stands for one change: another one that happens to have the same numbers is told.
+            told.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
+        else:
+            left.append(change)
+    return [field(change) for change in left]
+
+
+def plural(kind: str, count: int) -> str:
+    """`40 TrainingJobs`."""
+    if count == 1:
+        return f"1 {kind}"
+    if kind.endswith("y"):
+        return f"{count} {kind[:-1]}ies"
+    return f"{count} {kind}{'es' if kind.endswith(('s', 'x')) else 's'}"
+
+
+def names(labels: Iterable[str], most: int | None = None) -> str:
+    """Names in a row; with `most`, the rest is counted."""
+    listed = list(labels)
+    if most is None or len(listed) <= most:
+        return ", ".join(listed)
+    return f"{', '.join(listed[:most])} and {len(listed) - most} more"
+
+
+def summary(diff: Diff) -> str:
+    """`1 intent changed, 2 objects (0 new, 2 changed, 0 deleted)`."""
+    if diff.empty:
+        return "no changes"
+    counts = diff.intent_counts
+    parts: list[str] = []
+    words: tuple[tuple[IntentOp, str], ...] = (
+        ("changed", "changed"), ("added", "new"), ("removed", "removed"), ("renamed", "renamed"),
+        ("repaired", "repaired"), ("affected", "affected"),
+    )  # fmt: skip
+    for op, word in words:
+        if counts[op]:
+            noun = "" if parts else " intent" if counts[op] == 1 else " intents"
+            parts.append(f"{counts[op]}{noun} {word}")
+    of = diff.object_counts
+    total = of.total()
+    inner = [f"{of['created']} new", f"{of['changed']} changed", f"{of['deleted']} deleted"]
+    inner += [f"{of['renamed']} renamed"] if of["renamed"] else []
+    inner += [f"{of['kept']} kept"] if of["kept"] else []
+    return f"{', '.join(parts)}, {total} object{'' if total == 1 else 's'} ({', '.join(inner)})"
+
+
+def clusters(diff: Diff) -> bool:
+    """Whether objects of more than one cluster change, so that each must say which."""
+    return len({change.id.cluster for intent in diff.intents for change in intent.objects}) > 1
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Parts of one line."""
+    return " · ".join(parts)
