@@ -56,10 +56,20 @@ def test_applied_twice(example: str, new_plane: Callable[..., ControlPlane]) -> 
     for manifests in clusters(example):
         plane = new_plane()
         with plane.client() as kube:
-            versions = [_apply(kube, manifest) for manifest in manifests]
+            versions = [_settled(kube, manifest) for manifest in manifests]
             assert [_apply(kube, manifest) for manifest in manifests] == versions
             _restricted(kube, manifests)
         plane.close()
+
+
+def _settled(kube: KubeClient, manifest: Manifest) -> str:
+    """The version after the first apply.
+
+    Of a claim, after the second: the API server stores a new claim without `status.phase`, reads it with the default,
+    and so writes it once more at the next apply, whatever that holds.
+    """
+    version = _apply(kube, manifest)
+    return _apply(kube, manifest) if manifest.kind == "PersistentVolumeClaim" else version
 
 
 def _apply(kube: KubeClient, manifest: Manifest) -> str:
@@ -101,8 +111,16 @@ def _restricted(kube: KubeClient, manifests: list[Manifest]) -> None:
         template = _template(manifest.body)
         if template is None:
             continue
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "check", "namespace": namespace},
-               "spec": {**template["spec"], "restartPolicy": "Never"}}  # fmt: skip
+        claims = manifest.body["spec"].get("volumeClaimTemplates", [])
+        volumes = [{"name": c["metadata"]["name"], "emptyDir": {}} for c in claims] + template["spec"].get(
+            "volumes", []
+        )
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "check", "namespace": namespace},
+            "spec": {**template["spec"], "volumes": volumes, "restartPolicy": "Never"},
+        }
         try:
             kube.create(pod, dry_run=True)
         except ApiError as error:

@@ -99,6 +99,7 @@ def looks_secret(value: str, name: str = "") -> bool:
     return text == value.strip() and (_random(text) or (bool(name) and _named(name, text)))
 
 
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
 _ASSIGNED = re.compile(r"""([A-Za-z_][\w.-]*)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
 
 
@@ -110,6 +111,8 @@ def redact(text: str) -> str:
 
     def cover_assigned(match: re.Match[str]) -> str:
         value = match[3].strip("\"'")
+        if match[1] == "secret" and _NAME(value) and not _random(value):
+            return match[0]  # the kinds' own key, which names a Secret
         return f"{match[1]}{match[2]}{'*' * len(match[3])}" if looks_secret(value, match[1]) else match[0]
 
     return _ASSIGNED.sub(cover_assigned, _SHAPES.sub(cover, text))
