@@ -25,6 +25,10 @@ class GpuCompute(Protocol):
     def gpu(self) -> str | None: ...
     @property
     def pool(self) -> str | None: ...
+    @property
+    def cpu(self) -> str | None: ...
+    @property
+    def memory(self) -> str | None: ...
 
 
 class Role(NamedTuple):
@@ -115,13 +119,17 @@ def gpu_problems(
         return []  # Machines without GPUs are not declared: nothing is known of where such pods run.
     if fit.unknown_capacity(program):
         return []
+    if link is None and getattr(compute, "link_policy", None) == "required":
+        link = getattr(compute, "link", None)
+    # Many roles ask for the same: for how many such pods there is room is worked out once.
+    rdma = getattr(compute, "rdma", False)
+    key = (item.cluster, compute.gpus, compute.gpu, compute.pool, compute.cpu, compute.memory, rdma, link)
+    if replicas <= program.memo(("room", key), lambda: _room(item, program, compute, path, link)):
+        return []
     problem = _model_problem(item, program, compute, path)
     if problem is None:
-        if link is None and getattr(compute, "link_policy", None) == "required":
-            link = getattr(compute, "link", None)
-        model = gpu_model(program, item.cluster, compute)
-        ask = fit.Ask.of(compute, model, link)
-        found = fit.offers(program, item.cluster, model, compute.pool)
+        ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
+        found = fit.offers(program, item.cluster, ask.model, compute.pool)
         problem = (
             fit.pod_problem(item, ask, found, path)
             or fit.gang_problem(item, ask, found, path, replicas)
@@ -129,6 +137,17 @@ def gpu_problems(
             or fit.link_warning(item, program, ask, found, path)
         )
     return [] if problem is None else [problem]
+
+
+def _room(item: Item, program: Program, compute: GpuCompute, path: fit.Path, link: str | None) -> int:
+    """How many pods of this make the empty machines hold; -1 where something else is to be said about them."""
+    if _model_problem(item, program, compute, path) is not None:
+        return -1
+    ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
+    found = fit.offers(program, item.cluster, ask.model, compute.pool)
+    if fit.pod_problem(item, ask, found, path) or fit.allocation_problem(item, ask, found, path):
+        return -1
+    return -1 if fit.link_warning(item, program, ask, found, path) else fit.room(ask, found)
 
 
 def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | int, ...]) -> Diagnostic:
