@@ -61,31 +61,49 @@ limit=()
 if [ "$bandwidth" != 0 ]; then limit=(--bandwidth "$bandwidth"); fi
 
 for path in "$@"; do
-  alluxio fs load "$path" --submit --verify --partial-listing "${{limit[@]}}"
+  # A load of what the masters have not seen in the store fails: it "does not exist".
+  alluxio fs loadMetadata -R "$path"
+  alluxio fs load "$path" --submit --verify --partial-listing ${{limit[@]+"${{limit[@]}}"}}
   while :; do
     sleep 10
     report=$(alluxio fs load "$path" --progress)
     printf '%s\\n' "$report"
     case "$report" in
       *"Job State: SUCCEEDED"*) break ;;
-      *"Job State: FAILED"*|*"Job State: STOPPED"*) exit 1 ;;
+      *"Job State: FAILED"* | *"Job State: STOPPED"*) exit 1 ;;
     esac
   done
+  # Copies beyond the first are also pinned: they stay until somebody frees them.
   if [ "$copies" -gt 1 ]; then alluxio fs setReplication --min "$copies" -R "$path"; fi
 done
 """
 
 FREE_SCRIPT = f"""\
 #!/bin/bash
-# free.sh SECONDS PATH…: drops each directory from the cache whose files nobody has read for so long. The store keeps
-# them.
+# free.sh SECONDS PATH…: drops from the cache each directory of whose files none was read, and none was new, for so
+# long. The store keeps them.
 set -euo pipefail
 alluxio() {{ {names.HOME}/bin/alluxio "$@"; }}
-age="$1"
+limit=$(date -u -d "@$(($(date +%s) - $1))" +%Y%m%d%H%M%S)
 shift
-oldest=$(date -u -d "@$(($(date +%s) - age))" +%s)
+
+# The newest time of a kind of a directory's files; empty where there is no file.
+newest() {{
+  alluxio fs -Dalluxio.user.date.format.pattern=yyyyMMddHHmmss -Duser.timezone=UTC ls -R --timestamp "$1" "$2" |
+    awk '{{
+      for (i = 1; i < NF; i++)
+        if (length($i) == 14 && $(i + 1) ~ /^[0-9]+%$/) {{ if ($i > last) last = $i; next }}
+    }}
+    END {{ print last }}'
+}}
 
 for path in "$@"; do
-  echo "$path $oldest"
+  read_at=$(newest lastAccessTime "$path")
+  seen_at=$(newest creationTime "$path")
+  if [[ -n "$seen_at" && "$read_at" < "$limit" && "$seen_at" < "$limit" ]]; then
+    alluxio fs free -f "$path"
+  else
+    echo "$path is in use: read $read_at, new $seen_at, limit $limit (UTC)"
+  fi
 done
 """

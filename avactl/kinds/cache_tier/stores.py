@@ -103,7 +103,7 @@ alluxio() {{ {home}/bin/alluxio "$@" 2>&1 | cover; }}
 
 # Everything else needs the table, so this also waits for a master.
 for attempt in $(seq 1 60); do
-  if table=$(alluxio fs mount); then break; fi
+  if table=$({home}/bin/alluxio fs mount 2>&1); then break; fi
   if [ "$attempt" = 60 ]; then printf '%s\\n' "$table" >&2; exit 1; fi
   sleep 10
 done

@@ -17,7 +17,11 @@ class Version(Model):
     url: ObjectUrl | None = Field(None, description="Prefix in an object store that holds this version.")
     manifest: RelPath | None = Field(
         None,
-        description='JSON-lines file in the repository: one object a line, `{"url": …, "labels": {…}}`; beside the spec.',
+        description='JSON-lines file in the repository, one object a line: `{"url": …, "labels": {…}}`; its path is '
+        "relative to the spec file. Pods see the directory that all its objects are in, and the list itself.",
+    )
+    manifest_url: ObjectUrl | None = Field(
+        None, description="The same list in the object store; needed where it is too long for a ConfigMap."
     )
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         None, description="SHA-256 of the manifest file; a changed file is then refused."
@@ -28,8 +32,12 @@ class Prewarm(Model):
     """Load the data into the cache before jobs ask for it."""
 
     versions: list[Name] = Field(default_factory=list, description="Which versions. Default: the newest.")
-    replicas: Annotated[int, Field(ge=1, le=100)] = Field(1, description="Copies in the cache.")
-    parallelism: Annotated[int, Field(ge=1, le=1000)] = Field(4, description="Files loaded at once by a worker.")
+    replicas: Annotated[int, Field(ge=1, le=100)] = Field(
+        1, description="Copies in the cache, each on another worker. More than one are pinned until they are freed."
+    )
+    bandwidth: Bytes | None = Field(
+        None, description="What one worker reads from the store at the most, bytes per second. Default: no limit."
+    )
 
 
 class DatasetSpec(Model):
@@ -46,17 +54,18 @@ class DatasetSpec(Model):
     secret: Name | None = Field(None, description="Secret with the store's credentials, where there is no tier.")
     prewarm: Prewarm | None = Field(None, description="Load it into the cache ahead of jobs.")
     shared_with: list[TeamRef] = Field(default_factory=list, description="Teams beside the owner that may read it.")
-    keep: Duration | None = Field(None, description="Evict from the cache what nobody has read for so long.")
-    deletion_policy: Literal["retain", "delete"] = Field(
-        "retain", description="What becomes of its volumes when the spec is deleted. The object store is never touched."
+    keep: Duration | None = Field(
+        None,
+        description="Free a version from the cache when none of its files was read for so long, at least 2d. It is "
+        "looked at once a day. The object store is never touched.",
     )
 
 
 class Dataset(Resource):
     """Data in object stores, in immutable versions, read through a cache tier.
 
-    Compiles to a read-only volume and claim per version and namespace, a ConfigMap of its metadata, and a prewarm
-    Job.
+    Compiles to a read-only volume and claim per version and namespace that reads it, a ConfigMap of its metadata, a
+    prewarm Job, and a CronJob that frees what nobody reads. None of these holds data: deleting them loses none.
     """
 
     KIND: ClassVar[str] = "Dataset"
