@@ -8,14 +8,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import typer
 
 if TYPE_CHECKING:
-    from avactl.compiler import Compilation
     from avactl.diagnostics import Diagnostic, Span
     from avactl.source.tree import DirTree
+
+
+class Compiled(Protocol):
+    """What every form of a compile tells."""
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]: ...
+
+    @property
+    def ok(self) -> bool: ...
+
 
 OK = 0
 PROBLEMS = 1
@@ -91,7 +101,7 @@ def _prefix(root: Path) -> str:
     return "" if relative == "." else f"{relative}/"
 
 
-def select(compilation: Compilation, asked: Iterable[str]) -> list[Diagnostic]:
+def select(compilation: Compiled, asked: Iterable[str]) -> list[Diagnostic]:
     """The problems that concern the paths asked for, those of the whole repository if none."""
     wanted = list(asked)
     if not wanted:
@@ -134,7 +144,7 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
     return render_text(shown, source, coloured)
 
 
-def report(compilation: Compilation, tree: DirTree) -> None:
+def report(compilation: Compiled, tree: DirTree) -> None:
     """Print the problems on standard error; exits with PROBLEMS where there are errors."""
     if compilation.diagnostics:
         text = render_diagnostics(compilation.diagnostics, tree, Format.text, colour(sys.stderr))

@@ -23,8 +23,7 @@ def validate(
     compilation = compile_cached(tree, use_cache=cache)
     problems = select(compilation, asked)
     if format is Format.text and not problems:
-        kinds = {item.kind for item in compilation.program.items}
-        print(f"ok: {len(compilation.program.items)} specs of {len(kinds)} kinds")
+        print(f"ok: {sum(compilation.kinds.values())} specs of {len(compilation.kinds)} kinds")
     else:
         sys.stdout.write(render_diagnostics(problems, tree, format, colour()))
     elsewhere = len(compilation.diagnostics) - len(problems)

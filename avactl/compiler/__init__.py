@@ -1,5 +1,20 @@
 """The passes from files to Kubernetes objects, and the driver that runs them."""
 
-from avactl.compiler.driver import PASSES, Compilation, compile, compile_tree
+from __future__ import annotations
 
-__all__ = ["PASSES", "Compilation", "compile", "compile_tree"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from avactl.compiler.driver import PASSES as PASSES
+    from avactl.compiler.driver import Compilation as Compilation
+    from avactl.compiler.driver import compile as compile
+    from avactl.compiler.driver import compile_tree as compile_tree
+
+
+def __getattr__(name: str) -> Any:
+    # The driver brings every pass, and pydantic with them: not where nothing has changed since the last run.
+    if name in ("PASSES", "Compilation", "compile", "compile_tree"):
+        from avactl.compiler import driver
+
+        return getattr(driver, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from avactl.compiler.errors import to_diagnostics
+from avactl.compiler.selection import CONFIG_FILE
 from avactl.compiler.state import Tree
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.base import Model
 from avactl.kinds.values import Duration, RelPath
 from avactl.source.yaml import load_yaml
-
-CONFIG_FILE = "avactl.yaml"
 
 
 class PythonFiles(Model):
@@ -53,25 +51,3 @@ def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
         return Config.model_validate(document.value, by_alias=True, by_name=False), problems
     except ValidationError as error:
         return Config(), [*problems, *to_diagnostics(Config, document, error)]
-
-
-def _covers(pattern: str, path: str) -> bool:
-    pattern = pattern.removeprefix("./").rstrip("/")
-    return pattern in (".", "", path) or path.startswith(f"{pattern}/") or fnmatch.fnmatchcase(path, pattern)
-
-
-def spec_files(config: Config, paths: list[str]) -> list[str]:
-    """The paths that hold specs: YAML files, and Python files so that those not allowed are told.
-
-    A directory with a `Pulumi.yaml` is a Pulumi project, and holds none.
-    """
-    projects = tuple(path.removesuffix("Pulumi.yaml") for path in paths if path.endswith("/Pulumi.yaml"))
-    return [
-        path
-        for path in paths
-        if path.endswith((".yaml", ".yml", ".py"))
-        and path != CONFIG_FILE
-        and not path.startswith(projects)
-        and any(_covers(pattern, path) for pattern in config.include)
-        and not any(_covers(pattern, path) for pattern in config.exclude)
-    ]

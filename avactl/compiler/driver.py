@@ -41,7 +41,7 @@ class Compilation:
 
 def compile_tree(tree: Tree, passes: Iterable[Callable[[State], State]] = PASSES) -> Compilation:
     """Compile a repository. Problems are in the result, never raised."""
-    return _run(State(tree), passes)
+    return run_passes(State(tree), passes)
 
 
 def compile(resources: Iterable[Resource]) -> Compilation:
@@ -51,13 +51,14 @@ def compile(resources: Iterable[Resource]) -> Compilation:
         for index, resource in enumerate(resources)
     )
     state = State(MemoryTree({}), documents=documents)
-    result = _run(state, PASSES[1:])
+    result = run_passes(state, PASSES[1:])
     if not result.ok:
         raise CompileError(result.diagnostics)
     return result
 
 
-def _run(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:
+def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:
+    """What comes out of a state by further passes."""
     # Nothing in a compilation is cyclic garbage; the collector would only walk the growing heap again and again.
     collecting = gc.isenabled()
     gc.disable()

@@ -57,17 +57,17 @@ def normalise(state: State) -> State:
         other = claimed.setdefault(manifest.id, manifest)
         if other is not manifest:
             problems.append(_conflict(manifest, other))
-        elif len(manifest.name) > _longest(manifest):
+        elif len(manifest.name) > longest_name(manifest):
             problems.append(_too_long(manifest))
     if problems:
         return replace(state, manifests=(), diagnostics=state.diagnostics + tuple(problems))
     ordered = sorted(state.manifests, key=apply_key)
     for manifest in ordered:
-        _mark(manifest, state.program)
+        mark(manifest, state.program)
     return replace(state, manifests=tuple(ordered))
 
 
-def _longest(manifest: Manifest) -> int:
+def longest_name(manifest: Manifest) -> int:
     """Longest name of an object, by what Kubernetes derives from it."""
     if manifest.kind in ("Service", "Namespace", "Job"):
         return 63
@@ -88,7 +88,7 @@ def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
 
 
 def _too_long(manifest: Manifest) -> Diagnostic:
-    longest, length = _longest(manifest), len(manifest.name)
+    longest, length = longest_name(manifest), len(manifest.name)
     return Diagnostic(
         "name-too-long",
         f"the {manifest.kind} `{manifest.name}` would have {length} characters, and may have {longest}",
@@ -113,7 +113,7 @@ _PULUMI_WAITS: dict[str, dict[str, str]] = {
 says what is wanted; a job that queues for GPUs must not hold it up."""
 
 
-def _mark(manifest: Manifest, program: Program) -> None:
+def mark(manifest: Manifest, program: Program) -> None:
     """Annotations that tell the cluster's engine what must not be pruned, what not to wait for, and which Jobs start
     anew when changed."""
     mode = program.cluster_spec(manifest.cluster).reconcile.mode

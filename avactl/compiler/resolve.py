@@ -26,8 +26,8 @@ def resolve(state: State) -> State:
     program = Program(items, _reader(state.tree))
     program.broken = state.broken
     names = {(item.kind, item.spec_name) for item in items}
-    good = [item for item in program.items if _references(item, names, program, state.broken, problems)]
-    good = [item for item in good if _place(item, program, problems)]
+    good = [item for item in program.items if references_answered(item, names, program, state.broken, problems)]
+    good = [item for item in good if place(item, program, problems)]
     resolved = Program(good, program.read_file)
     resolved.broken = state.broken | names - {(item.kind, item.spec_name) for item in good}
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
@@ -67,11 +67,11 @@ def _shipped_machines(items: list[Item]) -> list[Item]:
     """The machine types of the library that pools name and no spec declares."""
     wanted = {item.spec.machine_type for item in items if item.kind == "NodePool"}
     wanted -= {item.name for item in items if item.kind == "MachineType"}
-    return [Item(*_shipped(name)) for name in sorted(wanted.intersection(library.names()))]
+    return [Item(*shipped(name)) for name in sorted(wanted.intersection(library.names()))]
 
 
 @cache
-def _shipped(name: str) -> tuple[Document, Resource]:
+def shipped(name: str) -> tuple[Document, Resource]:
     """A machine type of the library. A test holds that all of them are valid."""
     documents, _ = load_yaml(library.place(name), library.read(name))
     resource = validate_document(documents[0])
@@ -80,7 +80,7 @@ def _shipped(name: str) -> tuple[Document, Resource]:
     return documents[0], resource
 
 
-def _references(
+def references_answered(
     item: Item,
     names: set[tuple[str, str]],
     program: Program,
@@ -113,7 +113,7 @@ def _references(
     return answered
 
 
-def _place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
+def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
     """Work out the clusters and the namespace of an item."""
     every = tuple(cluster.name for cluster in program.of("Cluster"))
     if item.kind == "Cluster":

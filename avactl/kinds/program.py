@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from avactl.diagnostics import Span
-from avactl.kinds.base import Resource
 from avactl.source.document import Document
+
+if TYPE_CHECKING:
+    from avactl.kinds.base import Resource
 
 
 class Item:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
+
+if TYPE_CHECKING:
+    from avactl.kinds.base import Resource
 
 Fact = str | int | float | None
 
@@ -65,7 +68,12 @@ _LOADED: dict[str, Kind] = {}
 
 def names() -> list[str]:
     """All kinds, in the order in which a platform is built up."""
-    return [*_MODULES, *(name for name in _LOADED if name not in _MODULES)]
+    return [*_MODULES, *added()]
+
+
+def added() -> list[str]:
+    """The kinds that `register` added."""
+    return [name for name in _LOADED if name not in _MODULES]
 
 
 def kind(name: str) -> Kind:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from avactl.diagnostics.suggest import closest, one_of
 
 _SKIPPED = {"node_modules", "__pycache__"}
+RENDERED = ".avactl-render"
+"""Stands in directories that `avactl render` writes: what is in them is output, never specs."""
+
+Stamp = tuple[int, int, int, int]
+"""How a file looks from outside: inode, bytes, and the times of its last change of content and of anything, ns."""
 
 
 class DirTree:
-    """Files below a directory; hidden ones and symbolic links that leave it are not seen."""
+    """Files below a directory; hidden ones, rendered ones and symbolic links that leave it are not seen."""
 
     def __init__(self, root: str | Path, only: Iterable[str] | None = None) -> None:
         self.root = Path(root)
@@ -22,26 +27,54 @@ class DirTree:
 
     def paths(self) -> list[str]:
         """Paths of all files from the root, sorted; with `only`, of those below one of the given paths."""
+        return sorted(path for path, _ in self._files())
+
+    def stamps(self) -> dict[str, Stamp]:
+        """The stamps of all files that `paths` names, in its order. A file that is gone by then is left out."""
+        found: dict[str, Stamp] = {}
+        for path, entry in sorted(self._files(), key=lambda file: file[0]):
+            stamp = self.stamp(path, entry)
+            if stamp is not None:
+                found[path] = stamp
+        return found
+
+    def stamp(self, path: str, entry: os.DirEntry[str] | None = None) -> Stamp | None:
+        """How a file looks from outside; None if it is not there."""
+        try:
+            about = entry.stat() if entry is not None else os.stat(f"{self.root}/{path}")  # noqa: PTH116 - as `read`
+        except OSError:
+            return None
+        return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+    @property
+    def key(self) -> str:
+        """Names this tree among others of the machine."""
+        return "\n".join((str(self.root.resolve()), *(self._only or ())))
+
+    def _files(self) -> Iterable[tuple[str, os.DirEntry[str] | None]]:
         if self._only is None:
-            return sorted(self._walk(str(self.root), ""))
-        found: set[str] = set()
+            return self._walk(str(self.root), "")
+        found: dict[str, os.DirEntry[str] | None] = {}
         for path in self._only:
             full = self.root / path
             if full.is_dir():
                 found.update(self._walk(str(full), "" if path in ("", ".") else path.rstrip("/") + "/"))
             else:
-                found.add(path)
-        return sorted(found)
+                found.setdefault(path, None)
+        return found.items()
 
-    def _walk(self, directory: str, prefix: str) -> Iterable[str]:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name in _SKIPPED:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    yield from self._walk(entry.path, f"{prefix}{entry.name}/")
-                elif entry.is_file() and (not entry.is_symlink() or self._inside(entry.path)):
-                    yield prefix + entry.name
+    def _walk(self, directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        with os.scandir(directory) as listing:
+            entries = list(listing)
+        if any(entry.name == RENDERED for entry in entries):
+            return
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in _SKIPPED:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._walk(entry.path, f"{prefix}{entry.name}/")
+            elif entry.is_file() and (not entry.is_symlink() or self._inside(entry.path)):
+                yield prefix + entry.name, entry
 
     def _inside(self, path: str) -> bool:
         return Path(path).resolve().is_relative_to(self.root.resolve())
@@ -135,7 +168,7 @@ def _unknown(directory: str | Path, revision: str) -> GitError:
         return GitError(f"there is no revision `{revision}` in this clone", _UNSHALLOW)
     remote = [name for name in names if name.endswith(f"/{revision}")]
     near = remote[0] if remote else closest(revision, names)
-    hint = f"did you mean `{near}`?" if near else f"there are {one_of(names, 6)}"
+    hint = f"did you mean `{near}`?" if near else f"branches and tags: {one_of(names, 6)}"
     return GitError(f"there is no revision `{revision}`", hint)
 
 
@@ -196,10 +229,12 @@ class GitTree:
         if links:
             targets = self._contents(links.values())
             self._links = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
+        rendered = tuple(path.removesuffix(RENDERED) for path in self._blobs if f"/{path}".endswith(f"/{RENDERED}"))
         self._seen = sorted(
             path
             for path in (*self._blobs, *self._links)
             if not any(part.startswith(".") or part in _SKIPPED for part in path.split("/"))
+            and not path.startswith(rendered)
             and self._resolve(path) is not None
         )
 

@@ -1,0 +1,47 @@
+"""From a repository to its rendered objects."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TextIO
+
+from avactl.compiler.cache import Compiled, compile_cached
+from avactl.compiler.store import Store
+from avactl.emit import files, output
+from avactl.source.tree import DirTree
+
+if TYPE_CHECKING:
+    from avactl.compiler import Compilation
+    from avactl.kinds.manifest import Manifest
+
+
+def _emit(manifest: Manifest) -> tuple[str, str]:
+    return files.object_path(manifest.id, manifest.item.team), files.object_text(manifest)
+
+
+def write_objects(
+    tree: DirTree, directory: str, *, use_cache: bool = True, force: bool = False
+) -> tuple[Compiled, output.Written | None]:
+    """Compile a repository and make the directory hold its objects; None where the specs have errors.
+
+    Raises OutputError.
+    """
+    compiled = compile_cached(tree, use_cache=use_cache, emit=_emit)
+    if not compiled.ok:
+        return compiled, None
+    store = Store("render", os.path.realpath(directory)) if use_cache else None
+    stamps = store.load() if store else None
+    written = output.write(directory, compiled.files, compiled.texts, force=force, stamps=stamps)
+    if store and written.stamps != stamps:
+        store.save(written.stamps)
+    return compiled, written
+
+
+def print_objects(tree: DirTree, stream: TextIO) -> Compilation:
+    """Compile a repository and print its objects as one YAML stream in apply order; nothing where there are errors."""
+    from avactl.compiler import compile_tree
+
+    compilation = compile_tree(tree)
+    if compilation.ok:
+        stream.writelines(files.stream(compilation.manifests))
+    return compilation
