@@ -88,8 +88,11 @@ def unknown_capacity(program: Program) -> bool:
     """Whether pools or machine types have problems of their own, so that nothing can be said about capacity."""
 
     def find() -> bool:
-        broken = any(kind in ("NodePool", "MachineType") for kind, _ in program.broken)
-        return broken or not all(is_sound(machine) for machine in program.of("MachineType"))
+        return (
+            any(kind in ("NodePool", "MachineType") for kind, _ in program.broken)
+            or not all(pool_size(pool) for pool in program.of("NodePool"))
+            or not all(is_sound(machine) for machine in program.of("MachineType"))
+        )
 
     return bool(program.memo("unknown capacity", find))
 
@@ -152,14 +155,16 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
     if ask.cpu > cpu:
         key, message = "cpu", f"a pod asks for {_number(ask.cpu)} CPU cores, and {machines} give pods {_number(cpu)}"
         hint = f"write `cpu: {_number(cpu)}` or less"
+    elif ask.memory > memory:
+        key, size = "memory", format_quantity(memory)
+        message = f"a pod asks for {format_quantity(ask.memory)} memory, and {machines} give pods {size}"
+        hint = f"write `memory: {size}` or less"
     else:
-        key = "memory"
-        message = (
-            f"a pod asks for {format_quantity(ask.memory)} memory, and {machines} give pods {format_quantity(memory)}"
-        )
-        hint = f"write `memory: {format_quantity(memory)}` or less"
-    if item.doc.get(*path, key) is None:
-        hint = f"{hint}; the default comes from elsewhere"
+        enough = next(offer for offer in linked if offer.cpu >= ask.cpu)
+        key, size = "memory", format_quantity(enough.memory)
+        both = f"{_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} memory"
+        message = f"a pod asks for {both}, and no machine of cluster {item.cluster} has both"
+        hint = f"machines of pool {enough.pool.name} have the cores: write `memory: {size}` or less"
     return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=_pool_notes(linked))
 
 
@@ -234,7 +239,7 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
     if ask.rdma and not any(spec.rdma_resource for spec in specs):
         return Diagnostic(
             "rdma-unavailable",
-            f"no pool of {_where(item, found)} gives pods RDMA NICs",
+            f"{_where(item, found)} gives pods with {ask.model} no RDMA NICs",
             item.span(*path, "rdma"),
             hint="add `rdmaResource: …`, the extended resource of the RDMA device plugin, to the pool",
             notes=_pool_notes(found),

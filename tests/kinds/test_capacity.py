@@ -31,6 +31,22 @@ kind: NodePool
 metadata: {name: k80}
 spec: {cluster: main, machineType: k80-2x, nodes: [a, b, c]}
 ---
+kind: MachineType
+metadata: {name: much-cpu}
+spec: {gpus: {model: P40, count: 1, memory: 24Gi}, cpu: 32, memory: 100Gi}
+---
+kind: MachineType
+metadata: {name: much-memory}
+spec: {gpus: {model: P40, count: 1, memory: 24Gi}, cpu: 16, memory: 200Gi}
+---
+kind: NodePool
+metadata: {name: p40-a}
+spec: {cluster: main, machineType: much-cpu, count: 1}
+---
+kind: NodePool
+metadata: {name: p40-b}
+spec: {cluster: main, machineType: much-memory, count: 1}
+---
 kind: NodePool
 metadata: {name: t4}
 spec: {cluster: other, machineType: t4, count: 1}
@@ -85,13 +101,14 @@ def test_what_fits_has_no_problem(program: Program, compute: dict[str, Any]) -> 
     [
         ({"gpus": 1, "gpu": "v100"}, "gpu-not-in-cluster", "did you mean `V100`?"),
         ({"gpus": 1, "gpu": "T4"}, "gpu-not-in-cluster", "cluster `other` has T4"),
-        ({"gpus": 1, "gpu": "H100"}, "gpu-not-in-cluster", "it has `K80` or `V100`"),
+        ({"gpus": 1, "gpu": "H100"}, "gpu-not-in-cluster", "it has `K80`, `P40` or `V100`"),
         ({"gpus": 1, "gpu": "V100", "pool": "k80"}, "gpu-not-in-cluster", "choose pool `dgx` or `v100`"),
-        ({"gpus": 1}, "ambiguous-reference", "`K80` or `V100`"),
-        ({"gpus": 1, "pool": "t4"}, "other-cluster", "pools of main: `dgx`, `k80` or `v100`"),
+        ({"gpus": 1}, "ambiguous-reference", "`K80`, `P40` or `V100`"),
+        ({"gpus": 1, "pool": "t4"}, "other-cluster", "pools of main: `dgx`, `k80`, `p40-a`, `p40-b` or `v100`"),
         ({"gpus": 9, "gpu": "V100"}, "pod-never-fits", "write `gpus: 8`"),
         ({"gpus": 1, "gpu": "V100", "cpu": "77"}, "pod-never-fits", "write `cpu: 76`"),
         ({"gpus": 1, "gpu": "V100", "memory": "1Ti"}, "pod-never-fits", "write `memory: 720Gi`"),
+        ({"gpus": 1, "gpu": "P40", "cpu": "30", "memory": "200Gi"}, "pod-never-fits", "write `memory: 100Gi`"),
         ({"pool": "k80", "memory": "241Gi"}, "pod-never-fits", "write `memory: 240Gi`"),
         ({"gpus": 8, "gpu": "V100", "replicas": 7}, "gang-never-fits", "at most 6 fit at once"),
         ({"gpus": 5, "gpu": "V100", "replicas": 7}, "gang-never-fits", "at most 6 fit at once"),

@@ -13,7 +13,7 @@ from avactl.compiler import Compilation
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import topology
 from avactl.kinds import registry
-from tests.kinds.compiling import body, compiled, names
+from tests.kinds.compiling import body, codes, compiled, names, unchecked
 from tools.controlplane import KubeClient
 
 CLUSTER = """
@@ -125,6 +125,13 @@ spec: {image: "registry.example.com/train:1", workers: {gpus: 1, pool: dgx}}
     assert pod["nodeSelector"].items() <= node["metadata"]["labels"].items()
     tolerated = {(entry["key"], entry.get("value", ""), entry["effect"]) for entry in pod["tolerations"]}
     assert {(t["key"], t.get("value", ""), t["effect"]) for t in node["spec"]["taints"]} <= tolerated
+
+
+def test_a_pool_without_a_size_is_one_problem() -> None:
+    quota = "---\nkind: Team\nmetadata: {name: vision}\n"
+    quota += "---\nkind: Quota\nmetadata: {name: q, team: vision}\nspec: {gpus: [{gpu: V100, guaranteed: 8}]}"
+    pool = "---\nkind: NodePool\nmetadata: {name: dgx}\nspec: {cluster: main, machineType: dgx1-v100}\n"
+    assert codes(unchecked(CLUSTER % "" + pool + quota)) == ["missing-key"]
 
 
 @pytest.fixture
