@@ -127,7 +127,7 @@ def _is_map(value: Any) -> bool:
 
 
 def _change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> Change:
-    if not name and path:
+    if not name and path and not isinstance(path[-1], Entry):
         # The value of `env[TOKEN].value` is called TOKEN.
         is_value = len(path) > 1 and path[-1] == "value" and isinstance(path[-2], Entry)
         name = path[-2] if is_value else path[-1]

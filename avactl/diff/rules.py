@@ -48,6 +48,12 @@ def _recreates(change: Change, body: Body) -> bool:
     return isinstance(strategy, dict) and strategy.get("type") == "Recreate"
 
 
+def _to_recreate(change: Change, body: Body) -> bool:
+    """Server-side apply leaves the defaults of a rolling update in place, which Recreate may not have."""
+    new = change.new.get("type") if isinstance(change.new, dict) else change.new
+    return new == "Recreate"
+
+
 def _other_store(change: Change, body: Body) -> bool:
     return not holds_own_data(body)
 
@@ -85,6 +91,7 @@ RULES: tuple[Rule, ...] = (
     Rule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
     Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "made anew: the selector is immutable"),
     Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod when somebody deletes it", _on_delete),
+    Rule("Deployment", "spec.strategy", REPLACE, "refused where one is there: delete it first", _to_recreate),
     Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _recreates),
     Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
     Rule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
