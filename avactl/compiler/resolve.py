@@ -28,6 +28,8 @@ def resolve(state: State) -> State:
     names = {(item.kind, item.spec_name) for item in items}
     good = [item for item in program.items if references_answered(item, names, program, state.broken, problems)]
     good = [item for item in good if place(item, program, problems)]
+    if len(good) < len(items):
+        good = _standing(good)
     resolved = Program(good, program.read_file)
     resolved.broken = state.broken | names - {(item.kind, item.spec_name) for item in good}
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
@@ -111,6 +113,18 @@ def references_answered(
             )
         )
     return answered
+
+
+def _standing(good: list[Item]) -> list[Item]:
+    """The items that lean on none that fell: checks and lowerings look up what is referred to without asking."""
+    while True:
+        there = {(item.kind, item.spec_name) for item in good}
+        left = [
+            item for item in good if all((ref.kind, ref.name) in there for ref in introspect.references(item.resource))
+        ]
+        if len(left) == len(good):
+            return good
+        good = left
 
 
 def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:

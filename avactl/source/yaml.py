@@ -166,7 +166,9 @@ class _Constructor:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 span = _span(self.file, key_node.start_mark, key_node.end_mark)
-                self.problems.append(Diagnostic("yaml-key", "a mapping key must be text, not a list or a mapping", span))
+                self.problems.append(
+                    Diagnostic("yaml-key", "a mapping key must be text, not a list or a mapping", span)
+                )
                 continue
             key = key_node.value
             if key == "<<" and key_node.tag == _PLAIN:
@@ -300,6 +302,24 @@ def decode(file: str, data: bytes) -> tuple[str, list[Diagnostic]]:
     return text, problems
 
 
+_OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029]").search
+
+
+def _other_break(file: str, text: str) -> Diagnostic | None:
+    """A character that ends a line for libyaml (YAML 1.1) and for hardly any editor: lines would be counted apart."""
+    found = _OTHER_BREAKS(text) if "\r" in text or not text.isascii() else None
+    if found is None:
+        return None
+    position = found.start()
+    line = text.count("\n", 0, position) + 1
+    column = position - text.rfind("\n", 0, position)
+    name = {"\r": "a carriage return without a line feed", "\x85": "a next-line character (U+0085)"}.get(
+        found[0], f"a line separator (U+{ord(found[0]):04X})"
+    )
+    hint = "end lines with a line feed; inside of double quotes, write it as an escape"
+    return Diagnostic("yaml-syntax", f"not YAML: {name} ends a line here", Span(file, line, column), hint=hint)
+
+
 def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]:
     """The documents of one file, and what is wrong with its text. Never raises on any input.
 
@@ -313,6 +333,9 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
     if not text.strip():
         hint = "delete the file, or write a spec: `avactl explain` lists the kinds"
         return [], [*problems, Diagnostic("empty-file", "the file is empty", Span(file), hint=hint)]
+    odd = _other_break(file, text)
+    if odd is not None:
+        return [], [*problems, odd]
     documents: list[Document] = []
     locator = YamlLocator(file, text)
     try:
