@@ -1,5 +1,7 @@
 """CacheTier: an Alluxio cluster between object stores and jobs."""
 
+from avactl.kinds.cache_tier.check import check
+from avactl.kinds.cache_tier.facts import facts
 from avactl.kinds.cache_tier.lower import lower
 from avactl.kinds.cache_tier.spec import (
     CacheTier,
@@ -13,7 +15,7 @@ from avactl.kinds.cache_tier.spec import (
 )
 from avactl.kinds.registry import Kind
 
-KIND = Kind(model=CacheTier, lower=lower)
+KIND = Kind(model=CacheTier, lower=lower, check=check, facts=facts)
 
 __all__ = [
     "KIND",

@@ -1,0 +1,305 @@
+"""Rules that a CacheTier must keep: sizes, orders and settings with which Alluxio does not start or loses data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import one_of
+from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.check_properties import credentials, properties
+from avactl.kinds.cache_tier.pods import pools, worker_count
+from avactl.kinds.cache_tier.stores import foreign, scheme
+from avactl.kinds.cache_tier.workers import worker_memory
+from avactl.kinds.images import require_image
+from avactl.kinds.program import Item, Program
+from avactl.kinds.values import format_quantity, quantity, seconds
+
+GIB = 1024**3
+RESERVED = GIB
+"""Bytes of each storage tier that Alluxio keeps for moving blocks: alluxio.worker.management.tier.align.reserved.bytes.
+A worker with a smaller tier does not start."""
+
+SPEED = {"MEM": 0, "SSD": 1, "HDD": 2}
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """The problems of one tier."""
+    yield from require_image(item, program, "alluxio", ("spec", "cluster"))
+    yield from _masters(item)
+    yield from _storage(item)
+    yield from _memory(item)
+    yield from _pools(item, program)
+    yield from _stores(item)
+    yield from _write_back(item, program)
+    yield from properties(item)
+    if item.spec.ttl and item.spec.ttl.strip("0") and seconds(item.spec.ttl) < 3600:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.ttl: `{item.spec.ttl}` is shorter than the hour after which Alluxio first looks",
+            item.span("spec", "ttl"),
+            hint="write `1h` or more",
+        )
+
+
+# -- masters -------------------------------------------------------------------------------------------------------
+
+
+def _masters(item: Item) -> Iterator[Diagnostic]:
+    masters = item.spec.masters
+    if masters.replicas % 2 == 0:
+        fewer, more = masters.replicas - 1, masters.replicas + 1
+        yield Diagnostic(
+            "even-quorum",
+            f"{masters.replicas} masters survive the loss of no more than {fewer} do: a quorum is more than half",
+            item.span("spec", "masters", "replicas"),
+            hint=f"write {fewer} or {more}",
+        )
+    if quantity(masters.journal) < 10 * GIB:
+        yield Diagnostic(
+            "journal-too-small",
+            f"a journal volume of {masters.journal} fills up: logs, checkpoints and the file table are on it",
+            item.span("spec", "masters", "journal"),
+            severity="warning",
+            hint="write 10Gi or more; about 1Gi for a million files on top",
+        )
+
+
+# -- storage -------------------------------------------------------------------------------------------------------
+
+
+def _storage(item: Item) -> Iterator[Diagnostic]:
+    tiers = item.spec.workers.tiers
+    path: tuple[str | int, ...] = ("spec", "workers", "tiers")
+    first: dict[str, int] = {}
+    places: dict[str, int] = {}
+    for index, tier in enumerate(tiers):
+        before = first.setdefault(tier.medium, index)
+        if before != index:
+            yield Diagnostic(
+                "tier-order",
+                f"medium {tier.medium} stands twice: a worker has one tier of each",
+                item.span(*path, index, "medium"),
+                label="second time",
+                hint="put the two together, or remove one",
+                notes=(Note(item.span(*path, before, "medium"), "first time"),),
+            )
+        elif index and SPEED[tier.medium] < SPEED[tiers[index - 1].medium]:
+            yield Diagnostic(
+                "tier-order",
+                f"{tier.medium} stands below {tiers[index - 1].medium}, and is faster",
+                item.span(*path, index, "medium"),
+                hint=f"fastest first: {', '.join(sorted({t.medium for t in tiers}, key=SPEED.__getitem__))}",
+            )
+        if quantity(tier.quota) <= RESERVED:
+            yield Diagnostic(
+                "tier-too-small",
+                f"a tier of {tier.quota} has no room: Alluxio keeps 1Gi of each tier for itself",
+                item.span(*path, index, "quota"),
+                hint="write more than 1Gi, or remove the tier",
+            )
+        if tier.medium == "MEM":
+            if tier.path is not None:
+                yield _without_effect(item, (*path, index, "path"), "memory has no directory on the machine")
+            continue
+        place = names.machine_dir(item, tier.medium, tier.path)
+        before = places.setdefault(place, index)
+        if before != index:
+            yield Diagnostic(
+                "mount-conflict",
+                f"{tiers[before].medium} and {tier.medium} have one directory on the machine",
+                item.span(*path, index, "path"),
+                hint="give each tier the directory of its own disk",
+                notes=(Note(item.span(*path, before, "path"), f"that of {tiers[before].medium}"),),
+            )
+
+
+def _memory(item: Item) -> Iterator[Diagnostic]:
+    spec = item.spec
+    parts = [
+        (("spec", "masters", "memory"), spec.masters.memory, "a master with its job master", 2),
+        (("spec", "workers", "memory"), spec.workers.memory, "a worker with its job worker", 2),
+    ]
+    if spec.fuse.enabled:
+        parts.append((("spec", "fuse", "memory"), spec.fuse.memory, "FUSE", 1))
+    for path, memory, what, least in parts:
+        if quantity(memory) < least * GIB:
+            yield Diagnostic(
+                "memory-too-small",
+                f"{memory} is too little for {what}: Java processes with buffers",
+                item.span(*path),
+                hint=f"write {least}Gi or more",
+            )
+
+
+def _pools(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec = item.spec
+    mine = {pool.name for pool in program.pools(spec.cluster)}
+    for index, name in enumerate(spec.workers.pools):
+        pool = program.find("NodePool", name)
+        if pool is None or name in mine:
+            continue
+        yield Diagnostic(
+            "other-cluster",
+            f"pool `{name}` is on cluster `{pool.spec.cluster}`, and the tier runs on `{spec.cluster}`",
+            item.span("spec", "workers", "pools", index),
+            hint=f"cluster `{spec.cluster}` has {one_of(sorted(mine))}",
+            notes=(Note(pool.span("spec", "cluster"), f"pool {name}"),),
+        )
+    need = worker_memory(item)
+    for pool in pools(item, program):
+        has = program.machine(pool).memory
+        if need > quantity(has):
+            memory = [tier for tier in spec.workers.tiers if tier.medium == "MEM"]
+            where = ("tiers", spec.workers.tiers.index(memory[0]), "quota") if memory else ("memory",)
+            yield Diagnostic(
+                "pod-never-fits",
+                f"a worker needs {format_quantity(need)} of memory, and machines of pool `{pool.name}` have {has}",
+                item.span("spec", "workers", *where),
+                label=f"with {spec.workers.memory} for its processes" if memory else "",
+                hint="make the MEM tier smaller, or name other `pools`" if memory else "write less",
+                notes=(Note(pool.span("spec", "machineType"), f"pool {pool.name}"),),
+            )
+            return
+
+
+# -- under-stores --------------------------------------------------------------------------------------------------
+
+
+def _stores(item: Item) -> Iterator[Diagnostic]:
+    mounts: dict[str, int] = {}
+    urls: list[tuple[str, int]] = []
+    for index, store in enumerate(item.spec.under_stores):
+        path = ("spec", "underStores", index)
+        place = store.mount.rstrip("/")
+        yield from _mount(item, path, store, place)
+        before = mounts.setdefault(place, index)
+        if before != index:
+            yield Diagnostic(
+                "mount-conflict",
+                f"two under-stores are mounted at `{store.mount}`",
+                item.span(*path, "mount"),
+                hint="give each a directory of its own",
+                notes=(Note(item.span("spec", "underStores", before, "mount"), "the first one"),),
+            )
+        url = store.url.rstrip("/") + "/"
+        for other, at in urls:
+            if url.startswith(other) or other.startswith(url):
+                yield Diagnostic(
+                    "mount-conflict",
+                    f"`{store.url}` and `{other.rstrip('/')}` are one in the other, which Alluxio refuses",
+                    item.span(*path, "url"),
+                    hint="mount the outer one only: its directories are seen below it; or declare a second tier",
+                    notes=(Note(item.span("spec", "underStores", at, "url"), "the other one"),),
+                )
+                break
+        urls.append((url, index))
+        yield from _store(item, path, store)
+
+
+def _mount(item: Item, path: tuple[str | int, ...], store: Any, place: str) -> Iterator[Diagnostic]:
+    parts = place.count("/")
+    if not place:
+        yield Diagnostic(
+            "mount-conflict",
+            "an under-store cannot be mounted at `/`, which is the cache's own",
+            item.span(*path, "mount"),
+            hint=f"write a directory, e.g. `mount: /{store.url.partition('://')[2].split('/')[0]}`",
+        )
+    elif parts > 1:
+        yield Diagnostic(
+            "mount-conflict",
+            f"`{store.mount}` is {parts} directories deep: the ones above it would be in no store",
+            item.span(*path, "mount"),
+            hint=f"write one directory, e.g. `mount: /{place.strip('/').replace('/', '-')}`",
+        )
+
+
+def _store(item: Item, path: tuple[str | int, ...], store: Any) -> Iterator[Diagnostic]:
+    kind = scheme(store)
+    name = store.url.partition("://")[0]
+    if kind.needs_endpoint and store.endpoint is None:
+        yield Diagnostic(
+            "missing-key",
+            f"a store at `{name}://` needs its `endpoint`",
+            item.span(*path, "url"),
+            hint="add `endpoint: https://…`",
+        )
+    elif store.endpoint is not None and kind.endpoint is None:
+        yield _without_effect(item, (*path, "endpoint"), f"a store at `{name}://` has none")
+    missing = [option for option in kind.needs_options if option not in store.options]
+    if missing:
+        yield Diagnostic(
+            "missing-key",
+            f"a store at `{name}://` cannot be reached without {one_of(missing).replace(' or ', ' and ')}",
+            item.span(*path, "url"),
+            hint=f"add `options: {{{', '.join(f'{option}: …' for option in missing)}}}`",
+        )
+    if store.secret is not None and kind.access_key is None:
+        yield _without_effect(item, (*path, "secret"), f"a store at `{name}://` takes no access keys")
+    yield from credentials(item, (*path, "options"), store.options)
+
+
+# -- writing back --------------------------------------------------------------------------------------------------
+
+
+def _write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec = item.spec
+    back = spec.write_back
+    path = ("spec", "writeBack")
+    if spec.role == "read":
+        if "write_back" in spec.model_fields_set:
+            yield _without_effect(item, path, "a read tier writes nothing")
+        return
+    if back.mode != "async":
+        for name, key in (("replicas", "replicas"), ("delay", "delay")):
+            if name in back.model_fields_set:
+                yield _without_effect(item, (*path, key), "in mode `through` the store has all data at once")
+        return
+    if back.replicas == 1:
+        yield Diagnostic(
+            "unsafe-write-back",
+            "with one copy, the loss of one worker loses what the store does not have yet",
+            item.span(*path, "replicas"),
+            hint="write `replicas: 2` or more, or `mode: through`",
+        )
+    workers = worker_count(item, program)
+    if workers and back.replicas > workers:
+        yield Diagnostic(
+            "unsafe-write-back",
+            f"{back.replicas} copies need as many workers, and the tier has {workers}: every write would fail",
+            item.span(*path, "replicas") if "replicas" in back.model_fields_set else item.span(*path, "mode"),
+            label="" if "replicas" in back.model_fields_set else f"`replicas` is {back.replicas} by default",
+            hint="add workers, or write `mode: through`",
+        )
+    if all(tier.medium == "MEM" for tier in spec.workers.tiers):
+        yield Diagnostic(
+            "unsafe-write-back",
+            "what the store does not have yet is only in memory: it is lost when the power is",
+            item.span(*path, "mode"),
+            severity="warning",
+            hint="add an SSD tier, or write `mode: through`",
+        )
+    for index, store in enumerate(spec.under_stores):
+        if foreign(store):
+            yield Diagnostic(
+                "async-persist-risk",
+                f"`{store.url}` is not Amazon's S3: on Ceph, files were seen that stay unwritten after a worker is lost",
+                item.span("spec", "underStores", index, "endpoint"),
+                severity="warning",
+                hint="write `mode: through`, or look for files that are `TO_BE_PERSISTED` "
+                "(Alluxio issues #13941 and #14685)",
+                notes=(Note(item.span(*path, "mode"), "mode async"),),
+            )
+            break
+
+
+def _without_effect(item: Item, path: tuple[str | int, ...], why: str) -> Diagnostic:
+    return Diagnostic(
+        "without-effect",
+        f"`{path[-1]}` has no effect here: {why}",
+        item.span(*path, key=True),
+        severity="warning",
+        hint="remove the key",
+    )

@@ -1,0 +1,38 @@
+"""What a person wants to see of a tier, and of a change to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from avactl.kinds.cache_tier.check import RESERVED
+from avactl.kinds.cache_tier.pods import worker_count
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact
+from avactl.kinds.values import format_quantity, quantity
+
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """The headline numbers of one tier."""
+    spec = item.spec
+    workers = worker_count(item, program)
+    result: dict[str, Fact] = {
+        "role": spec.role if spec.role == "read" else f"write, {spec.write_back.mode}",
+        "masters": spec.masters.replicas,
+        "workers": workers or "one a machine",
+    }
+    for tier in spec.workers.tiers:
+        label = "RAM" if tier.medium == "MEM" else tier.medium
+        total = format_quantity(quantity(tier.quota) * workers)
+        result[label] = f"{total} ({tier.quota} a worker)" if workers else f"{tier.quota} a worker"
+    result["under-stores"] = len(spec.under_stores)
+    if spec.ttl:
+        result["freed after"] = spec.ttl
+    return result
+
+
+def capacity(item: Item, program: Program) -> int | None:
+    """Bytes that a tier holds on all its workers; None where the specs do not say how many there are."""
+    workers = worker_count(item, program)
+    if not workers or any(pool in {name for _, name in program.broken} for pool in item.spec.workers.pools):
+        return None
+    return sum(int(quantity(tier.quota)) - RESERVED for tier in item.spec.workers.tiers) * workers
