@@ -62,6 +62,12 @@ CODES: dict[str, str] = {
     "quota-waits": "What a team wants to run all the time is more than its quota: some of it waits.",
     # cache tiers and datasets
     "url-not-in-tier": "An object-store URL is in no under-store of the cache tier that should serve it.",
+    "tier-cannot-serve": "A cache tier through which datasets cannot be read.",
+    "missing-tier": "A setting that needs a cache tier stands on a dataset without one.",
+    "cache-too-small": "Data that is larger than the cache tier that it is read through.",
+    "manifest-line": "A line of a dataset's manifest that does not name an object.",
+    "manifest-changed": "A manifest file is not the one that a dataset version was made of.",
+    "manifest-too-large": "A manifest file that does not fit into a ConfigMap.",
     "not-shared": "A dataset of another team that is not shared.",
     "mount-conflict": "Two things are mounted at one directory.",
     "other-cluster": "A spec uses something that is on another cluster.",

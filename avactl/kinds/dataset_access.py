@@ -22,6 +22,8 @@ class Access(NamedTuple):
     url: str
     secret: str | None
     size: str | None
+    manifest: str | None = None
+    """ConfigMap with the list of the version's objects, where it has one."""
 
 
 def find(program: Program, team: str | None, reference: str) -> Item | None:
@@ -46,6 +48,11 @@ def version_of(dataset: Item, name: str | None) -> Any:
     return next((version for version in versions if version.name == name), None)
 
 
+def list_in_pods(version: Any) -> bool:
+    """Whether pods get the list of a version's objects: as a ConfigMap of the claim's name, in the same namespace."""
+    return version.manifest is not None and version.manifest_url is None
+
+
 def claim_name(dataset: Item, version: str, reader: str | None) -> str:
     """The claim of a dataset version in the namespaces of a reading team."""
     owner = f"{dataset.team}-" if dataset.team and dataset.team != reader else ""
@@ -63,8 +70,10 @@ def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
     if dataset is None:
         raise LookupError(f"no dataset {mount.name}")
     version = version_of(dataset, mount.version)
-    claim = claim_name(dataset, version.name, reader.team) if dataset.spec.tier else None
-    return Access(claim, version.url or "", dataset.spec.secret, dataset.spec.size)
+    if dataset.spec.tier is None:
+        return Access(None, version.url or "", dataset.spec.secret, dataset.spec.size)
+    claim = claim_name(dataset, version.name, reader.team)
+    return Access(claim, version.url or "", None, dataset.spec.size, claim if list_in_pods(version) else None)
 
 
 def buckets(program: Program, item: Item) -> list[Any]:
@@ -102,12 +111,11 @@ def mount_problems(
 ) -> list[Diagnostic]:
     """What is wrong with the dataset mounts of a workspace or a job; `path` is that of the list in its document."""
     problems: list[Diagnostic] = []
-    places: dict[str, int] = {}
     for index, mount in enumerate(mounts):
         here = (*path, index)
-        first = places.setdefault(mount.mount.rstrip("/"), index)
-        if first != index:
-            problems.append(_same_place(item, mount, here, (*path, first)))
+        clash = _same_place(item, mounts, index, path)
+        if clash is not None:
+            problems.append(clash)
         problem = _unreadable(item, program, mount, here)
         if problem is not None:
             problems.append(problem)
@@ -119,16 +127,33 @@ def mount_problems(
 
 
 def _same_place(
-    item: Item, mount: DatasetMount, here: tuple[str | int, ...], first: tuple[str | int, ...]
-) -> Diagnostic:
-    own = f"{mount.mount.rstrip('/')}/{mount.name.rpartition('/')[2]}"
-    return Diagnostic(
-        "mount-conflict",
-        f"two datasets are mounted at `{mount.mount}`",
-        item.span(*here, "mount"),
-        hint=f"give each a directory of its own, e.g. `mount: {own}`",
-        notes=(Note(item.span(*first), "the first one"),),
-    )
+    item: Item, mounts: Sequence[DatasetMount], index: int, path: tuple[str | int, ...]
+) -> Diagnostic | None:
+    """Why a dataset cannot be mounted where it shall, beside those before it."""
+    mount = mounts[index]
+    place = mount.mount.rstrip("/")
+    span = item.span(*path, index, "mount")
+    own = f"/{mount.name.rpartition('/')[2]}"
+    if not place:
+        hint = f"write a directory, e.g. `mount: {own}`"
+        return Diagnostic("mount-conflict", "a dataset mounted at `/` would cover the image", span, hint=hint)
+    for before in range(index):
+        other = mounts[before].mount.rstrip("/")
+        if place == other:
+            message = f"two datasets are mounted at `{mount.mount}`"
+        elif f"{place}/".startswith(f"{other}/") or f"{other}/".startswith(f"{place}/"):
+            # The outer one is read-only, so the directory for the inner one cannot be made.
+            message = f"`{mount.mount}` and `{mounts[before].mount}` are one in the other"
+        else:
+            continue
+        return Diagnostic(
+            "mount-conflict",
+            message,
+            span,
+            hint=f"give each a directory of its own beside the other, e.g. `mount: {other}-{index + 1}`",
+            notes=(Note(item.span(*path, before, "mount"), "the first one"),),
+        )
+    return None
 
 
 def _readable(program: Program, item: Item) -> dict[str, Item]:
@@ -136,7 +161,8 @@ def _readable(program: Program, item: Item) -> dict[str, Item]:
     found = {}
     for dataset in program.of("Dataset"):
         if may_read(dataset, item.team):
-            found[dataset.name if dataset.team in (None, item.team) else f"{dataset.team}/{dataset.name}"] = dataset
+            name = dataset.spec_name
+            found[name if dataset.team in (None, item.team) else f"{dataset.team}/{name}"] = dataset
     return found
 
 
@@ -150,7 +176,9 @@ def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[s
         known = _readable(program, item)
         shared = next((written for written in known if written.endswith(f"/{name}")), None)
         near = shared or closest(mount.name, known)
-        hidden = next((d for d in program.of("Dataset") if d.name == name and (not owner or d.team == owner)), None)
+        hidden = next(
+            (d for d in program.of("Dataset") if d.spec_name == name and (not owner or d.team == owner)), None
+        )
         if near is None and hidden is not None:
             return _not_shared(item, hidden, here)
         hint = f"did you mean `{near}`?" if near else f"team {item.team} may read {one_of(sorted(known))}"
@@ -177,7 +205,7 @@ def _not_shared(item: Item, dataset: Item, here: tuple[str | int, ...]) -> Diagn
         "not-shared",
         f"{dataset} is not shared with team {item.team}",
         item.span(*here, "name"),
-        hint=f"add `{item.team}` to `sharedWith` of {dataset}, then write `{dataset.team}/{dataset.name}`",
+        hint=f"add `{item.team}` to `sharedWith` of {dataset}, then write `{dataset.team}/{dataset.spec_name}`",
         notes=(Note(dataset.span("metadata", "name"), "declared here"),),
     )
 
@@ -190,7 +218,7 @@ def _unreachable(
         tier = program.find("CacheTier", dataset.spec.tier)
         if tier is None or tier.spec.cluster == item.cluster:
             return []
-        where, note = tier.spec.cluster, Note(tier.span("spec", "cluster"), f"cache tier {tier.name} runs there")
+        where, note = tier.spec.cluster, Note(tier.span("spec", "cluster"), f"cache tier {tier.spec_name} runs there")
     elif item.cluster in dataset.clusters:
         return require_image(item, program, "fetch", (*here, "name"))
     else:

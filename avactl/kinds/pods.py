@@ -149,6 +149,9 @@ class Volumes:
             access = dataset_access.resolve(self.program, self.item, mount)
             if access.claim:
                 self.claim(volume, access.claim, mount.mount, read_only=True, fuse=True)
+                if access.manifest:
+                    # Beside the data: nothing can be mounted below a read-only directory.
+                    self.config(f"{volume}-list", access.manifest, f"{mount.mount.rstrip('/')}.manifest")
                 continue
             self.empty(volume, mount.mount, size=access.size)
             self.init.append(fetch_container(self.program, self.item, f"fetch-{index}", access, volume, mount.mount))

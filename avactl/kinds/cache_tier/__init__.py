@@ -1,6 +1,7 @@
 """CacheTier: an Alluxio cluster between object stores and jobs."""
 
 from avactl.kinds.cache_tier.check import check
+from avactl.kinds.cache_tier.check_machines import check_all
 from avactl.kinds.cache_tier.facts import facts
 from avactl.kinds.cache_tier.lower import lower
 from avactl.kinds.cache_tier.spec import (
@@ -15,7 +16,7 @@ from avactl.kinds.cache_tier.spec import (
 )
 from avactl.kinds.registry import Kind
 
-KIND = Kind(model=CacheTier, lower=lower, check=check, facts=facts)
+KIND = Kind(model=CacheTier, lower=lower, check=check, check_all=check_all, facts=facts)
 
 __all__ = [
     "KIND",

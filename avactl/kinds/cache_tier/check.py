@@ -34,7 +34,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _stores(item)
     yield from _write_back(item, program)
     yield from properties(item)
-    if item.spec.ttl and item.spec.ttl.strip("0") and seconds(item.spec.ttl) < 3600:
+    if item.spec.ttl and seconds(item.spec.ttl) < 3600:
         yield Diagnostic(
             "invalid-value",
             f"spec.ttl: `{item.spec.ttl}` is shorter than the hour after which Alluxio first looks",
@@ -285,7 +285,7 @@ def _write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
         if foreign(store):
             yield Diagnostic(
                 "async-persist-risk",
-                f"`{store.url}` is not Amazon's S3: on Ceph, files were seen that stay unwritten after a worker is lost",
+                f"`{store.url}` is not Amazon's S3: on Ceph, files were seen to stay unwritten after a worker's loss",
                 item.span("spec", "underStores", index, "endpoint"),
                 severity="warning",
                 hint="write `mode: through`, or look for files that are `TO_BE_PERSISTED` "

@@ -1,9 +1,11 @@
 """Dataset: data in object stores, by version."""
 
+from avactl.kinds.dataset.check import check, check_all
+from avactl.kinds.dataset.facts import facts
 from avactl.kinds.dataset.lower import lower
 from avactl.kinds.dataset.spec import Dataset, DatasetSpec, Prewarm, Version
 from avactl.kinds.registry import Kind
 
-KIND = Kind(model=Dataset, lower=lower)
+KIND = Kind(model=Dataset, lower=lower, check=check, check_all=check_all, facts=facts)
 
 __all__ = ["KIND", "Dataset", "DatasetSpec", "Prewarm", "Version"]

@@ -1,11 +1,224 @@
-"""A dataset to Kubernetes objects."""
+"""Dataset → volumes and claims where it is read, its metadata, the jobs that load it and free it."""
 
 from __future__ import annotations
 
-from avactl.kinds.manifest import Manifest
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.cache_tier.pods import template
+from avactl.kinds.cache_tier.shell import job, shell_pod
+from avactl.kinds.dataset.listing import listing
+from avactl.kinds.dataset_access import (
+    CACHE_NAMESPACE,
+    claim_name,
+    find,
+    host_path,
+    list_in_pods,
+    tier_path,
+    version_of,
+)
+from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.values import quantity, seconds
+
+Place = tuple[str, str, str | None]
+"""Cluster, namespace and team of pods that read a dataset."""
+
+REQUEST = "1Mi"
+"""What a claim asks for. It means nothing for an object store, and a real size would eat the storage quota."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one dataset."""
-    return []
+    """The objects of one dataset. None of them holds data: that is in the object store."""
+    tier = program.get("CacheTier", item.spec.tier) if item.spec.tier else None
+    result = [_metadata(item, program, cluster, tier) for cluster in clusters(item, tier)]
+    if tier is None:
+        return result
+    for (cluster, namespace, team), names in sorted(places(item, program, tier).items(), key=str):
+        for version in item.spec.versions:
+            if version.name in names:
+                result += _volume(item, program, tier, version, cluster, namespace, team)
+    if item.spec.prewarm is not None:
+        result.append(_prewarm(item, program, tier))
+    if item.spec.keep:
+        result.append(_free(item, program, tier))
+    return result
+
+
+def clusters(item: Item, tier: Item | None) -> tuple[str, ...]:
+    """The clusters on which a dataset can be read: with a tier that of the tier."""
+    return item.clusters if tier is None else (tier.spec.cluster,)
+
+
+# -- who reads what ------------------------------------------------------------------------------------------------
+
+
+def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]]]:
+    """Dataset → where pods read it → which versions. Made once for all datasets."""
+
+    def make() -> dict[tuple[str, str, str], dict[Place, set[str]]]:
+        index: dict[tuple[str, str, str], dict[Place, set[str]]] = {}
+        for kind in ("TrainingJob", "Workspace"):
+            for reader in program.of(kind):
+                for mount in reader.spec.datasets:
+                    dataset = find(program, reader.team, mount.name)
+                    version = version_of(dataset, mount.version) if dataset is not None else None
+                    if dataset is None or version is None:
+                        continue
+                    place = (reader.cluster, reader.ns, reader.team)
+                    index.setdefault(dataset.key, {}).setdefault(place, set()).add(version.name)
+        return index
+
+    index: dict[tuple[str, str, str], dict[Place, set[str]]] = program.memo("readers of datasets", make)
+    return index
+
+
+def places(item: Item, program: Program, tier: Item) -> dict[Place, set[str]]:
+    """Where volumes of a dataset are needed: all versions where its owner is, others where pods mount them.
+
+    Not for everybody who may: with many teams and versions that were far more objects than are used.
+    """
+    found = {place: set(names) for place, names in readers(program).get(item.key, {}).items()}
+    if item.team is not None:
+        own = found.setdefault((tier.spec.cluster, item.ns, item.team), set())
+        own.update(version.name for version in item.spec.versions)
+    return {place: names for place, names in found.items() if place[0] == tier.spec.cluster}
+
+
+# -- volumes -------------------------------------------------------------------------------------------------------
+
+
+def source(item: Item, program: Program, version: Any) -> str:
+    """The directory in the object store that a version is in; that it has one has been checked."""
+    if version.url:
+        return str(version.url)
+    found = listing(item, program, version)
+    return found.prefix if found is not None else ""
+
+
+def _path(item: Item, program: Program, tier: Item, version: Any) -> str:
+    path = tier_path(tier, source(item, program, version))
+    if path is None:
+        raise LookupError(f"{tier} does not hold version {version.name} of {item}")
+    return path
+
+
+def _volume(
+    item: Item, program: Program, tier: Item, version: Any, cluster: str, namespace: str, team: str | None
+) -> list[Manifest]:
+    """A read-only PersistentVolume on the tier's FUSE mount, its claim, and the list of objects if there is one."""
+    claim = claim_name(item, version.name, team)
+    volume = f"{namespace}-{claim}"
+    volume_spec: Body = {
+        "capacity": {"storage": item.spec.size if item.spec.size and quantity(item.spec.size) >= 2**20 else REQUEST},
+        "accessModes": ["ReadOnlyMany"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        # No other namespace can bind it.
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
+        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory below.
+        "hostPath": {"path": host_path(tier, _path(item, program, tier, version)), "type": "Directory"},
+    }
+    claim_spec: Body = {
+        "accessModes": ["ReadOnlyMany"],
+        "resources": {"requests": {"storage": REQUEST}},
+        "storageClassName": "",
+        "volumeName": volume,
+    }
+    result = [
+        k8s.manifest(item, cluster, "v1", "PersistentVolume", volume, component=version.name, spec=volume_spec),
+        k8s.manifest(
+            item, cluster, "v1", "PersistentVolumeClaim", claim,
+            namespace=namespace, component=version.name, spec=claim_spec,
+        ),
+    ]  # fmt: skip
+    found = listing(item, program, version) if list_in_pods(version) else None
+    if found is not None:
+        about = {"prefix": found.prefix, "objects": found.objects, "sha256": found.sha256, "version": version.name}
+        data = {"manifest.jsonl": found.data.decode(), "dataset.json": k8s.json_text(about)}
+        result.append(k8s.config_map(item, cluster, claim, namespace, data, component=version.name))
+    return result
+
+
+# -- metadata ------------------------------------------------------------------------------------------------------
+
+
+def _metadata(item: Item, program: Program, cluster: str, tier: Item | None) -> Manifest:
+    """What is known of all versions, for people and for programs."""
+    spec = item.spec
+    about = k8s.compact(
+        name=item.spec_name,
+        team=item.team,
+        description=spec.description or None,
+        format=spec.format,
+        size=spec.size,
+        tier=tier.spec_name if tier is not None else None,
+        newest=spec.versions[-1].name,
+        sharedWith=sorted(spec.shared_with) or None,
+        versions=[_version(item, program, version, tier) for version in spec.versions],
+    )
+    namespace = item.namespace or program.cluster_spec(cluster).system_namespace
+    return k8s.config_map(item, cluster, f"dataset-{item.name}", namespace, {"dataset.json": k8s.json_text(about)})
+
+
+def _version(item: Item, program: Program, version: Any, tier: Item | None) -> Body:
+    found = listing(item, program, version) if version.manifest else None
+    url = source(item, program, version)
+    return k8s.compact(
+        name=version.name,
+        url=url,
+        path=tier_path(tier, url) if tier is not None else None,
+        manifestUrl=version.manifest_url,
+        objects=found.objects if found is not None else None,
+        sha256=found.sha256 if found is not None else None,
+        labels=found.labels or None if found is not None else None,
+    )
+
+
+# -- loading and freeing -------------------------------------------------------------------------------------------
+
+
+def _short(text: str, longest: int) -> str:
+    """A name that fits; one that is cut ends with a digest of the whole."""
+    return text if len(text) <= longest else f"{text[: longest - 7].rstrip('-')}-{k8s.digest(text, 6)}"
+
+
+def _full_name(item: Item) -> str:
+    return f"{item.team}-{item.name}" if item.team else item.name
+
+
+def prewarmed(item: Item) -> list[Any]:
+    """The versions that are loaded ahead of jobs."""
+    prewarm = item.spec.prewarm
+    if prewarm is None:
+        return []
+    return [v for v in item.spec.versions if v.name in prewarm.versions] or [item.spec.versions[-1]]
+
+
+def _prewarm(item: Item, program: Program, tier: Item) -> Manifest:
+    """The Job that loads the versions; a version more, and it runs again."""
+    prewarm = item.spec.prewarm
+    bandwidth = str(int(quantity(prewarm.bandwidth))) if prewarm.bandwidth else "0"
+    paths = [_path(item, program, tier, version) for version in prewarmed(item)]
+    pod = shell_pod(tier, program, "load.sh", [str(prewarm.replicas), bandwidth, *paths])
+    labelled = template(item, "prewarm", k8s.digest(paths), pod)
+    return job(item, tier.spec.cluster, _short(f"prewarm-{_full_name(item)}", 52), "prewarm", labelled)
+
+
+def _free(item: Item, program: Program, tier: Item) -> Manifest:
+    """The CronJob that frees versions that nobody reads; the hour of the night depends on the name."""
+    paths = [_path(item, program, tier, version) for version in item.spec.versions]
+    pod = shell_pod(tier, program, "free.sh", [str(int(seconds(item.spec.keep))), *paths])
+    moment = int(k8s.digest(item.key, 8), 16)
+    spec: Body = {
+        "schedule": f"{moment % 60} {moment // 60 % 5} * * *",
+        "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": 3600,
+        "successfulJobsHistoryLimit": 1,
+        "failedJobsHistoryLimit": 1,
+        "jobTemplate": {"spec": {"backoffLimit": 2, "template": template(item, "free", k8s.digest(paths), pod)}},
+    }
+    name = _short(f"free-{_full_name(item)}", 52)
+    return k8s.manifest(
+        item, tier.spec.cluster, "batch/v1", "CronJob", name, namespace=CACHE_NAMESPACE, component="free", spec=spec
+    )  # fmt: skip

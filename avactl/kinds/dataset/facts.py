@@ -1,0 +1,26 @@
+"""What a person wants to see of a dataset, and of a change to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from avactl.kinds.dataset.lower import prewarmed
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact
+
+
+def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    """The headline words of one dataset."""
+    spec = item.spec
+    result: dict[str, Fact] = {
+        "newest": spec.versions[-1].name,
+        "versions": len(spec.versions),
+        "size": spec.size,
+        "tier": spec.tier or "none: copied into each pod",
+    }
+    if spec.prewarm is not None:
+        copies = f" × {spec.prewarm.replicas}" if spec.prewarm.replicas > 1 else ""
+        result["loaded ahead"] = ", ".join(version.name for version in prewarmed(item)) + copies
+    if spec.shared_with:
+        result["shared with"] = ", ".join(sorted(spec.shared_with))
+    return {key: value for key, value in result.items() if value is not None}

@@ -1,0 +1,180 @@
+"""Manifest files of datasets: JSON lines in the repository, one object of the store and its labels a line."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.kinds.program import Item, Program
+from avactl.kinds.values import OBJECT_SCHEMES
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Largest manifest file in a repository, bytes; about half a million objects."""
+MAX_LIST = 900 * 1024
+"""Largest manifest that goes to pods in a ConfigMap, bytes. Kubernetes takes 1 MiB, with what is around it."""
+MAX_PROBLEMS = 10
+"""Problems that are told of one manifest; the lines with others are counted."""
+MAX_VALUES = 20
+"""Values of one label that are counted one by one; with more of them it is text, not a class."""
+
+_URL = re.compile(rf"({'|'.join(OBJECT_SCHEMES)})://[^\s/?#@]+/\S+").fullmatch
+
+
+class Listing(NamedTuple):
+    """What is in a manifest."""
+
+    path: str
+    """Path of the file in the repository."""
+    data: bytes
+    sha256: str
+    objects: int
+    prefix: str
+    """The directory in the store that all objects are in; "" where there is none."""
+    labels: dict[str, Any]
+    """Label → number of objects by value, or of objects that have it where there are many values."""
+    problems: tuple[Diagnostic, ...]
+
+
+def listing(item: Item, program: Program, version: Any) -> Listing | None:
+    """The manifest of a version; None if the file is not there. Each file is read and parsed once."""
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(item.doc.file), version.manifest))
+
+    def make() -> Listing | None:
+        data = program.read_file(path)
+        return None if data is None else parse(path, data)
+
+    found: Listing | None = program.memo(("manifest", path), make)
+    return found
+
+
+def parse(path: str, data: bytes) -> Listing:
+    """Read a manifest file line by line."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    if len(data) > MAX_BYTES:
+        problem = Diagnostic(
+            "file-too-large",
+            f"the manifest has {len(data) // 2**20} MiB, and may have {MAX_BYTES // 2**20}",
+            Span(path),
+            hint="put the list into the object store: name its place in `manifestUrl`, and the directory in `url`",
+        )
+        return Listing(path, b"", sha256, 0, "", {}, (problem,))
+    reader = _Reader(path)
+    for number, line in _lines(data):
+        reader.line(number, line)
+    if not reader.seen and not reader.problems:
+        hint = 'write one object a line: `{"url": "s3://…", "labels": {…}}`'
+        reader.problems.append(Diagnostic("manifest-line", "the manifest names no object", Span(path), hint=hint))
+    if reader.hidden:
+        last = reader.problems[-1]
+        reader.problems.append(
+            Diagnostic(
+                "manifest-line",
+                f"{reader.hidden} more lines of the manifest have problems",
+                Span(path, reader.hidden_at),
+                hint=f"correct those before line {last.span.line} first; they may have one cause",
+            )
+        )
+    return Listing(
+        path, data, sha256, len(reader.seen), reader.prefix.rstrip("/"), reader.summary(), tuple(reader.problems)
+    )
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not empty, with their numbers, without a copy of the whole."""
+    start = number = 0
+    while start < len(data):
+        end = data.find(b"\n", start)
+        end = len(data) if end < 0 else end
+        number += 1
+        line = data[start:end]
+        if line.strip():
+            yield number, line
+        start = end + 1
+
+
+class _Reader:
+    """What is known of a manifest after some of its lines."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.seen: dict[str, int] = {}
+        self.prefix = ""
+        self.labels: dict[str, dict[str, int] | int] = {}
+        self.problems: list[Diagnostic] = []
+        self.hidden = 0
+        self.hidden_at = 0
+
+    def line(self, number: int, line: bytes) -> None:
+        try:
+            entry = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            column = getattr(error, "colno", 1)
+            self._problem(Span(self.path, number, column), f"line {number} is not JSON: {error.msg}")
+            return
+        url = entry.get("url") if isinstance(entry, dict) else None
+        if not isinstance(url, str):
+            what = "has no `url`" if isinstance(entry, dict) else "is not a JSON object"
+            self._problem(Span(self.path, number), f"line {number} {what}")
+            return
+        column = line.find(url.encode()) + 1 or 1
+        span = Span(self.path, number, column, column + len(url))
+        if not _URL(url):
+            self._problem(span, f"the `url` of line {number} is not an object of an object store")
+            return
+        first = self.seen.setdefault(url, number)
+        if first != number:
+            self._problem(span, f"line {number} names the same object as line {first}", first)
+            return
+        if not self._together(url):
+            self._problem(span, f"the object of line {number} is in another bucket than those before", 1)
+            return
+        labels = entry.get("labels", {})
+        if not isinstance(labels, dict):
+            self._problem(Span(self.path, number), f"the `labels` of line {number} are not a JSON object")
+            return
+        for key, value in labels.items():
+            self._count(key, value)
+
+    def _together(self, url: str) -> bool:
+        """Shrink the common directory to one that holds this object too; whether there is any left."""
+        prefix = self.prefix or url.rpartition("/")[0] + "/"
+        while not url.startswith(prefix):
+            prefix = prefix[:-1].rpartition("/")[0] + "/"
+            if prefix.endswith("://"):
+                return False
+        self.prefix = prefix
+        return True
+
+    def _count(self, key: str, value: Any) -> None:
+        values = self.labels.setdefault(key, {})
+        if isinstance(values, int):
+            self.labels[key] = values + 1
+            return
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        values[text] = values.get(text, 0) + 1
+        if len(values) > MAX_VALUES:
+            self.labels[key] = sum(values.values())
+
+    def _problem(self, span: Span, message: str, first: int = 0) -> None:
+        if len(self.problems) >= MAX_PROBLEMS:
+            self.hidden += 1
+            self.hidden_at = self.hidden_at or span.line
+            return
+        hint = 'each line is like `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
+        notes: tuple[Note, ...] = ()
+        if first:
+            hint = "remove one of the two" if first != 1 or "same" in message else "make a version for each bucket"
+            notes = (Note(Span(self.path, first), f"line {first}"),)
+        self.problems.append(Diagnostic("manifest-line", message, span, hint=hint, notes=notes))
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            key: {"objects": value} if isinstance(value, int) else {"values": value}
+            for key, value in self.labels.items()
+        }
