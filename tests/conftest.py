@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["tests.cluster_fixtures"]
+
+os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,9 +31,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
             return
         expected = path.read_text(encoding="utf-8") if path.exists() else ""
         if text != expected:
-            lines = difflib.unified_diff(
-                expected.splitlines(), text.splitlines(), str(path), "now", lineterm="", n=2
-            )
+            lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), str(path), "now", lineterm="", n=2)
             pytest.fail("\n".join([*lines, "", "pytest --update writes it"]), pytrace=False)
 
     return compare

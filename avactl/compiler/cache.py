@@ -17,6 +17,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from avactl.compiler.defect import debugging
 from avactl.compiler.kept import EVERYTHING, Atom, KeptDocument, KeptItem, Key, TracedProgram
 from avactl.compiler.record import Doc, File, Object, Place, Record, Result, pack, unpack
 from avactl.compiler.selection import CONFIG_FILE, spec_files
@@ -148,6 +149,10 @@ class _Run:
                     self.new.save(self.store)
         except _Irregular:
             return self._all_passes()
+        except Exception:
+            if debugging():
+                raise
+            return self._all_passes()  # which tells at which spec it happens
         files = {thing.path: thing.digest for result in self.new.objects.values() for thing in result.found}
         return Compiled(diagnostics, _count(self.new.places), files if self.emit else {}, self._texts_of)
 

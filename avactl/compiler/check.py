@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from avactl.compiler.defect import defect
 from avactl.compiler.state import State
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
@@ -21,6 +22,12 @@ def check(state: State) -> State:
             continue
         kind = registry.kind(name)
         for item in items:
-            problems += kind.check(item, program)
-        problems += kind.check_all(program)
+            try:
+                problems += kind.check(item, program)
+            except Exception as error:
+                problems.append(defect(item, error))
+        try:
+            problems += kind.check_all(program)
+        except Exception as error:
+            problems.append(defect(items[0], error))
     return replace(state, diagnostics=state.diagnostics + tuple(problems))

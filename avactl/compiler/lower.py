@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from avactl.compiler.defect import defect
 from avactl.compiler.state import State
+from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
 from avactl.kinds.manifest import Manifest
 
@@ -15,10 +17,16 @@ def lower(state: State) -> State:
     if program is None or state.failed:
         return state
     manifests: list[Manifest] = []
+    problems: list[Diagnostic] = []
     for name in registry.names():
         items = program.of(name)
         if items:
             make = registry.kind(name).lower
             for item in items:
-                manifests += make(item, program)
+                try:
+                    manifests += make(item, program)
+                except Exception as error:
+                    problems.append(defect(item, error))
+    if problems:
+        return replace(state, diagnostics=state.diagnostics + tuple(problems))
     return replace(state, manifests=tuple(manifests))

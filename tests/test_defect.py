@@ -1,0 +1,34 @@
+"""A defect of a kind is told at the spec that shows it, and hides nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from avactl.compiler import compile_tree
+from avactl.kinds import registry
+from avactl.source.tree import MemoryTree
+from tests.test_invalid import BASE
+
+
+def _fail(*args: Any) -> list[Any]:
+    raise KeyError("lost")
+
+
+@pytest.mark.parametrize("step", ["check", "check_all", "lower"])
+def test_a_defect_is_told_at_the_spec(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: dict[str, Any] = {step: _fail}
+    monkeypatch.setitem(registry._LOADED, "Quota", replace(registry.kind("Quota"), **changed))
+    monkeypatch.delenv("AVACTL_DEBUG")
+    result = compile_tree(MemoryTree(BASE))
+    (problem,) = result.diagnostics
+    assert problem.code == "internal-error"
+    assert "Quota vision/gpus cannot be compiled: KeyError: 'lost'" in problem.message
+    assert problem.span == result.program.get("Quota", "gpus", "vision").span("metadata", "name")
+    assert result.manifests == ()
+
+    monkeypatch.setenv("AVACTL_DEBUG", "1")
+    with pytest.raises(KeyError):
+        compile_tree(MemoryTree(BASE))
