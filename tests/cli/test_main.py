@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from avactl.cli.main import COMMANDS
-from tests.cli.conftest import Run
+from tests.cli.running import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BROKEN = "apiVersion: avactl.dev/v1\nkind: Teem\nmetadata: {name: a}\n"

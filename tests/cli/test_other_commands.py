@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from avactl.emit.graph import draw
 from avactl.kinds import introspect, registry
 from avactl.kinds.explain import UnknownTopicError, explain_text
 from avactl.source.tree import DirTree
-from tests.cli.conftest import Run
+from tests.cli.running import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -84,6 +85,10 @@ def test_graph_shows_every_spec_that_has_a_place_in_it(example: str) -> None:
     shown = ("Cluster", "Team", "NodePool", "CacheTier", "TrainingJob", "ServingDeployment", "Workspace")
     for kind in shown:
         assert {item.name for item in compilation.program.of(kind)} <= texts
+
+
+def test_the_picture_in_the_docs_is_current(golden: Callable[[Path, str], None]) -> None:
+    golden(EXAMPLES.parent / "docs/ava.svg", draw(compile_tree(DirTree(EXAMPLES / "ava"))))
 
 
 def test_graph_writes_the_file_or_says_why_not(tmp_path: Path, avactl: Run) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from avactl.source.edit import EditError, parse_edit, set_values
 from avactl.source.yaml import compose, load_yaml
-from tests.cli.conftest import Run
+from tests.cli.running import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(path for path in EXAMPLES.rglob("*.yaml"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.conftest import Run, write
+from tests.cli.running import Run, write
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"
