@@ -100,7 +100,8 @@ def _restricted(kube: KubeClient, manifests: list[Manifest]) -> None:
     namespace = "restricted-check"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
-    accounts = {_template(m.body)["spec"].get("serviceAccountName", "default") for m in manifests if _template(m.body)}
+    templates = [template for m in manifests if (template := _template(m.body)) is not None]
+    accounts = {template["spec"].get("serviceAccountName", "default") for template in templates}
     for account in {*accounts, "default"}:
         kube.create(
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}}

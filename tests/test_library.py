@@ -25,15 +25,15 @@ def platform() -> list[Resource]:
     ]
 
 
-def job(name: str, **workers: int) -> TrainingJob:
+def job(name: str, workers: Workers) -> TrainingJob:
     return TrainingJob(
         metadata=Metadata(name=name, team="vision"),
-        spec=TrainingJobSpec(image="registry.example.com/train:1", workers=Workers(**workers)),
+        spec=TrainingJobSpec(image="registry.example.com/train:1", workers=workers),
     )
 
 
 def test_typed_specs_compile() -> None:
-    result = avactl.compile([*platform(), *(job(f"fold-{i}", gpus=1) for i in range(3))])
+    result = avactl.compile([*platform(), *(job(f"fold-{i}", Workers(gpus=1)) for i in range(3))])
     jobs = [m.name for m in result.manifests if m.kind == "Job"]
     assert sorted(jobs) == sorted({name for i in range(3) for name in jobs if f"fold-{i}" in name})
     assert len(jobs) == 3
@@ -41,7 +41,7 @@ def test_typed_specs_compile() -> None:
 
 def test_all_problems_are_in_one_error() -> None:
     with pytest.raises(avactl.CompileError) as caught:
-        avactl.compile([*platform(), job("a", gpus=16), job("a"), job("b", gpus=16)])
+        avactl.compile([*platform(), job("a", Workers(gpus=16)), job("a", Workers()), job("b", Workers(gpus=16))])
     codes = [d.code for d in caught.value.diagnostics]
     assert codes.count("duplicate-name") == 1
     assert len(codes) >= 2
@@ -49,10 +49,10 @@ def test_all_problems_are_in_one_error() -> None:
 
 def test_types_are_checked_where_they_are_written() -> None:
     with pytest.raises(ValidationError, match="replicas"):
-        job("a", replicas=0)
+        job("a", Workers(replicas=0))
 
 
 def test_specs_survive_the_way_to_yaml_and_back() -> None:
-    spec = job("a", gpus=2, shared_memory=1)
+    spec = job("a", Workers(gpus=2, shared_memory="1"))
     assert spec.to_dict()["spec"]["workers"] == {"gpus": 2, "sharedMemory": "1"}
     assert TrainingJob.model_validate(spec.to_dict()) == spec

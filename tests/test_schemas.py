@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from referencing import Registry, Resource
+from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from avactl.compiler import compile_tree
@@ -27,7 +27,9 @@ STRUCTURAL = {"unknown-key", "missing-key", "wrong-type", "invalid-value", "unkn
 
 def _validator() -> Any:
     files = {name: json.loads(text) for name, text in schemas().items()}
-    registry: Any = Registry().with_resources((name, Resource(schema, DRAFT202012)) for name, schema in files.items())
+    registry: Any = Registry().with_resources(
+        (name, DRAFT202012.create_resource(schema)) for name, schema in files.items()
+    )
     return jsonschema.Draft202012Validator(files[ALL], registry=registry)
 
 
