@@ -1,0 +1,228 @@
+"""Which of a machine's free GPUs to take: exact answers from tables, one set of tables a machine type.
+
+Sets of GPUs are bit masks, GPU i is bit i, as in `avactl.hardware.topology`. The tables are arrays over all masks, so
+that a fleet is asked at once; 16 GPUs have 65,536 masks. What depends on the free set is found when first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl.hardware.machine import Machine, PcieSwitch
+from avactl.hardware.topology import LEVELS, Level, Topology, topology
+
+Ints = npt.NDArray[np.int64]
+Masks = npt.NDArray[np.int32]
+
+_ALONE = np.iinfo(np.int64).max // 2
+"""Slowest pair of a set without pairs."""
+_UNKNOWN = -1
+
+
+class Links:
+    """Tables over the GPU sets of one machine type. Make it with `links`, which keeps one a machine type."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.count = topology.count
+        self._size = 1 << self.count
+        self._best: dict[tuple[int, int, bool, bool], Masks] = {}
+        self._room: dict[tuple[int, int, int, bool], int] = {}
+
+    # -- what sets of GPUs are worth --------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """GPUs in each set."""
+        sizes = np.zeros(self._size, np.int64)
+        for gpu in range(self.count):
+            sizes[1 << gpu : 2 << gpu] = sizes[: 1 << gpu] + 1
+        return sizes
+
+    @cached_property
+    def slowest(self) -> Ints:
+        """Speed of the slowest pair of each set, MB/s in one direction; enormous for sets without pairs.
+
+        Whole MB/s, so that sums of the same speeds are the same number, in whatever order they are added.
+        """
+        slowest = np.full(self._size, _ALONE, np.int64)
+        for gpu in range(self.count):
+            below = 1 << gpu
+            pair = np.full(below, _ALONE, np.int64)
+            for other in range(gpu):
+                bit = 1 << other
+                pair[bit : 2 * bit] = np.minimum(pair[:bit], self._speed(gpu, other))
+            slowest[below : 2 * below] = np.minimum(slowest[:below], pair)
+        return slowest
+
+    @cached_property
+    def total(self) -> Ints:
+        """Speeds of all pairs of each set together, MB/s."""
+        total = np.zeros(self._size, np.int64)
+        for gpu in range(self.count):
+            below = 1 << gpu
+            pairs = np.zeros(below, np.int64)
+            for other in range(gpu):
+                bit = 1 << other
+                pairs[bit : 2 * bit] = pairs[:bit] + self._speed(gpu, other)
+            total[below : 2 * below] = total[:below] + pairs
+        return total
+
+    @cached_property
+    def levels(self) -> npt.NDArray[np.int8]:
+        """Link level of each set, as its index in `LEVELS`; the definition is `Topology.subset_level`."""
+        worst = np.zeros(self._size, np.int8)
+        for gpu in range(self.count):
+            below = 1 << gpu
+            pairs = np.zeros(below, np.int8)
+            for other in range(gpu):
+                bit = 1 << other
+                level = LEVELS.index(self.topology.level(gpu, other))
+                pairs[bit : 2 * bit] = np.maximum(pairs[:bit], level)
+            worst[below : 2 * below] = np.maximum(worst[:below], pairs)
+        worst[self._rings] = 0
+        return worst
+
+    @cached_property
+    def _rings(self) -> npt.NDArray[np.bool_]:
+        """Sets through which NVLinks can form a ring (Held and Karp's dynamic programme, 1962), a size at a time."""
+        everyone = range(self.count)
+        joined = [sum(1 << j for j in everyone if j != i and self.topology.level(i, j) == "nvlink") for i in everyone]
+        # The last GPUs of paths over the whole set that start at its lowest GPU.
+        ends = np.zeros(self._size, np.int64)
+        by_size = [np.flatnonzero(self.sizes == size) for size in range(self.count + 1)]
+        if self.count:
+            ends[by_size[1]] = by_size[1]
+        for masks in by_size[2:]:
+            for gpu in everyone:
+                bit = 1 << gpu
+                inside = masks[(masks & bit != 0) & (masks & -masks != bit)]
+                ends[inside] |= np.where(ends[inside ^ bit] & joined[gpu], bit, 0)
+        every = np.arange(self._size)
+        rings: npt.NDArray[np.bool_] = self.sizes == 1
+        for gpu in everyone:
+            rings |= (every & -every == 1 << gpu) & (ends & joined[gpu] != 0) & (self.sizes > 1)
+        return rings
+
+    @cached_property
+    def worth(self) -> Ints:
+        """What a free set still offers: the slowest pair of its best subset, added over all sizes of subsets.
+
+        Among equally good subsets the one is taken that leaves the most worth, so that sockets stay whole.
+        """
+        worth = np.zeros(self._size, np.int64)
+        for size in range(2, self.count + 1):
+            best = np.where(self.sizes == size, self.slowest, 0)
+            for gpu in range(self.count):
+                halves = best.reshape(-1, 2, 1 << gpu)
+                np.maximum(halves[:, 1], halves[:, 0], out=halves[:, 1])
+            worth += best
+        return worth
+
+    @cached_property
+    def nic_distance(self) -> Ints:
+        """How far the GPUs of each set are from RDMA NICs, added up: 0 under one PCIe switch, 1 on one socket, 2."""
+        distance = np.zeros(self._size, np.int64)
+        for gpu in range(self.count):
+            distance[1 << gpu : 2 << gpu] = distance[: 1 << gpu] + self._nic(gpu)[0]
+        return distance
+
+    def nic(self, gpu: int) -> str | None:
+        """The RDMA NIC nearest to a GPU; None where the machine has none."""
+        return self._nic(gpu)[1]
+
+    def _nic(self, gpu: int) -> tuple[int, str | None]:
+        machine = self.topology.machine
+        place = next(switch for switch in machine.switches if gpu in switch.gpus)
+        found = [
+            (0 if nic.name in place.nics else 1 if nic.socket == place.socket else 2, nic.name)
+            for nic in machine.nics
+            if nic.rdma
+        ]
+        return min(found, default=(2, None), key=lambda each: each[0])
+
+    def _speed(self, i: int, j: int) -> int:
+        return round(self.topology.bandwidth(i, j) * 1000)
+
+    # -- which to take ----------------------------------------------------------------------------------------------
+
+    def best(self, free: int, count: int, wanted: str = "any", required: bool = False, rdma: bool = False) -> int:
+        """The best `count` of the free GPUs; 0 where there are not so many, or none as the level requires.
+
+        Sets of the wanted link level come first; then, where RDMA is asked for, those nearest to NICs; then the best
+        slowest pair, the best sum over pairs, the most worth left, the smallest mask. Exact: all subsets are compared.
+        """
+        return int(self.choose(np.array([free]), count, wanted, required, rdma)[0])
+
+    def choose(
+        self, free: npt.NDArray[np.integer], count: int, wanted: str = "any", required: bool = False, rdma: bool = False
+    ) -> Masks:
+        """`best` for many free sets at once."""
+        rank = _rank(wanted)
+        table = self._best.get((count, rank, required, rdma))
+        if table is None:
+            table = self._best[count, rank, required, rdma] = np.full(self._size, _UNKNOWN, np.int32)
+        chosen: Masks = table[free]
+        if chosen.size and chosen.min() == _UNKNOWN:
+            for mask in np.unique(free[chosen == _UNKNOWN]).tolist():
+                table[mask] = self._find(mask, count, rank, required, rdma)
+            chosen = table[free]
+        return chosen
+
+    def _find(self, free: int, count: int, rank: int, required: bool, rdma: bool) -> int:
+        if not 1 <= count <= free.bit_count():
+            return 0
+        sets = self._of_size(count)
+        sets = sets[sets & ~free == 0]
+        as_wanted = sets[self.levels[sets] <= rank]
+        if required and not as_wanted.size:
+            return 0
+        sets = as_wanted if as_wanted.size else sets
+        if rdma:
+            sets = _least(sets, self.nic_distance[sets])
+        sets = _least(sets, -self.slowest[sets])
+        sets = _least(sets, -self.total[sets])
+        return int(_least(sets, -self.worth[free ^ sets])[0])
+
+    def _of_size(self, count: int) -> Ints:
+        return np.flatnonzero(self.sizes == count)
+
+    def room(self, free: int, count: int, wanted: str = "any", required: bool = False) -> int:
+        """How many sets of `count` GPUs fit into the free ones one after the other, each taken as `best` does."""
+        rank = _rank(wanted)
+        if not required:
+            return free.bit_count() // count
+        found = self._room.get((free, count, rank, required))
+        if found is None:
+            taken = self.best(free, count, wanted, required)
+            found = 1 + self.room(free ^ taken, count, wanted, required) if taken else 0
+            self._room[free, count, rank, required] = found
+        return found
+
+    def level(self, mask: int) -> Level:
+        """The link level of a set."""
+        return LEVELS[int(self.levels[mask])]
+
+
+def _rank(wanted: str) -> int:
+    return len(LEVELS) - 1 if wanted == "any" else LEVELS.index(wanted)
+
+
+def _least(sets: Ints, keys: Ints) -> Ints:
+    return sets if sets.size < 2 else sets[keys == keys.min()]
+
+
+@lru_cache(maxsize=256)
+def links(machine: Machine) -> Links:
+    """The tables of a machine type; one object for equal facts."""
+    return Links(topology(machine))
+
+
+@lru_cache(maxsize=32)
+def unknown_links(gpus: int) -> Links:
+    """The tables of a machine with `gpus` GPUs of which nothing more is known: all pairs are alike."""
+    switch = PcieSwitch(0, tuple(range(gpus)))
+    return links(Machine("", gpus, 0, 0.0, 0, (switch,) if gpus else (), None, (), 1.0, 1.0, 1.0))

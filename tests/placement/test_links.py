@@ -1,0 +1,128 @@
+"""The best GPUs of a machine: tables against plain enumeration."""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avactl.hardware import library
+from avactl.hardware.machine import Machine, Nic, Nvlink, NvlinkPair, PcieSwitch
+from avactl.hardware.topology import LEVELS, Topology, members, satisfies
+from avactl.placement.links import Links, links, unknown_links
+from tests.kinds.test_hardware import mask, of
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Two sockets with switches of any sizes, some NVLinks, some NICs."""
+    switches: list[PcieSwitch] = []
+    nics: list[Nic] = []
+    gpus = 0
+    for index in range(draw(st.integers(1, 4))):
+        size = draw(st.integers(1, 2))
+        socket = draw(st.integers(0, 1))
+        name = f"mlx5_{index}"
+        has_nic = draw(st.booleans())
+        if has_nic:
+            nics.append(Nic(name, socket, 100.0, draw(st.booleans())))
+        switches.append(PcieSwitch(socket, tuple(range(gpus, gpus + size)), (name,) if has_nic else ()))
+        gpus += size
+    pairs = [NvlinkPair(i, j, draw(st.integers(1, 2))) for i, j in combinations(range(gpus), 2) if draw(st.booleans())]
+    nvlink = Nvlink(25.0, tuple(pairs)) if pairs else None
+    return Machine("X", gpus, 2**34, 8.0, 2**36, tuple(switches), nvlink, tuple(nics), 3.3, 8.1, 12.7)
+
+
+@given(machines(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_best_subset_is_that_of_an_enumeration(machine: Machine, data: st.DataObject) -> None:
+    topology, table = Topology(machine), Links(Topology(machine))
+    free = data.draw(st.integers(0, topology.all))
+    count = data.draw(st.integers(1, machine.gpus))
+    wanted = data.draw(st.sampled_from([*LEVELS, "any"]))
+    required, rdma = data.draw(st.booleans()), data.draw(st.booleans())
+
+    def worth(rest: int) -> int:
+        gpus = members(rest)
+        return sum(max(slowest(mask(*each)) for each in combinations(gpus, size)) for size in range(2, len(gpus) + 1))
+
+    def slowest(each: int) -> int:
+        return min((round(topology.bandwidth(i, j) * 1000) for i, j in combinations(members(each), 2)), default=10**15)
+
+    def key(each: int) -> tuple[float, ...]:
+        level = topology.subset_level(each)
+        near = sum(table._nic(gpu)[0] for gpu in members(each)) if rdma else 0
+        total = sum(round(topology.bandwidth(i, j) * 1000) for i, j in combinations(members(each), 2))
+        return (not satisfies(level, wanted), near, -slowest(each), -total, -worth(free ^ each), each)
+
+    options = [mask(*each) for each in combinations(members(free), count)]
+    if required:
+        options = [each for each in options if satisfies(topology.subset_level(each), wanted)]
+    expected = min(options, key=key, default=0)
+    assert table.best(free, count, wanted, required, rdma) == expected
+
+
+@given(machines())
+@settings(max_examples=60, deadline=None)
+def test_levels_are_those_of_the_topology(machine: Machine) -> None:
+    topology, table = Topology(machine), Links(Topology(machine))
+    assert [table.level(each) for each in range(1, topology.all + 1)] == [
+        topology.subset_level(each) for each in range(1, topology.all + 1)
+    ]
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_quality_agrees_with_the_topology(name: str) -> None:
+    topology = of(name)
+    table = links(topology.machine)
+    for each in range(1, topology.all + 1):
+        quality = topology.quality(each)
+        if each.bit_count() > 1:
+            assert table.slowest[each] == pytest.approx(quality.slowest * 1000)
+        assert table.total[each] == pytest.approx(quality.total * 1000, abs=len(members(each)) ** 2)
+
+
+def test_single_gpus_keep_sockets_whole() -> None:
+    table = links(of("v100-pcie-8").machine)
+    free = mask(2, 3, 4, 5, 6, 7)
+    assert table.best(free, 1) in (mask(2), mask(3))
+    assert table.best(free, 2) == mask(2, 3)
+    assert table.best(mask(3, 4, 5, 6, 7), 4) == mask(4, 5, 6, 7)
+    assert table.best(mask(0, 1, 2, 4, 5, 6), 4, "pcieSwitch", required=True) == 0
+    assert table.best(mask(0, 1, 2, 4, 5, 6), 4, "pcieSwitch").bit_count() == 4
+
+
+def test_rdma_goes_next_to_the_nic() -> None:
+    table = links(of("v100-pcie-8").machine)
+    assert table.best(mask(0, 1, 4, 5), 2, rdma=True) == mask(0, 1)
+    assert table.nic(0) == table.nic(7) == "mlx5_0"
+    dgx = links(of("dgx1-v100").machine)
+    assert [dgx.nic(gpu) for gpu in range(8)] == [f"mlx5_{gpu // 2}" for gpu in range(8)]
+
+
+def test_room_counts_disjoint_sets() -> None:
+    table = links(of("v100-pcie-8").machine)
+    assert table.room(mask(0, 1, 2, 4, 5, 6), 2, "pcieSwitch", required=True) == 2
+    assert table.room(mask(0, 1, 2, 4, 5, 6), 2) == 3
+
+
+def test_unknown_hardware_takes_the_lowest_gpus() -> None:
+    assert unknown_links(4).best(0b1110, 2) == 0b0110
+    assert unknown_links(0).best(0, 1) == 0
+
+
+def test_sixteen_gpus_are_practical() -> None:
+    """All masks of a 16-GPU machine: tables for the fleet at once, exact."""
+    switches = tuple(PcieSwitch(index // 2, tuple(range(4 * index, 4 * index + 4))) for index in range(4))
+    pairs = tuple(NvlinkPair(gpu, (gpu + 1) % 16, 2) for gpu in range(15))
+    machine = Machine("X", 16, 2**34, 8.0, 2**36, switches, Nvlink(25.0, pairs), (), 3.0, 8.0, 12.0)
+    table = Links(Topology(machine))
+    free = np.random.default_rng(3).integers(0, 1 << 16, 200)
+    start = time.perf_counter()
+    chosen = [table.choose(free, count) for count in (1, 2, 4, 8)]
+    assert time.perf_counter() - start < 3
+    assert all((masks & ~free == 0).all() for masks in chosen)
