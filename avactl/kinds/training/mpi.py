@@ -49,11 +49,11 @@ done
 
 WORKER_SCRIPT = f"""\
 trap 'exit 143' TERM
-done=
 while true; do
   next=$(cat {LAUNCH}/command 2>/dev/null)
-  if [ -n "$next" ] && [ "$next" != "$done" ]; then
-    done=$next
+  # `started` outlives the container: a daemon that is started twice confuses mpirun.
+  if [ -n "$next" ] && [ "$next" != "$(cat {LAUNCH}/started 2>/dev/null)" ]; then
+    printf '%s\\n' "$next" > {LAUNCH}/started
     sh -c "$next" &
   fi
   sleep 1 & wait $!
