@@ -214,7 +214,8 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
         else:
             hint = f"it belongs to `{dotted((*path[:-1], *elsewhere[:-1]))}`" if elsewhere else ""
         hint = hint or did_you_mean(key, known, "known keys")
-    where = f"`{dotted(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"a spec has no key `{key}`"
+    top = "a spec" if "metadata" in model.model_fields else doc.file
+    where = f"`{dotted(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"{top} has no key `{key}`"
     return Diagnostic("unknown-key", where, doc.span(*path, key=True), hint=hint)
 
 

@@ -100,7 +100,9 @@ def _envelope(doc: Document) -> Diagnostic | None:
         return _other_version(doc, version, kind)
     if not isinstance(kind, str) or kind not in registry.names():
         hint = did_you_mean(str(kind), registry.names(), "known kinds")
-        return Diagnostic("unknown-kind", f"there is no kind {show(kind)}", doc.span("kind"), hint=hint)
+        return Diagnostic(
+            "unknown-kind", f"there is no kind {show(kind).removeprefix('text ')}", doc.span("kind"), hint=hint
+        )
     return None
 
 
@@ -114,7 +116,12 @@ def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
     near = closest(text, [API_VERSION])
     if near is not None or kind in registry.names():
         hint = f"write `apiVersion: {API_VERSION}`"
-        return Diagnostic("unknown-api-version", f"apiVersion: got {show(version)}", doc.span("apiVersion"), hint=hint)
+        return Diagnostic(
+            "unknown-api-version",
+            f"apiVersion: expected `{API_VERSION}`, got {show(version)}",
+            doc.span("apiVersion"),
+            hint=hint,
+        )
     return Diagnostic(
         "kubernetes-object",
         f"this is a Kubernetes {kind}, not an avactl spec",

@@ -211,8 +211,15 @@ def _duration(value: str) -> str:
     return value
 
 
+def _with_unit(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise bad(f"`{value}` is not a duration: it has no unit", f"write `{value}s`, or another of d, h, m, s, ms")
+    return value
+
+
 Duration = Annotated[
     str,
+    BeforeValidator(_with_unit),
     AfterValidator(_duration),
     WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
     Says("duration: `1h30m`"),

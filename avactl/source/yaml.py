@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -126,7 +127,7 @@ class _Constructor:
     def __init__(self, file: str) -> None:
         self.file = file
         self.left = MAX_NODES
-        self.open: set[int] = set()
+        self.open: dict[int, Any] = {}
         self.problems: list[Diagnostic] = []
 
     def build(self, node: Any) -> Any:
@@ -136,7 +137,7 @@ class _Constructor:
                 Diagnostic(
                     "yaml-alias-bomb",
                     f"aliases expand to more than {MAX_NODES:,} values",
-                    _span(self.file, node.start_mark, node.end_mark),
+                    self._of_alias(node),
                     hint="write the values out, or split the file",
                 )
             )
@@ -154,10 +155,19 @@ class _Constructor:
             raise _Problem(Diagnostic("yaml-alias-bomb", "an alias contains itself", span, hint="write the value out"))
         if len(self.open) >= MAX_DEPTH:
             raise _Problem(_too_deep(_span(self.file, node.start_mark)))
-        self.open.add(id(node))
+        self.open[id(node)] = node
         value = self._mapping(node) if isinstance(node, yaml.MappingNode) else [self.build(n) for n in node.value]
-        self.open.discard(id(node))
+        del self.open[id(node)]
         return value
+
+    def _of_alias(self, node: Any) -> Span:
+        """Where the outermost value stands that has its content by an alias: content that comes before it."""
+        chain = [*self.open.values(), node]
+        for parent, child in pairwise(chain):
+            if child.start_mark.index < parent.start_mark.index:
+                node = parent
+                break
+        return _span(self.file, node.start_mark, node.end_mark)
 
     def _mapping(self, node: Any) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -166,9 +176,9 @@ class _Constructor:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 span = _span(self.file, key_node.start_mark, key_node.end_mark)
-                self.problems.append(
-                    Diagnostic("yaml-key", "a mapping key must be text, not a list or a mapping", span)
-                )
+                hint = "quote it; a `{{ … }}` of a template is filled in before avactl reads the file"
+                message = "a mapping key must be text, not a list or a mapping"
+                self.problems.append(Diagnostic("yaml-key", message, span, hint=hint))
                 continue
             key = key_node.value
             if key == "<<" and key_node.tag == _PLAIN:
@@ -197,7 +207,8 @@ class _Constructor:
             value = self.build(source)
             if not isinstance(value, dict):
                 span = _span(self.file, source.start_mark, source.end_mark)
-                self.problems.append(Diagnostic("yaml-key", "`<<` takes a mapping or a list of mappings", span))
+                message = "`<<` takes a mapping or a list of mappings"
+                self.problems.append(Diagnostic("yaml-key", message, span, hint="write `<<: *name`"))
                 return
             for key, item in value.items():
                 into.setdefault(key, item)
@@ -215,7 +226,7 @@ class _Constructor:
         self.problems.append(
             Diagnostic(
                 "yaml-tag",
-                f"unknown YAML tag `{node.tag}`",
+                f"unknown YAML tag `{node.tag.replace('tag:yaml.org,2002:', '!!')}`",
                 _span(self.file, node.start_mark, node.end_mark),
                 hint="remove the tag; specs are plain YAML",
             )
@@ -400,4 +411,12 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
             "yaml-tab", "a tab cannot indent YAML", Span(file, span.line, column), hint="indent with spaces"
         )
     hint = next((hint for start, hint in _HINTS if start in problem), "")
-    return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint)
+    notes: tuple[Note, ...] = ()
+    context, start = str(getattr(error, "context", None) or ""), getattr(error, "context_mark", None)
+    if start is not None and "quoted scalar" in context and "unexpected" in problem:
+        # Where the text ends says nothing: the quote's other end is missing somewhere in between.
+        span, problem = Span(file, start.line + 1, start.column + 1), "the quote that opens here is not closed"
+        hint = "write the quote that closes it"
+    elif start is not None and "flow" in context:
+        notes = (Note(Span(file, start.line + 1, start.column + 1), "the bracket that is open"),)
+    return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint, notes=notes)

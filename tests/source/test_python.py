@@ -312,7 +312,7 @@ for name, attempt in attempts.items():
 
 def has_landlock() -> bool:
     # LANDLOCK_CREATE_RULESET_VERSION: the version of the kernel's Landlock, or -1.
-    return sys.platform == "linux" and ctypes.CDLL(None).syscall(444, None, 0, 1) >= 1
+    return sys.platform == "linux" and int(ctypes.CDLL(None).syscall(444, None, 0, 1)) >= 1
 
 
 @pytest.mark.skipif(not has_landlock(), reason="the kernel has no Landlock")
