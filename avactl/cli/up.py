@@ -40,7 +40,7 @@ def up(
         fail("up asks before it applies, and nobody can answer here", USAGE, "add --yes")
 
     def apply(session: Session) -> None:
-        from avactl.emit.engine_report import line, summary
+        from avactl.emit.engine_report import line, summary, warnings
 
         print_head(session, refresh)
         if not yes and not (print_preview(session) and typer.confirm("  apply?")):
@@ -49,6 +49,9 @@ def up(
         def say(change: Change) -> None:
             print(f"  {line(change)}", flush=True)
 
-        print(f"  {summary(session.up(say))}")
+        done = session.up(say)
+        for text in warnings(done):
+            print(f"  {text}")
+        print(f"  {summary(done)}")
 
     each_stack(path, stack or (), kubeconfig, context or (), adopt, apply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -15,9 +16,9 @@ import yaml
 from avactl.compiler import Compilation
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.emit import pulumi_past
-from avactl.emit.engine_report import Change, Report, plain
+from avactl.emit.engine_report import Change, Report, object_of, plain
 from avactl.emit.pulumi_past import Aliases, Past, PastObject
-from avactl.emit.pulumi_plan import PROJECT
+from avactl.emit.pulumi_plan import PROJECT, manifest_urn
 from avactl.kinds.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -160,12 +161,14 @@ class Session:
 
     def preview(self) -> Report:
         """What `up` would do."""
+        self._refuse_empty()
         report = Report()
         self._guard(lambda: self._stack.preview(on_event=report.take, exclude=self._excluded(), color="never"), report)
         return report
 
     def up(self, say: Callable[[Change], None] = lambda change: None) -> Report:
-        """Apply; `say` hears of every change as it begins."""
+        """Apply; `say` hears of every change when it is done."""
+        self._refuse_empty()
         report = Report()
 
         def take(event: Any) -> None:
@@ -179,6 +182,8 @@ class Session:
     def _open(self) -> automation.Stack:
         from pulumi import automation
 
+        # When the engine gives up, the server of our program logs that nobody listens any more, with its stack.
+        logging.getLogger("grpc._server").disabled = True
         environment = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
         if self.options.kubeconfig is not None:
             environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
@@ -216,6 +221,18 @@ class Session:
 
         register(self.compilation, *self.name, context=self._context, adopt=self.options.adopt, former=self._former)
 
+    def _refuse_empty(self) -> None:
+        """A renamed spec must not begin with an empty volume beside the one that it had."""
+        protected = {entry.urn for entry in self._past.objects.values() if entry.protected}
+        for now, before in self._former.objects.items():
+            if before in protected and object_of(before) != object_of(now):
+                item = next(m.item for m in self.manifests if manifest_urn(m, str(self.name)) == now)
+                raise EngineError(
+                    f"stack {self.name}: {item} was renamed: {object_of(before)} holds data, and an empty "
+                    f"{object_of(now)} would take its place",
+                    f"add `objectName: {self._former.names[item.key]}` to its metadata, and it keeps its objects",
+                )
+
     def _excluded(self) -> list[str] | None:
         """URNs that the engine leaves alone: what is kept, and its components."""
         return sorted({urn for entry in self.kept for urn in (entry.urn, entry.parent) if urn}) or None
@@ -242,8 +259,7 @@ def _stderr(text: str) -> str:
 
 
 _HINTS = (
-    ("holds data", "it holds data: put the spec back, or say `deletionPolicy: delete`, apply, and then remove it; "
-     "of a renamed spec, `metadata.objectName: OLD-NAME` keeps the object"),
+    ("holds data", "put back what was there before; or say `deletionPolicy: delete`, apply, and then change it"),
     ("already exists", "`--adopt` takes over objects that are there already"),
     ("currently locked", "another run is at work; if none is, `pulumi cancel` takes the lock away"),
     ("passphrase", "set PULUMI_CONFIG_PASSPHRASE, or PULUMI_CONFIG_PASSPHRASE_FILE"),

@@ -12,7 +12,8 @@ from avactl.emit.pulumi_plan import component_type
 
 _SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±", "import": "+"}
 _WORDS = {"create": "new", "import": "new", "update": "changed", "replace": "replaced", "delete": "deleted"}
-_STEPS_OF_REPLACE = ("create-replacement", "delete-replaced")
+_NEW_OF_REPLACE = "create-replacement"
+_DONE = ("create", "update", "delete", "import", _NEW_OF_REPLACE)
 _SHOWN_FIELDS = 4
 _MARKUP = re.compile(r"<\{%[^%]*%\}>|\x1b\[[0-9;]*m")
 _PROTECTED = re.compile(r'resource "(urn:[^"]+)"[^"]*protect', re.IGNORECASE)
@@ -35,30 +36,32 @@ class Report:
     changes: dict[str, Change] = field(default_factory=dict)
     same: int = 0
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def take(self, event: Any) -> Change | None:
-        """Note an event of the engine (`pulumi.automation.EngineEvent`); the object's change, where it is one."""
+        """Note an event of the engine (`pulumi.automation.EngineEvent`); the change, where it says that one is done."""
         if (said := event.diagnostic_event) is not None:
-            text = _problem(plain(said.message))
-            if said.severity == "error" and text and text not in self.problems:
-                self.problems.append(text)
-            return None
-        step = event.resource_pre_event
-        if step is None or not step.metadata.type.startswith("kubernetes:"):
-            return None
-        metadata = step.metadata
-        operation = str(getattr(metadata.op, "value", metadata.op))
+            if said.severity in ("error", "warning"):
+                found = self.problems if said.severity == "error" else self.warnings
+                _complain(found, said.urn, _problem(plain(said.message)))
+        elif (step := event.resource_pre_event) is not None:
+            self._begin(step.metadata)
+        elif (done := event.res_outputs_event) is not None and _operation(done.metadata) in _DONE:
+            return self.changes.get(done.metadata.urn)
+        return None
+
+    def _begin(self, metadata: Any) -> None:
+        operation = _operation(metadata)
+        if not _is_object(metadata.urn):
+            return
         if operation in ("same", "read"):
             self.same += 1
-        elif operation in _SIGNS or operation in _STEPS_OF_REPLACE:
-            operation = "replace" if operation in _STEPS_OF_REPLACE else operation
+        elif operation in _SIGNS or operation == _NEW_OF_REPLACE:
+            operation = "replace" if operation == _NEW_OF_REPLACE else operation
             state = metadata.new or metadata.old
             change = Change(operation, metadata.urn, state.parent if state else "", tuple(_fields(metadata)))
-            known = self.changes.setdefault(metadata.urn, change)
-            if change.fields and not known.fields:
+            if change.fields or metadata.urn not in self.changes:
                 self.changes[metadata.urn] = change
-            return change if known is change else None
-        return None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -70,6 +73,20 @@ class Report:
         return found
 
 
+def _complain(found: list[str], urn: str | None, text: str) -> None:
+    where = object_of(urn) if urn and _is_object(urn) else ""
+    if text and not any(text in known for known in found):
+        found.append(f"{where}: {text}" if where and where not in text else text)
+
+
+def _operation(metadata: Any) -> str:
+    return str(getattr(metadata.op, "value", metadata.op))
+
+
+def _is_object(urn: str) -> bool:
+    return urn.split("::")[2].rpartition("$")[2].startswith("kubernetes:")
+
+
 def plain(text: str) -> str:
     """Text of the engine without colours."""
     return _MARKUP.sub("", text).strip()
@@ -77,7 +94,7 @@ def plain(text: str) -> str:
 
 def _problem(text: str) -> str:
     """What went wrong, without the engine's advice on programs that nobody here writes."""
-    if text in ("preview failed", "update failed", "refresh failed"):
+    if text in ("preview failed", "update failed", "refresh failed") or "from $PATH" in text:
         return ""
     if (protected := _PROTECTED.search(text)) is not None:
         what = "replace" if "replace" in text[: protected.start(1)] else "delete"
@@ -109,7 +126,13 @@ def lines(report: Report) -> list[str]:
         sign = _SIGNS[operations.pop()] if len(operations) == 1 else "~"
         out.append(f"{sign} {spec_of(parent)}")
         out += [f"    {line(change)}" for change in sorted(changes, key=lambda change: object_of(change.urn))]
+    out += warnings(report)
     return out
+
+
+def warnings(report: Report) -> list[str]:
+    """What the engine warns of."""
+    return [redact(f"warning: {text}") for text in report.warnings]
 
 
 def line(change: Change) -> str:
@@ -133,7 +156,7 @@ def summary(report: Report) -> str:
 
 def _fields(metadata: Any) -> Iterable[str]:
     """The fields that differ, with old and new value where those are short."""
-    if str(getattr(metadata.op, "value", metadata.op)) in ("create", "delete"):
+    if _operation(metadata) in ("create", "delete"):
         return
     old = metadata.old.inputs if metadata.old else {}
     new = metadata.new.inputs if metadata.new else {}

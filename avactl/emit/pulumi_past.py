@@ -11,6 +11,7 @@ from avactl.emit.pulumi_plan import Key, component_name, component_type, manifes
 from avactl.kinds.manifest import Body, Manifest
 
 _COMPONENT = component_type("")
+_INSTANCE = "app.kubernetes.io/instance"
 _Name = tuple[str, str]  # kind and component name
 
 
@@ -39,6 +40,8 @@ class Aliases:
 
     specs: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     objects: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    """What the objects of a renamed spec were named after, by the key of the spec."""
 
 
 def from_state(deployment: Mapping[str, Any] | None) -> Past:
@@ -79,16 +82,27 @@ def aliases(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
     """
     wanted = list(manifests)
     specs = _renamed(past, wanted)
+    bases = _bases(past)
+    names = {key: bases[urn] for key, urn in specs.items() if urn in bases}
     present = {(Key.of(manifest.body), manifest.patch) for manifest in wanted}
     objects: dict[str, str] = {}
     for manifest in wanted:
         before = past.objects.get((Key.of(manifest.body), manifest.patch))
-        if before is None and manifest.item.key in specs:
-            before = _former(past, present, manifest, specs[manifest.item.key])
+        if before is None and manifest.item.key in names:
+            before = _former(past, present, manifest, names[manifest.item.key])
         now = manifest_urn(manifest, stack)
         if before is not None and before.urn != now:
             objects[now] = before.urn
-    return Aliases(specs, objects)
+    return Aliases(specs, objects, names)
+
+
+def _bases(past: Past) -> dict[str, str]:
+    """URN of a component → what its objects are named after: the label that all of them carry."""
+    found: dict[str, str] = {}
+    for entry in past.objects.values():
+        if name := entry.body["metadata"].get("labels", {}).get(_INSTANCE):
+            found[entry.parent] = name
+    return found
 
 
 def kept(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[PastObject]:
@@ -132,28 +146,32 @@ def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], s
     for entry in past.objects.values():
         if entry.parent in gone:
             lost.setdefault(entry.parent, []).append(entry.body)
-    old = [_candidate(parent, gone[parent], bodies) for parent, bodies in lost.items()]
-    fresh = [_candidate(here, here, [m.body for m in new[here]]) for here in new if here not in found]
+    bases = _bases(past)
+    old = [_candidate(parent, gone[parent], bases.get(parent, ""), bodies) for parent, bodies in lost.items()]
+    fresh = [
+        _candidate(here, here, manifests[0].item.name, [m.body for m in manifests])
+        for here, manifests in new.items()
+        if here not in found
+    ]
     matched = match_renames(old, fresh)
     urns: dict[Hashable, Any] = {**matched}
     urns.update(found)
     return {manifests[0].item.key: str(urns[here]) for here, manifests in new.items() if here in urns}
 
 
-def _candidate(key: Hashable, here: _Name, bodies: list[Body]) -> Candidate:
-    """A spec by its objects."""
+def _candidate(key: Hashable, here: _Name, name: str, bodies: list[Body]) -> Candidate:
+    """A spec by its objects, which are named after `name`."""
     kind, component = here
-    team, _, name = component.rpartition("/")
+    team = component.rpartition("/")[0]
     by_kind: dict[str, list[Body]] = {}
     for body in sorted(bodies, key=lambda body: str(body["metadata"]["name"])):
         by_kind.setdefault(body["kind"], []).append(body)
     return Candidate(key, (kind, team), content(by_kind, name))
 
 
-def _former(past: Past, present: set[tuple[Key, bool]], manifest: Manifest, old: str) -> PastObject | None:
+def _former(past: Past, present: set[tuple[Key, bool]], manifest: Manifest, former: str) -> PastObject | None:
     """The object of the spec's former name that an object takes the place of, if nobody else declares that."""
-    key = Key.of(manifest.body)
-    name, former = manifest.item.name, old.rpartition("::")[2].rpartition("/")[2]
+    key, name = Key.of(manifest.body), manifest.item.name
     if not (key.name == name or key.name.startswith(f"{name}-")):
         return None
     before = (key._replace(name=former + key.name.removeprefix(name)), manifest.patch)

@@ -24,11 +24,13 @@ def event(operation: str, urn: str = JOB, old: Any = None, new: Any = None, diff
     token = urn.split("::")[2].rpartition("$")[2]
     before, after = (inputs and SimpleNamespace(inputs=inputs, parent=PARENT) for inputs in (old, new))
     step = SimpleNamespace(op=operation, urn=urn, type=token, old=before, new=after, detailed_diff=diff, diffs=None)
-    return SimpleNamespace(diagnostic_event=None, resource_pre_event=SimpleNamespace(metadata=step))
+    return SimpleNamespace(
+        diagnostic_event=None, resource_pre_event=SimpleNamespace(metadata=step), res_outputs_event=None
+    )
 
 
-def complaint(text: str) -> Any:
-    said = SimpleNamespace(message=text, severity="error")
+def complaint(text: str, urn: str | None = None) -> Any:
+    said = SimpleNamespace(message=text, severity="error", urn=urn)
     return SimpleNamespace(diagnostic_event=said, resource_pre_event=None)
 
 
@@ -77,14 +79,14 @@ def test_what_the_engine_complains_of_in_our_words() -> None:
             f'<{{%reset%}}>unable to replace resource "{JOB}"\nas it is currently marked for protection. {unprotect}'
         ),
         complaint(f'resource "{JOB}" cannot be deleted\nbecause it is protected. {unprotect}'),
-        complaint("<{%fg 1%}>jobs is forbidden<{%reset%}>\n"),
-        complaint("jobs is forbidden"),
+        complaint("<{%fg 1%}>jobs is forbidden<{%reset%}>\n", JOB),
+        complaint("jobs is forbidden", JOB),
         complaint("preview failed"),
     )
     assert found.problems == [
         "Job vision/resnet-worker holds data, and this would replace it",
         "Job vision/resnet-worker holds data, and this would delete it",
-        "jobs is forbidden",
+        "Job vision/resnet-worker: jobs is forbidden",
     ]
 
 

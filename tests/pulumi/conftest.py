@@ -1,0 +1,120 @@
+"""Fixtures of the tests that drive the real engine against the real control plane."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.emit.engine import Options, Session, StackName
+from avactl.source.tree import DirTree
+from tests.pulumi.repository import files
+from tools.controlplane import ControlPlane, KubeClient
+
+TOOLS = ("pulumi", "pulumi-resource-kubernetes")
+
+
+@pytest.fixture(scope="session")
+def engine_tools() -> None:
+    """Skip where the engine or its Kubernetes plugin is not on PATH."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"not on PATH: {', '.join(missing)}")
+
+
+@pytest.fixture(scope="session")
+def engine_plane(engine_tools: None, control_plane_binaries: None) -> Iterator[ControlPlane]:
+    """A plane of these tests' own, because stacks hold objects that have no namespace."""
+    with ControlPlane(controller_manager=True) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def engine_kube(engine_plane: ControlPlane) -> Iterator[KubeClient]:
+    """The administrator's client of that plane."""
+    with engine_plane.client() as client:
+        yield client
+
+
+@pytest.fixture
+def backend(engine_tools: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty store of states: a lock that a killed run left behind concerns no other test."""
+    store = tmp_path / "state"
+    store.mkdir()
+    for name in [name for name in os.environ if name.startswith("PULUMI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", store.as_uri())
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "test")
+    monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
+    monkeypatch.setenv("PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION", "true")
+    # The engine starts `python`, which must be this one.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return store
+
+
+class Repository:
+    """A repository on disk, whose team has a name of its own, and its stacks on the plane."""
+
+    def __init__(self, root: Path, team: str, plane: ControlPlane, kube: KubeClient) -> None:
+        self.root = root
+        self.team = team
+        self.plane = plane
+        self.kube = kube
+        root.mkdir()
+        self.write()
+
+    def write(self, *replace: tuple[str, str]) -> None:
+        """The specs with some text replaced."""
+        for path, text in files(*replace, team=self.team).items():
+            (self.root / path).write_text(text)
+
+    def compile(self) -> Compilation:
+        compilation = compile_tree(DirTree(self.root))
+        assert compilation.ok, compilation.diagnostics
+        return compilation
+
+    def session(self, *, platform: bool = False, adopt: bool = False) -> Session:
+        """The team's stack, or the platform's."""
+        name = StackName("main", None if platform else self.team)
+        return Session(self.compile(), name, Options(self.root, self.plane.kubeconfig, adopt=adopt))
+
+    def live(self, kind: str, name: str) -> dict[str, Any] | None:
+        """An object of the team's namespace as it is in the cluster."""
+        manifest = next(m for m in self.compile().manifests if m.kind == kind)
+        return self.kube.find(manifest.body["apiVersion"], kind, name, self.team)
+
+    def versions(self) -> dict[str, str]:
+        """The resourceVersion of every object of the team's stack; "" of one that is not there."""
+        found = {}
+        for manifest in self.compile().manifests:
+            if manifest.item.team:
+                there = self.kube.find(manifest.body["apiVersion"], manifest.kind, manifest.name, manifest.namespace)
+                found[f"{manifest.kind} {manifest.name}"] = there["metadata"]["resourceVersion"] if there else ""
+        return found
+
+    def pulumi(self, directory: Path, *arguments: str) -> str:
+        """Run the engine by hand; what it prints. Raises CalledProcessError."""
+        environment = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig)}
+        done = subprocess.run(
+            ["pulumi", "--non-interactive", "--cwd", str(directory), *arguments],
+            env=environment, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        return done.stdout
+
+
+@pytest.fixture
+def repository(backend: Path, tmp_path: Path, engine_plane: ControlPlane, engine_kube: KubeClient) -> Repository:
+    """A fresh repository whose team's namespace is there already."""
+    team = f"team-{uuid.uuid4().hex[:8]}"
+    for name in (team, "avactl-system"):
+        if engine_kube.find("v1", "Namespace", name) is None:
+            engine_kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return Repository(tmp_path / "repository", team, engine_plane, engine_kube)

@@ -1,0 +1,288 @@
+"""The real engine against the real control plane."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from avactl.cli.main import app
+from avactl.emit.engine import EngineError
+from tests.pulumi.conftest import Repository
+from tools.controlplane import ControlPlane
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
+
+ROOT = Path(__file__).parents[2]
+
+
+def uid(found: dict[str, Any] | None) -> str:
+    assert found is not None
+    return str(found["metadata"]["uid"])
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_preview_makes_nothing_up_makes_all_and_a_second_up_changes_nothing(repository: Repository) -> None:
+    session = repository.session()
+    declared = len(session.manifests)
+    assert session.preview().counts == {"new": declared}
+    assert set(repository.versions().values()) == {""}
+    assert session.up().counts == {"new": declared}
+    before = repository.versions()
+    assert "" not in before.values()
+    again = repository.session().up()
+    assert (again.counts, again.same) == ({}, declared)
+    assert repository.versions() == before
+
+
+def test_the_platform_comes_before_its_teams(backend: Path, tmp_path: Path) -> None:
+    """All kinds, both stacks, by the command; on a plane of its own, because the platform's names are fixed."""
+    with ControlPlane(controller_manager=True) as plane, plane.client() as kube:
+        for name in ("gpu-a", "gpu-b"):
+            kube.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        repository = Repository(tmp_path / "repository", "vision", plane, kube)
+        where = [str(repository.root), "--kubeconfig", str(plane.kubeconfig)]
+        code, text = run("up", "--yes", *where)
+        assert code == 0, text
+        assert text.index("stack main\n") < text.index("stack main.vision\n")
+        assert kube.get("v1", "Node", "gpu-a")["metadata"]["labels"]["avactl.dev/pool"] == "v100"
+        code, text = run("preview", *where, "--refresh", "--exit-code")
+        assert (code, text.count("nothing to change")) == (0, 2), text
+        repository.write(("{user: anna@example.com,", "{user: anna@example.com, running: false,"))
+        code, text = run("preview", *where, "--exit-code", "--stack", "main.vision")
+        assert code == 4
+        assert "~ Workspace vision/anna\n" in text
+        assert "StatefulSet vision/anna  spec.replicas 1 → 0\n" in text
+
+
+def test_one_spec_changed_changes_only_its_objects(repository: Repository) -> None:
+    repository.session().up()
+    before = repository.versions()
+    repository.write(("metadata: {name: anna,", "metadata: {labels: {cost: low}, name: anna,"))
+    changed = repository.session().up()
+    of_spec = {m.name for m in repository.compile().manifests if m.item.spec_name == "anna"}
+    assert changed.counts == {"changed": len([m for m in repository.session().manifests if m.name in of_spec])}
+    after = repository.versions()
+    assert {name.partition(" ")[2] for name in after if after[name] != before[name]} == of_spec
+
+
+def test_drift_is_found_and_put_back_and_an_ended_job_does_not_run_again(repository: Repository) -> None:
+    repository.session().up()
+    team, kube = repository.team, repository.kube
+    by_hand = {"apiVersion": "v1", "metadata": {"namespace": team}}
+    kube.patch(
+        {
+            **by_hand,
+            "kind": "ConfigMap",
+            "metadata": {"name": "resnet-rendezvous", "namespace": team},
+            "data": {"x": "1"},
+        },
+        field_manager="kubectl-edit",
+    )
+    (rendezvous,) = [
+        m for m in repository.compile().manifests if m.kind == "ConfigMap" and m.item.spec_name == "resnet"
+    ]
+    key = next(iter(rendezvous.body["data"]))
+    kube.patch(
+        {
+            **by_hand,
+            "kind": "ConfigMap",
+            "metadata": {"name": rendezvous.name, "namespace": team},
+            "data": {key: "wrong"},
+        },
+        field_manager="kubectl-edit",
+    )
+    kube.delete("v1", "Service", "detector", team)
+    kube.delete("batch/v1", "Job", "resnet-worker", team)  # as its time to live does
+    kube.wait_gone("batch/v1", "Job", "resnet-worker", team)
+    session = repository.session()
+    session.refresh()
+    found = session.preview()
+    assert {(change.operation, change.urn.rpartition("::")[2]) for change in found.changes.values()} == {
+        ("update", f"{team}/resnet-rendezvous"),
+        ("create", f"{team}/detector"),
+    }
+    session.up()
+    assert kube.get("v1", "ConfigMap", rendezvous.name, team)["data"][key] == rendezvous.body["data"][key]
+    assert kube.find("v1", "Service", "detector", team) is not None
+    assert kube.find("batch/v1", "Job", "resnet-worker", team) is None
+
+
+def test_a_job_that_changes_begins_anew_under_its_name(repository: Repository) -> None:
+    repository.session().up()
+    first = uid(repository.live("Job", "resnet-worker"))
+    repository.write(("[python, train.py]", '[python, train.py, --epochs, "9"]'))
+    found = repository.session().up()
+    assert {change.operation for change in found.changes.values()} <= {"replace", "update"}
+    assert uid(repository.live("Job", "resnet-worker")) != first
+
+
+def test_a_renamed_spec_keeps_its_objects(repository: Repository) -> None:
+    repository.session().up()
+    before = repository.versions()
+    repository.write(("metadata: {name: anna,", "metadata: {name: anna-b, objectName: anna,"))
+    session = repository.session()
+    assert list(session.renamed) == [("Workspace", repository.team, "anna-b")]
+    assert session.up().counts == {}
+    assert repository.versions() == before
+    assert repository.session().renamed == {}  # the stack knows it by its new name
+
+
+def test_a_rename_that_would_leave_data_behind_is_refused(repository: Repository) -> None:
+    repository.session().up()
+    home = uid(repository.live("PersistentVolumeClaim", "anna-home"))
+    repository.write(("metadata: {name: anna,", "metadata: {name: annette,"))
+    with pytest.raises(EngineError, match=r"an empty .*annette-home would take its place") as caught:
+        repository.session().up()
+    assert "objectName: anna`" in caught.value.hint
+    assert uid(repository.live("PersistentVolumeClaim", "anna-home")) == home
+
+
+def test_a_renamed_spec_without_data_is_replaced_as_one(repository: Repository) -> None:
+    repository.session().up()
+    repository.write(("metadata: {name: detector", "metadata: {name: finder"))
+    found = repository.session().up()
+    objects = [m for m in repository.compile().manifests if m.item.spec_name == "finder"]
+    assert found.counts == {"replaced": len(objects)}
+    assert repository.live("Deployment", "detector") is None
+    assert repository.live("Deployment", "finder") is not None
+
+
+def test_what_holds_data_outlives_its_spec_and_its_stack(repository: Repository) -> None:
+    repository.session().up()
+    team, kube = repository.team, repository.kube
+    work = (repository.root / "work.yaml").read_text()
+    (repository.root / "work.yaml").write_text(work.partition("---")[2])
+    session = repository.session()
+    assert [entry.urn.rpartition("::")[2] for entry in session.kept] == [f"{team}/anna-home"]
+    session.up()
+    assert kube.find("apps/v1", "StatefulSet", "anna", team) is None
+    home = kube.get("v1", "PersistentVolumeClaim", "anna-home", team)
+    assert "deletionTimestamp" not in home["metadata"]
+    shutil.copytree(ROOT / "stacks", repository.root / "stacks")
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        repository.pulumi(repository.root / "stacks", "destroy", "--yes", "--stack", f"main.{team}")
+    assert "protected" in caught.value.stdout
+    repository.pulumi(repository.root / "stacks", "destroy", "--yes", "--exclude-protected", "--stack", f"main.{team}")
+    left = {f"{m.kind} {m.name}" for m in repository.compile().manifests if m.item.team and m.holds_data}
+    assert {name for name, version in repository.versions().items() if version} == left
+    assert uid(kube.get("v1", "PersistentVolumeClaim", "anna-home", team)) == uid(home)
+    # The spec comes back, and with it the home that it had.
+    (repository.root / "work.yaml").write_text(work)
+    repository.session().up()
+    assert uid(kube.get("v1", "PersistentVolumeClaim", "anna-home", team)) == uid(home)
+    # Who says so may delete it.
+    repository.write(("storage: 20Gi}", "storage: 20Gi, deletionPolicy: delete}"))
+    repository.session().up()
+    (repository.root / "work.yaml").write_text(work.partition("---")[2])
+    repository.session().up()
+    kube.wait_gone("v1", "PersistentVolumeClaim", "anna-home", team)
+
+
+def test_replicas_belong_to_the_autoscaler(repository: Repository) -> None:
+    repository.session().up()
+    scaled = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "detector", "namespace": repository.team},
+        "spec": {"replicas": 3},
+    }
+    repository.kube.patch(scaled, field_manager="autoscaler")
+    repository.write(('version: "3"', 'version: "4"'))
+    session = repository.session()
+    session.refresh()
+    assert session.up().counts
+    live = repository.live("Deployment", "detector")
+    assert live is not None
+    assert live["spec"]["replicas"] == 3
+
+
+def test_what_is_there_already_is_refused_or_adopted(repository: Repository) -> None:
+    repository.kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "resnet-rendezvous", "namespace": repository.team},
+        }
+    )
+    with pytest.raises(EngineError, match="already exists") as caught:
+        repository.session().up()
+    assert "--adopt" in caught.value.hint
+    repository.session(adopt=True).up()
+    live = repository.live("ConfigMap", "resnet-rendezvous")
+    assert live is not None
+    assert live["data"]
+
+
+def test_a_cluster_that_does_not_answer_is_one_clear_word(repository: Repository, tmp_path: Path) -> None:
+    nowhere = tmp_path / "kubeconfig"
+    config = json.loads(repository.plane.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    nowhere.write_text(json.dumps(config))
+    code, text = run(
+        "up", "--yes", str(repository.root), "--stack", f"main.{repository.team}", "--kubeconfig", str(nowhere)
+    )
+    assert code == 3
+    assert "Traceback" not in text
+    assert "unreachable" in text
+
+
+def test_by_hand_it_is_the_same_stack(repository: Repository) -> None:
+    project = repository.root / "stacks"
+    shutil.copytree(ROOT / "stacks", project)
+    stack = ("--stack", f"main.{repository.team}")
+    repository.session().up()
+    repository.pulumi(project, "preview", "--expect-no-changes", *stack)
+    repository.write(("metadata: {name: anna,", "metadata: {labels: {cost: low}, name: anna,"))
+    objects = [m for m in repository.compile().manifests if m.item.spec_name == "anna"]
+    assert f"~ {len(objects)} to update" in repository.pulumi(project, "preview", *stack)
+
+
+def test_components_are_there_for_other_languages(repository: Repository, tmp_path: Path) -> None:
+    """What a program in any language sends to the engine: a remote component of the package."""
+    (repository.root / "work.yaml").unlink()
+    plugin, program = tmp_path / "components", tmp_path / "program"
+    shutil.copytree(ROOT / "components", plugin, ignore=shutil.ignore_patterns("__pycache__"))
+    environment(plugin / "venv")
+    program.mkdir()
+    (program / "Pulumi.yaml").write_text(
+        "name: own\nruntime: python\nplugins: {providers: [{name: avactl, path: ../components}]}\n"
+    )
+    (program / "__main__.py").write_text(
+        "import pulumi\n"
+        "class Remote(pulumi.ComponentResource):\n"
+        "    objects: pulumi.Output[list[str]]\n"
+        f"args = {{'metadata': {{'team': {repository.team!r}}}, 'platform': {str(repository.root)!r},\n"
+        "        'objects': None,\n"
+        "        'spec': {'user': 'anna', 'image': 'registry.example.com/jupyter:1', 'cpu': 2}}\n"
+        "component = Remote('avactl:index:Workspace', 'anna', args, remote=True)\n"
+        "pulumi.export('objects', component.objects)\n"
+    )
+    repository.pulumi(program, "stack", "init", "dev")
+    repository.pulumi(program, "up", "--yes")
+    objects = json.loads(repository.pulumi(program, "stack", "output", "objects"))
+    assert f"StatefulSet {repository.team}/anna" in objects
+    assert repository.kube.find("apps/v1", "StatefulSet", "anna", repository.team) is not None
+    text = (program / "__main__.py").read_text()
+    (program / "__main__.py").write_text(text.replace("'cpu': 2", "'cpus': 2"))
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        repository.pulumi(program, "preview")
+    assert "did you mean `cpu`?" in caught.value.stdout
+
+
+def environment(path: Path) -> None:
+    """A virtual environment with what this one has, for the plugin: the engine asks for one beside it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(path)}))
+    (site / "this.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
