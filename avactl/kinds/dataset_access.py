@@ -195,7 +195,7 @@ def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[s
             f"{dataset} has no version `{mount.version}`",
             item.span(*here, "version"),
             hint=hint,
-            notes=(Note(dataset.span("spec", "versions", key=True), f"it has {one_of(names)}"),),
+            notes=(Note(dataset.span("spec", "versions", key=True), "its versions"),),
         )
     return None
 
@@ -218,7 +218,8 @@ def _unreachable(
         tier = program.find("CacheTier", dataset.spec.tier)
         if tier is None or tier.spec.cluster == item.cluster:
             return []
-        where, note = tier.spec.cluster, Note(tier.span("spec", "cluster"), f"cache tier {tier.spec_name} runs there")
+        where = one_of([tier.spec.cluster])
+        note = Note(tier.span("spec", "cluster"), f"cache tier {tier.spec_name} runs there")
     elif item.cluster in dataset.clusters:
         return require_image(item, program, "fetch", (*here, "name"))
     else:

@@ -52,7 +52,7 @@ def _masters(item: Item) -> Iterator[Diagnostic]:
         fewer, more = masters.replicas - 1, masters.replicas + 1
         yield Diagnostic(
             "even-quorum",
-            f"{masters.replicas} masters survive the loss of no more than {fewer} do: a quorum is more than half",
+            f"{masters.replicas} masters are no safer than {fewer}: a quorum is more than half of them",
             item.span("spec", "masters", "replicas"),
             hint=f"write {fewer} or {more}",
         )
@@ -85,7 +85,8 @@ def _storage(item: Item) -> Iterator[Diagnostic]:
                 hint="put the two together, or remove one",
                 notes=(Note(item.span(*path, before, "medium"), "first time"),),
             )
-        elif index and SPEED[tier.medium] < SPEED[tiers[index - 1].medium]:
+            continue
+        if index and SPEED[tier.medium] < SPEED[tiers[index - 1].medium]:
             yield Diagnostic(
                 "tier-order",
                 f"{tier.medium} stands below {tiers[index - 1].medium}, and is faster",

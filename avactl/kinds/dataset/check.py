@@ -131,10 +131,10 @@ def _without_tier(item: Item) -> Iterator[Diagnostic]:
                 item.span("spec", key, key=True),
                 hint="add `tier: NAME`, or remove the key",
             )
-    if spec.size is None:
+    if spec.size is None and spec.prewarm is None and not spec.keep and all(version.url for version in spec.versions):
         yield Diagnostic(
             "missing-key",
-            f"{item} needs `size`: without a cache tier each pod copies it to its machine, and that room must be known",
+            f"{item} needs `size`: without a cache tier each pod copies it, and that room must be known",
             item.span("spec", key=True),
             hint="add `size: …`, or `tier: NAME`",
         )
@@ -205,11 +205,9 @@ def _capacity(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
 
 
 def _rounded(value: int) -> str:
-    """Bytes in the largest unit that leaves at least two digits."""
-    for unit, size in (("Ti", 2**40), ("Gi", 2**30)):
-        if value >= 10 * size:
-            return f"{value // size}{unit}"
-    return f"{value // 2**20}Mi"
+    """Bytes in TiB or GiB, rounded down to a tenth."""
+    unit, size = ("Ti", 2**40) if value >= 2**40 else ("Gi", 2**30)
+    return f"{value * 10 // size / 10:g}{unit}"
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
@@ -266,7 +264,7 @@ def _prewarm_versions(item: Item) -> Iterator[Diagnostic]:
                 "missing-reference",
                 f"{item} has no version `{name}`",
                 item.span("spec", "prewarm", "versions", index),
-                hint=did_you_mean(name, known, "its versions"),
+                hint=did_you_mean(name, set(known), "its versions"),
             )
 
 

@@ -26,6 +26,9 @@ MAX_VALUES = 20
 _URL = re.compile(rf"({'|'.join(OBJECT_SCHEMES)})://[^\s/?#@]+/\S+").fullmatch
 
 
+_FORM = 'each line is like `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
+
+
 class Listing(NamedTuple):
     """What is in a manifest."""
 
@@ -68,8 +71,7 @@ def parse(path: str, data: bytes) -> Listing:
     for number, line in _lines(data):
         reader.line(number, line)
     if not reader.seen and not reader.problems:
-        hint = 'write one object a line: `{"url": "s3://…", "labels": {…}}`'
-        reader.problems.append(Diagnostic("manifest-line", "the manifest names no object", Span(path), hint=hint))
+        reader.problems.append(Diagnostic("manifest-line", "the manifest names no object", Span(path), hint=_FORM))
     if reader.hidden:
         last = reader.problems[-1]
         reader.problems.append(
@@ -129,10 +131,15 @@ class _Reader:
             return
         first = self.seen.setdefault(url, number)
         if first != number:
-            self._problem(span, f"line {number} names the same object as line {first}", first)
+            note = Note(Span(self.path, first), f"line {first}")
+            hint = "remove one of the two"
+            self._problem(span, f"line {number} names the same object as line {first}", hint, note)
             return
         if not self._together(url):
-            self._problem(span, f"the object of line {number} is in another bucket than those before", 1)
+            first = next(iter(self.seen.values()))
+            note = Note(Span(self.path, first), f"line {first}")
+            hint = "make a version for each bucket"
+            self._problem(span, f"the object of line {number} is in another bucket than line {first}'s", hint, note)
             return
         labels = entry.get("labels", {})
         if not isinstance(labels, dict):
@@ -161,17 +168,12 @@ class _Reader:
         if len(values) > MAX_VALUES:
             self.labels[key] = sum(values.values())
 
-    def _problem(self, span: Span, message: str, first: int = 0) -> None:
+    def _problem(self, span: Span, message: str, hint: str = _FORM, note: Note | None = None) -> None:
         if len(self.problems) >= MAX_PROBLEMS:
             self.hidden += 1
             self.hidden_at = self.hidden_at or span.line
             return
-        hint = 'each line is like `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
-        notes: tuple[Note, ...] = ()
-        if first:
-            hint = "remove one of the two" if first != 1 or "same" in message else "make a version for each bucket"
-            notes = (Note(Span(self.path, first), f"line {first}"),)
-        self.problems.append(Diagnostic("manifest-line", message, span, hint=hint, notes=notes))
+        self.problems.append(Diagnostic("manifest-line", message, span, hint=hint, notes=(note,) if note else ()))
 
     def summary(self) -> dict[str, Any]:
         return {
