@@ -81,6 +81,11 @@ CODES: dict[str, str] = {
     "unknown-property": "A property that Alluxio does not have.",
     "refused-property": "A property that avactl sets itself, that loses data, or that does nothing.",
     "without-effect": "A setting that does nothing where it stands.",
+    # training jobs
+    "unsupported-strategy": "A framework that cannot do the strategy, or its consistency.",
+    "wrong-strategy": "A role or a setting that the job's strategy or framework does not have.",
+    "no-checkpoint": "A long or elastic job that may be stopped, and saves nothing to go on from.",
+    "unbound-bucket": "A place in an object store that none of the team's buckets holds.",
     # services and workspaces
     "port-conflict": "Two listeners of a server have one port.",
     "resource-class-mismatch": "The resource class of a service contradicts its resources.",

@@ -28,9 +28,10 @@ EVALUATOR_GRACE = 300
 
 FOLLOW_SCRIPT = f"""\
 trap 'exit 143' TERM
-path='jsonpath={{.metadata.annotations.avactl\\.dev/run}}{{range .status.conditions[?(@.status=="True")]}} {{.type}}{{end}}'
+run='{{.metadata.annotations.avactl\\.dev/run}}'
+conditions='{{range .status.conditions[?(@.status=="True")]}} {{.type}}{{end}}'
 while true; do
-  if state=$(kubectl get job "$LEADER" -o "$path"); then
+  if state=$(kubectl get job "$LEADER" -o "jsonpath=$run$conditions"); then
     case "$state " in
       "$RUN "*"Complete "*) sleep "$GRACE" & wait; exit 0 ;;
       "$RUN "*"Failed "*) echo "job $LEADER has failed"; exit {FAILED} ;;
@@ -107,11 +108,7 @@ def token_volume() -> Body:
             "sources": [
                 {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
                 {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-                {
-                    "downwardAPI": {
-                        "items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]
-                    }
-                },
+                {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
             ]
         },
     }

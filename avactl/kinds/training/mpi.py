@@ -21,24 +21,27 @@ CONFIG = "/etc/avactl/mpi"
 MOST_WORKERS = 512
 """An orted command is below 2 kB, and a ConfigMap holds 1 MiB."""
 
+_NEXT = f"{LAUNCH}/next"
+_COMMANDS = f"{LAUNCH}/commands"
+
 AGENT = f"""\
 #!/bin/sh
 # Open MPI's remote-shell agent: agent HOST COMMAND
 pod=${{1%%.*}}
 shift
-next=$(mktemp {LAUNCH}/tmp/XXXXXX) || exit 1
-printf '%s\\n' "$*" > "$next" && mv "$next" "{LAUNCH}/commands/w${{pod##*-}}"
+next=$(mktemp {_NEXT}/XXXXXX) || exit 1
+printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/w${{pod##*-}}"
 """
 
 PUBLISH_SCRIPT = f"""\
 trap 'exit 0' TERM
-mkdir -p {LAUNCH}/tmp {LAUNCH}/commands
+mkdir -p {_NEXT} {_COMMANDS}
 last=none
 while true; do
   # The first look finds nothing, and clears what an earlier launcher wanted.
-  now=$(cat {LAUNCH}/commands/* 2>/dev/null)
+  now=$(cat {_COMMANDS}/* 2>/dev/null)
   if [ "$now" != "$last" ] &&
-    kubectl create configmap "$COMMANDS" --from-file={LAUNCH}/commands --dry-run=client -o json |
+    kubectl create configmap "$COMMANDS" --from-file={_COMMANDS} --dry-run=client -o json |
       kubectl apply --server-side --force-conflicts --field-manager=avactl-launcher --validate=false -f - >/dev/null
   then
     last=$now
@@ -109,7 +112,7 @@ def launcher(item: Item, program: Program, pod: Body) -> Body:
         "command": ["sh", "-c", PUBLISH_SCRIPT],
         "env": env_list({"COMMANDS": commands_name(item), "HOME": "/tmp"}),  # noqa: S108 - in the container
         # mpirun must find the directories.
-        "startupProbe": {"exec": {"command": ["test", "-d", f"{LAUNCH}/commands"]}, "periodSeconds": 1},
+        "startupProbe": {"exec": {"command": ["test", "-d", f"{_COMMANDS}"]}, "periodSeconds": 1},
         "resources": resources("10m", "128Mi"),
         "securityContext": container_security(),
         "volumeMounts": [

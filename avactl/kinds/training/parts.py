@@ -44,8 +44,10 @@ def parts(spec: Any) -> list[Part]:
 
     def of(role: str, key: str, declared: Role) -> Part:
         # A command of its own comes with arguments of its own.
-        own = (declared.command, declared.args) if declared.command else (command, declared.args or args)
-        return Part(role, key, declared, declared.replicas, *own, leads=role == "launcher")
+        own_args = declared.args if declared.command else declared.args or args
+        return Part(
+            role, key, declared, declared.replicas, declared.command or command, own_args, leads=role == "launcher"
+        )
 
     def worker(count: int, role: str = "worker", leads: bool = True) -> Part:
         return Part(role, "workers", workers, count, command, args, leads)

@@ -28,7 +28,9 @@ class Role(Compute):
 
     replicas: Count = Field(1, description="How many pods.")
     command: list[str] = Field(default_factory=list, description="Command. Default: the job's.")
-    args: list[str] = Field(default_factory=list, description="Arguments. Default: the job's.")
+    args: list[str] = Field(
+        default_factory=list, description="Arguments. Default: the job's, where the command is the job's too."
+    )
 
 
 class Checkpoint(Model):
@@ -61,7 +63,9 @@ class TrainingJobSpec(Model):
     strategy: Strategy = Field("single", description="How the work is spread over pods.")
     image: Image = Field(description="Image of all roles.")
     command: list[str] = Field(
-        default_factory=list, description="Command. Default: the image's. With PyTorch all-reduce, torchrun starts it."
+        default_factory=list,
+        description="Command. Default: the image's. A Python command is started by torchrun with PyTorch and strategy "
+        "`allReduce` or `elastic`, and by mpirun with `mpi`.",
     )
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)

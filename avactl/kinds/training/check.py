@@ -1,0 +1,234 @@
+"""What is wrong with a training job: its strategy and roles, then what it needs of its cluster and team."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.capacity import gpu_problems
+from avactl.kinds.credentials import argument_problems, credential_problems
+from avactl.kinds.dataset_access import mount_problems
+from avactl.kinds.images import require_image
+from avactl.kinds.program import Item, Program
+from avactl.kinds.training.mounts import place_problems
+from avactl.kinds.training.parts import Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.pod import below, team_bucket
+from avactl.kinds.training.strategies import strategy_problems
+from avactl.kinds.values import format_quantity, quantity, seconds
+
+_LONG = 24 * 3600
+"""Seconds from which on a job that is stopped without a checkpoint has lost much."""
+_SUCCESS_POLICY = 31
+"""Kubernetes 1.31: `successPolicy` of Jobs is on by default."""
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """The problems of one job."""
+    wrong = list(strategy_problems(item))
+    yield from wrong
+    yield from credential_problems(item, item.spec.env, ("spec", "env"))
+    yield from _reserved_env(item)
+    for path, words in _commands(item.spec):
+        yield from argument_problems(item, words, path)
+    yield from mount_problems(item, program, item.spec.datasets, ("spec", "datasets"))
+    yield from place_problems(item, program)
+    yield from _checkpoint(item, program)
+    yield from _tensorboard(item, program)
+    yield from _times(item, program)
+    if item.spec.code is not None:
+        yield from require_image(item, program, "git", ("spec", "code"))
+    if any(problem.severity == "error" for problem in wrong):
+        return  # how many pods of which role there are is not known
+    made = parts(item.spec)
+    yield from _names(item, made)
+    yield from _compute(item, program)
+    yield from _cluster(item, program, made)
+
+
+def _commands(spec: Any) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    yield ("spec", "command"), spec.command
+    yield ("spec", "args"), spec.args
+    for key in ("servers", "launcher", "evaluator"):
+        role = getattr(spec, key)
+        if role is not None:
+            yield ("spec", key, "command"), role.command
+            yield ("spec", key, "args"), role.args
+
+
+def _reserved_env(item: Item) -> Iterator[Diagnostic]:
+    for name in item.spec.env:
+        if name.startswith("AVACTL_") or name == "JOB_COMPLETION_INDEX":
+            yield Diagnostic(
+                "invalid-value",
+                f"spec.env: `{name}` is set by avactl",
+                item.span("spec", "env", name, key=True),
+                hint="choose a name that does not begin with `AVACTL_`",
+            )
+
+
+def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec = item.spec
+    checkpoint = spec.checkpoint
+    if checkpoint is None:
+        long = spec.timeout is not None and seconds(spec.timeout) >= _LONG
+        if spec.preemptible and (long or spec.strategy == "elastic"):
+            why = "is elastic" if spec.strategy == "elastic" else f"may run {spec.timeout}"
+            yield Diagnostic(
+                "no-checkpoint",
+                f"{item} {why} and may be stopped for others, and saves nothing to go on from",
+                item.span("spec", "strategy" if spec.strategy == "elastic" else "timeout"),
+                severity="warning",
+                hint="add `checkpoint: {path: s3://…, every: 30m}`, or `preemptible: false`",
+            )
+        return
+    if checkpoint.path is not None and checkpoint.volume is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            "`path` and `volume` both say where checkpoints go",
+            item.span("spec", "checkpoint", "volume", key=True),
+            hint="keep `path` for an object store, `volume` for a volume of the job's own",
+            notes=(Note(item.span("spec", "checkpoint", "path", key=True), "`path`"),),
+        )
+    elif checkpoint.path is None and checkpoint.volume is None:
+        yield Diagnostic(
+            "missing-key",
+            "`spec.checkpoint` needs `path` or `volume`",
+            item.span("spec", "checkpoint", key=True),
+            hint="add `path: s3://BUCKET/DIRECTORY`, or `volume: 100Gi` for a volume of the job's own",
+        )
+    elif checkpoint.path is not None:
+        yield from _bucket(item, program, checkpoint.path, ("spec", "checkpoint", "path"))
+
+
+def _bucket(item: Item, program: Program, url: str, path: tuple[str, ...]) -> Iterator[Diagnostic]:
+    """Whether the team can write to a place. A team without buckets has other ways to its stores."""
+    team = program.get("Team", str(item.team))
+    if not team.spec.buckets:
+        return
+    bucket = team_bucket(program, item, url)
+    if bucket is None:
+        shared = [known.name for known in team.spec.buckets if below(_root(known.url), url) is not None]
+        known = f"bucket `{shared[0]}` of the team holds another prefix of it" if shared else "no bucket is it"
+        yield Diagnostic(
+            "unbound-bucket",
+            f"`{url}` is in none of the buckets of team {team.name}: pods get no credentials for it",
+            item.span(*path),
+            severity="warning",
+            label=known if shared else "",
+            hint=f"write to one of the team's buckets, or add it to `buckets` of Team {team.name}",
+            notes=(Note(team.span("spec", "buckets", key=True), "the team's buckets"),),
+        )
+    elif bucket.access == "read":
+        index = team.spec.buckets.index(bucket)
+        yield Diagnostic(
+            "bucket-access",
+            f"`{url}` is in bucket `{bucket.name}`, which team {team.name} may only read",
+            item.span(*path),
+            hint="write to another bucket, or give this one `access: readWrite`",
+            notes=(Note(team.span("spec", "buckets", index, "access"), "read only"),),
+        )
+
+
+def _root(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+def _tensorboard(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec = item.spec
+    board = spec.tensorboard
+    if board is None:
+        if spec.log_volume is not None:
+            yield Diagnostic(
+                "wrong-strategy",
+                "`logVolume` mounts the log volume of a TensorBoard, and the job has none",
+                item.span("spec", "logVolume", key=True),
+                hint="add `tensorboard: {logdir: /logs}`, or remove the key",
+            )
+        return
+    yield from require_image(item, program, "tensorboard", ("spec", "tensorboard"))
+    if "://" in board.logdir:
+        if spec.log_volume is not None:
+            yield Diagnostic(
+                "conflicting-keys",
+                f"TensorBoard reads `{board.logdir}`, so there is no log volume to mount",
+                item.span("spec", "logVolume", key=True),
+                hint="remove `logVolume`, or give `logdir` a path",
+                notes=(Note(item.span("spec", "tensorboard", "logdir"), "an object store"),),
+            )
+        yield from _bucket(item, program, board.logdir, ("spec", "tensorboard", "logdir"))
+
+
+def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec = item.spec
+    if spec.timeout is not None and not seconds(spec.timeout):
+        yield Diagnostic(
+            "invalid-value",
+            "spec.timeout: a job that may run 0 s fails at once",
+            item.span("spec", "timeout"),
+            hint="write the longest run, e.g. `12h`, or remove the key",
+        )
+    mode = program.cluster_spec(item.cluster).reconcile.mode
+    if spec.ttl is not None and mode in ("flux", "argocd"):
+        yield Diagnostic(
+            "without-effect",
+            f"spec.ttl has no effect on cluster {item.cluster}: {mode} would start a job that is gone again",
+            item.span("spec", "ttl"),
+            severity="warning",
+            hint="remove the key; the job goes when its spec does",
+        )
+
+
+def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
+    """The longest name that Kubernetes must be able to write: the host name of a role's last pod."""
+    longest = max(
+        [rendezvous_name(item), *(f"{job_name(item, part.role)}-{part.replicas - 1}" for part in made)], key=len
+    )
+    if len(longest) > 63:
+        yield Diagnostic(
+            "name-too-long",
+            f"pod `{longest}` would have a host name of {len(longest)} characters, and may have 63",
+            item.span("metadata", "name"),
+            hint=f"shorten the name by {len(longest) - 63}",
+        )
+
+
+def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec = item.spec
+    for key in ("workers", "servers", "launcher", "evaluator"):
+        compute = getattr(spec, key)
+        if compute is None:
+            continue
+        path = ("spec", key)
+        replicas = bounds(spec)[0] if key == "workers" else compute.replicas
+        yield from gpu_problems(item, program, compute, path, replicas)
+        shared = compute.shared_memory
+        if shared is not None and quantity(shared) >= quantity(compute.memory):
+            least = format_quantity(quantity(shared) * 2)
+            yield Diagnostic(
+                "invalid-value",
+                f"spec.{key}.sharedMemory: {shared} counts to the memory of the pod, which is {compute.memory}",
+                item.span(*path, "sharedMemory"),
+                hint=f"leave room for the code: `memory: {least}`, or less shared memory",
+                notes=(Note(item.span(*path, "memory"), "the pod's memory"),)
+                if "memory" in compute.model_fields_set
+                else (),
+            )
+
+
+def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+    """What the strategy needs of the cluster."""
+    if any(not part.leads for part in made):
+        yield from require_image(item, program, "kubectl", ("spec", "strategy"))
+    if item.spec.strategy == "elastic":
+        version = program.cluster_spec(item.cluster).kubernetes_version
+        if int(version.split(".")[1]) < _SUCCESS_POLICY:
+            cluster = program.get("Cluster", item.cluster)
+            yield Diagnostic(
+                "kubernetes-version",
+                f"strategy `elastic` needs Kubernetes 1.{_SUCCESS_POLICY}, and cluster {cluster.name} has {version}",
+                item.span("spec", "strategy"),
+                hint="use `allReduce`, or a newer cluster",
+                notes=(Note(cluster.span("spec", "kubernetesVersion"), "the cluster's version"),),
+            )

@@ -1,0 +1,125 @@
+"""Directories of a job's pods: what is mounted where, and what would cover what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds import dataset_access
+from avactl.kinds.program import Item, Program
+from avactl.kinds.training import followers, mpi
+from avactl.kinds.training.pod import CHECKPOINTS, log_path
+
+Path = tuple[str | int, ...]
+_SYSTEM = (
+    "/",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var",
+)
+"""Directories that an image cannot do without."""
+
+
+class Place(NamedTuple):
+    """A directory that something is mounted at."""
+
+    directory: str
+    what: str
+    path: Path
+    """Where the spec says so, or what asks for it."""
+    read_only: bool
+
+
+def _places(item: Item, program: Program) -> Iterator[Place]:
+    spec = item.spec
+    for index, mount in enumerate(spec.datasets):
+        place: Path = ("spec", "datasets", index, "mount")
+        given = place if "mount" in mount.model_fields_set else place[:-1]
+        yield Place(mount.mount, f"dataset {mount.name}", given, True)
+    if spec.code is not None:
+        git = spec.code.git
+        place = ("spec", "code", "git", "mount") if "mount" in git.model_fields_set else ("spec", "code", "git")
+        yield Place(git.mount, "the code", place, False)
+    if spec.checkpoint is not None and spec.checkpoint.volume is not None:
+        yield Place(CHECKPOINTS, "the checkpoint volume", ("spec", "checkpoint", "volume"), False)
+    logs = log_path(spec)
+    if logs is not None:
+        place = ("spec", "logVolume") if spec.log_volume is not None else ("spec", "tensorboard", "logdir")
+        yield Place(logs, "the log volume", place, False)
+    for bucket in dataset_access.buckets(program, item):
+        yield Place(f"/buckets/{bucket.name}", f"bucket {bucket.name}", ("spec",), True)
+    for key in ("workers", "servers", "launcher", "evaluator"):
+        role = getattr(spec, key)
+        if role is not None and role.shared_memory is not None:
+            yield Place("/dev/shm", "shared memory", ("spec", key, "sharedMemory"), False)  # noqa: S108
+            break
+    if spec.strategy == "mpi":
+        yield Place(mpi.CONFIG, "the files of MPI", ("spec", "strategy"), True)
+        yield Place(followers.DIRECTORY, "the commands of MPI", ("spec", "strategy"), False)
+
+
+def place_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Directories that are taken twice, that are below something read-only, or that the image needs.
+
+    Two datasets are left to `dataset_access.mount_problems`.
+    """
+    places = [place._replace(directory=place.directory.rstrip("/") or "/") for place in _places(item, program)]
+    logdir = item.spec.tensorboard.logdir if item.spec.tensorboard else "/logs"
+    if "://" not in logdir and not logdir.startswith("/"):
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.tensorboard.logdir: `{logdir}` is neither an absolute path nor an object-store URL",
+            item.span("spec", "tensorboard", "logdir"),
+            hint=f"write `/{logdir.removeprefix('./')}`, or `s3://BUCKET/{logdir.removeprefix('./')}`",
+        )
+        return
+    for index, place in enumerate(places):
+        if place.directory in _SYSTEM:
+            if place.directory == "/" and place.what.startswith("dataset "):
+                continue
+            hint = "choose a directory of its own, such as `/data`"
+            message = f"{place.what} at `{place.directory}` would cover the image's own files"
+            yield Diagnostic("mount-conflict", message, item.span(*place.path), hint=hint)
+            continue
+        for other in places[:index]:
+            if place.what.startswith("dataset ") and other.what.startswith("dataset "):
+                continue
+            problem = _clash(item, place, other)
+            if problem is not None:
+                yield problem
+                break
+
+
+def _clash(item: Item, place: Place, other: Place) -> Diagnostic | None:
+    """Why two places do not go together; None where they do."""
+    if place.directory == other.directory:
+        message = f"{place.what} and {other.what} are both at `{place.directory}`"
+        inner, outer = place, other
+    elif other.read_only and place.directory.startswith(f"{other.directory}/"):
+        inner, outer = place, other
+        message = f"{inner.what} at `{inner.directory}` is in `{outer.directory}`, where {outer.what} is read-only"
+    elif place.read_only and other.directory.startswith(f"{place.directory}/"):
+        inner, outer = other, place
+        message = f"{inner.what} at `{inner.directory}` is in `{outer.directory}`, where {outer.what} is read-only"
+    else:
+        return None
+    # The caret stands where the user chose a directory.
+    movable, fixed = (inner, outer) if inner.path[-1] in ("mount", "logdir", "logVolume") else (outer, inner)
+    return Diagnostic(
+        "mount-conflict",
+        message,
+        item.span(*movable.path),
+        hint=f"give {movable.what} another directory",
+        notes=(Note(item.span(*fixed.path), fixed.what),) if fixed.path != ("spec",) else (),
+    )
