@@ -389,6 +389,11 @@ _HINTS = (
 )
 
 
+def _character(lines: list[str], mark: Any) -> str:
+    """What stands at a mark; "" where libyaml points behind the end of the text."""
+    return lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
+
+
 def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -417,6 +422,6 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         # Where the text ends says nothing: the quote's other end is missing somewhere in between.
         span, problem = Span(file, start.line + 1, start.column + 1), "the quote that opens here is not closed"
         hint = "write the quote that closes it"
-    elif start is not None and "flow" in context:
+    elif start is not None and "flow" in context and _character(lines, start) in ("[", "{"):
         notes = (Note(Span(file, start.line + 1, start.column + 1), "the bracket that is open"),)
     return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint, notes=notes)

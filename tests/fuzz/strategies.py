@@ -56,10 +56,8 @@ def _by_key() -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     documents = list(DOCUMENTS)
     for file in sorted([*(ROOT / "examples").rglob("*.yaml"), *(ROOT / "tests/golden/invalid").rglob("*.yaml")]):
-        try:
+        if "files" not in file.parts:  # those are not YAML, or bombs
             documents += yaml.load_all(file.read_bytes(), yaml.CSafeLoader)
-        except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
-            continue
     for document in documents:
         for *parents, last in _places(document):
             if isinstance(last, str) and len(parents) < 8:
