@@ -139,7 +139,7 @@ def test_a_list_that_is_too_long_stays_in_the_store() -> None:
     line = '{{"url": "s3://imagenet/clips/{:0>100}.mp4"}}\n'
     lines = "".join(line.format(i) for i in range(MAX_LIST // 120))
     assert len(lines) > MAX_LIST
-    files = {**BASE, "specs.yaml": PEOPLE + "---" + PICKED, "v2.jsonl": lines}
+    files: dict[str, bytes | str] = {**BASE, "specs.yaml": PEOPLE + "---" + PICKED, "v2.jsonl": lines}
     assert [d.code for d in compile_tree(MemoryTree(files)).diagnostics] == ["manifest-too-large"]
     placed = PICKED.replace("v2.jsonl", 'v2.jsonl, manifestUrl: "s3://imagenet/lists/v2.jsonl"')
     result = compiled(placed, workspace("kim", "video", "{name: clips}"), v2__jsonl=lines)
