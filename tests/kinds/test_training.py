@@ -1,0 +1,386 @@
+"""Training jobs: what each pod knows of the others, and what the objects say."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from avactl.kinds.registry import kind
+from avactl.kinds.training.commands import with_mpirun, with_torchrun
+from tests.kinds.on_base import Objects, compile_spec, objects
+
+HEAD = """
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: net, team: vision}
+spec:
+  image: registry.example.com/vision/train:1
+  command: [python, train.py]
+"""
+PLATFORM = f"""
+apiVersion: avactl.dev/v1
+kind: Cluster
+metadata: {{name: modern}}
+spec:
+  daemons: {{scheduler: true}}
+  images: {{avactl: "registry.example.com/avactl@sha256:{"a" * 64}"}}
+---
+apiVersion: avactl.dev/v1
+kind: NodePool
+metadata: {{name: h100}}
+spec:
+  cluster: modern
+  machineType: h100-sxm-8
+  count: 4
+  allocation: dra
+  labels: {{example.com/fabric: ib}}
+  taints: [{{key: example.com/gpu}}]
+---
+apiVersion: avactl.dev/v1
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: modern, machineType: v100-pcie-8, count: 4, rdmaResource: rdma/hca}}
+---
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {{name: vision}}
+spec:
+  buckets: [{{name: results, url: "s3://results/vision", secret: results-s3}}]
+---
+"""
+
+
+def job(found: Objects, role: str = "worker") -> dict[str, Any]:
+    body: dict[str, Any] = found["Job", f"net-{role}"]
+    return body
+
+
+def pod(found: Objects, role: str = "worker") -> dict[str, Any]:
+    template: dict[str, Any] = job(found, role)["spec"]["template"]
+    return template
+
+
+def container(found: Objects, role: str = "worker") -> dict[str, Any]:
+    """The container of user code: the main one, or the sidecar of a pod that follows another Job."""
+    spec = pod(found, role)["spec"]
+    named = [each for each in (*spec["containers"], *spec.get("initContainers", ())) if each["name"] == role]
+    assert len(named) == 1
+    main: dict[str, Any] = named[0]
+    return main
+
+
+def env(found: Objects, role: str = "worker", index: int = 0) -> dict[str, str]:
+    """What the process of one pod sees: `$(NAME)` is put in as the kubelet does it, from what stands above.
+
+    Values of Secrets and of fields that exist in a running pod only are left out.
+    """
+    seen: dict[str, str] = {}
+    for entry in container(found, role)["env"]:
+        source = entry.get("valueFrom", {})
+        if "value" in entry:
+            text = re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda match: seen.get(match[1], match[0]), entry["value"])
+            seen[entry["name"]] = text
+        elif "job-completion-index" in source.get("fieldRef", {}).get("fieldPath", ""):
+            seen[entry["name"]] = str(index)
+        elif "configMapKeyRef" in source:
+            reference = source["configMapKeyRef"]
+            seen[entry["name"]] = found["ConfigMap", reference["name"]]["data"][reference["key"]]
+    return seen
+
+
+def host(role: str, index: int) -> str:
+    return f"net-{role}-{index}.net-rendezvous.vision.svc"
+
+
+def test_a_single_job_is_one_pod_and_nothing_else() -> None:
+    found = objects(HEAD)
+    assert list(found) == [("Job", "net-worker")]
+    assert job(found)["spec"]["completions"] == 1
+    assert container(found)["command"] == ["python", "train.py"]
+    # GPU machines must not hand their GPUs to a job that asked for none.
+    assert env(found)["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_torchrun_gets_ranks_by_index_and_the_first_pod_as_master() -> None:
+    found = objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 3, gpus: 8}\n")
+    assert container(found)["command"] == ["python", "-m", "torch.distributed.run", "train.py"]
+    seen = env(found, index=2)
+    assert seen["PET_NODE_RANK"] == seen["NODE_RANK"] == "2"
+    assert (seen["PET_NNODES"], seen["PET_NPROC_PER_NODE"], seen["WORLD_SIZE"]) == ("3", "8", "24")
+    assert seen["PET_MASTER_ADDR"] == seen["MASTER_ADDR"] == host("worker", 0)
+    service = found["Service", "net-rendezvous"]["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"]
+    assert service["ports"][0]["port"] == int(seen["MASTER_PORT"])
+    # A pod has its DNS name only where subdomain and selector agree with the Service.
+    assert pod(found)["spec"]["subdomain"] == "net-rendezvous"
+    assert service["selector"].items() <= pod(found)["metadata"]["labels"].items()
+
+
+def test_each_worker_of_tensorflow_finds_itself_in_the_cluster() -> None:
+    found = objects(
+        HEAD + "  framework: tensorflow\n  strategy: allReduce\n  workers: {replicas: 3}\n  evaluator: {}\n"
+    )
+    configs = [json.loads(env(found, index=index)["TF_CONFIG"]) for index in range(3)]
+    for index, config in enumerate(configs):
+        own = config["cluster"][config["task"]["type"]][config["task"]["index"]]
+        assert own == f"{host('worker', index)}:2222"
+    evaluator = json.loads(env(found, "evaluator")["TF_CONFIG"])
+    assert evaluator["task"] == {"type": "evaluator", "index": 0}
+    assert evaluator["cluster"] == configs[0]["cluster"]
+    assert "evaluator" not in evaluator["cluster"]
+    assert container(found)["command"] == ["python", "train.py"]
+
+
+PS = HEAD + "  strategy: parameterServer\n  servers: {replicas: 2, cpu: 4}\n"
+
+
+def test_the_first_worker_of_a_parameter_server_is_tensorflows_chief() -> None:
+    found = objects(PS + "  framework: tensorflow\n  workers: {replicas: 4, gpus: 1}\n")
+    pods = [("chief", 0), *(("worker", index) for index in range(3)), *(("server", index) for index in range(2))]
+    seen = []
+    for role, index in pods:
+        config = json.loads(env(found, role, index)["TF_CONFIG"])
+        address = config["cluster"][config["task"]["type"]][config["task"]["index"]]
+        assert address == f"{host(role, index)}:2222"
+        seen.append(address)
+    assert len(set(seen)) == 6 == sum(len(addresses) for addresses in config["cluster"].values())
+    assert [job(found, role)["spec"]["completions"] for role in ("chief", "worker", "server")] == [1, 3, 2]
+    # Every pod that the gang needs, and the chief has the GPUs of a worker.
+    assert pod(found, "server")["metadata"]["annotations"]["avactl.dev/gang-size"] == "6"
+    assert container(found, "chief")["resources"] == container(found)["resources"]
+
+
+def test_pods_of_mxnet_meet_at_the_scheduler() -> None:
+    found = objects(PS + "  framework: mxnet\n  consistency: asp\n  workers: {replicas: 4}\n")
+    for role in ("worker", "server", "scheduler"):
+        seen = env(found, role)
+        assert seen["DMLC_ROLE"] == role
+        assert seen["DMLC_PS_ROOT_URI"] == host("scheduler", 0)
+        assert (seen["DMLC_NUM_WORKER"], seen["DMLC_NUM_SERVER"]) == ("4", "2")
+        assert seen["AVACTL_KVSTORE"] == "dist_async"
+    assert int(seen["DMLC_PS_ROOT_PORT"]) == found["Service", "net-rendezvous"]["spec"]["ports"][0]["port"]
+
+
+def test_other_code_gets_the_addresses_themselves() -> None:
+    found = objects(PS + "  framework: custom\n  consistency: ssp\n  staleness: 3\n  workers: {replicas: 2}\n")
+    seen = env(found, "server", 1)
+    assert seen["AVACTL_WORKER_HOSTS"] == f"{host('worker', 0)},{host('worker', 1)}"
+    assert seen["AVACTL_SERVER_HOSTS"] == f"{host('server', 0)},{host('server', 1)}"
+    assert (seen["AVACTL_ROLE"], seen["AVACTL_INDEX"]) == ("server", "1")
+    assert (seen["AVACTL_CONSISTENCY"], seen["AVACTL_STALENESS"]) == ("ssp", "3")
+
+
+def test_what_serves_ends_with_those_it_serves_and_user_code_has_no_token() -> None:
+    found = objects(PS + "  framework: mxnet\n  workers: {replicas: 2}\n")
+    spec = pod(found, "server")["spec"]
+    (watcher,) = spec["containers"]
+    assert container(found, "server")["restartPolicy"] == "Always"  # a sidecar: it does not keep the pod alive
+    assert {entry["name"]: entry.get("value") for entry in watcher["env"]}["LEADER"] == "net-worker"
+    assert spec["automountServiceAccountToken"] is False
+    holders = [
+        each["name"]
+        for each in (*spec["initContainers"], *spec["containers"])
+        if any(mount["name"] == "token" for mount in each.get("volumeMounts", ()))
+    ]
+    assert holders == [watcher["name"]]
+    (rule,) = found["Role", "net-follower"]["rules"]
+    assert rule == {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"], "resourceNames": ["net-worker"]}
+    assert pod(found)["spec"]["serviceAccountName"] == "avactl-run"
+    actions = {rule["action"] for rule in job(found, "server")["spec"]["podFailurePolicy"]["rules"]}
+    assert actions == {"FailJob", "Ignore"}
+
+
+def test_mpi_needs_neither_ssh_nor_the_right_to_run_things_in_pods() -> None:
+    found = objects(HEAD + "  strategy: mpi\n  framework: tensorflow\n  workers: {replicas: 2, gpus: 4}\n")
+    hostfile = found["ConfigMap", "net-rendezvous"]["data"]["hostfile"]
+    assert hostfile == f"{host('worker', 0)} slots=4\n{host('worker', 1)} slots=4\n"
+    assert container(found, "launcher")["command"] == ["mpirun", "python", "train.py"]
+    assert "TF_CONFIG" not in env(found)
+    for name, verbs in (("net-launcher", ["get", "patch"]), ("net-follower", ["get"])):
+        rules = [rule for rule in found["Role", name]["rules"] if rule["resources"] == ["configmaps"]]
+        assert rules == [
+            {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs, "resourceNames": ["net-launch"]}
+        ]
+    assert "data" not in found["ConfigMap", "net-launch"]  # the launcher's, so nobody puts it back
+
+
+def test_elastic_workers_come_and_go() -> None:
+    found = objects(
+        HEAD + "  strategy: elastic\n  workers: {min: 2, max: 5, gpus: 2}\n  checkpoint: {path: s3://b/x}\n"
+    )
+    seen = env(found, index=3)
+    assert (seen["PET_NNODES"], seen["PET_RDZV_BACKEND"]) == ("2:5", "c10d")
+    # torchrun hosts the store where the endpoint is its own host name, which a Service of that name resolves.
+    assert seen["PET_RDZV_ENDPOINT"] == "net-worker-0:29500"
+    first = found["Service", "net-worker-0"]["spec"]["selector"]
+    assert first == {"batch.kubernetes.io/job-name": "net-worker", "batch.kubernetes.io/job-completion-index": "0"}
+    assert seen["PET_LOCAL_ADDR"] == host("worker", 3)
+    spec = job(found)["spec"]
+    assert (spec["parallelism"], spec["maxFailedIndexes"]) == (5, 3)
+    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+    assert pod(found)["metadata"]["annotations"]["avactl.dev/gang-size"] == "2"
+    assert found["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 2
+
+
+def test_a_gang_is_restarted_as_often_as_retries_say() -> None:
+    found = objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 4}\n  retries: 7\n")
+    spec = job(found)["spec"]
+    # All pods of a gang fail together: counted for each index, four failures are one.
+    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (7, 0)
+    assert spec["podFailurePolicy"]["rules"][0]["onPodConditions"][0]["type"] == "DisruptionTarget"
+    assert found["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 4
+    assert ("PodDisruptionBudget", "net") not in objects(HEAD)
+    assert objects(HEAD + "  preemptible: false\n")["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 1
+
+
+def run(text: str) -> str:
+    found = objects(text)
+    digests = {
+        notes["avactl.dev/run"]
+        for (kind_, _), body in found.items()
+        if kind_ == "Job"
+        for notes in (body["metadata"]["annotations"], body["spec"]["template"]["metadata"]["annotations"])
+    }
+    (digest,) = digests
+    return digest
+
+
+def test_a_new_run_is_what_changes_the_pods_of_any_role() -> None:
+    text = PS + "  framework: mxnet\n  workers: {replicas: %d}\n  timeout: %s\n"
+    assert run(text % (2, "1h")) == run(text % (2, "2h") + "  ttl: 1d\n  suspended: true\n")
+    assert run(text % (2, "1h")) != run(text % (3, "1h"))
+    assert run(text % (2, "1h")) != run((text % (2, "1h")).replace("cpu: 4", "cpu: 5"))
+
+
+def test_names_of_jobs_do_not_follow_their_content() -> None:
+    one = objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 2}\n")
+    assert one.keys() == objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 9}\n  retries: 1\n").keys()
+
+
+def test_only_the_leading_job_has_a_deadline() -> None:
+    found = objects(PS + "  framework: mxnet\n  workers: {replicas: 2}\n  timeout: 90m\n  ttl: 1h\n  suspended: true\n")
+    assert job(found)["spec"]["activeDeadlineSeconds"] == 5400
+    assert "activeDeadlineSeconds" not in job(found, "server")["spec"]
+    for role in ("worker", "server", "scheduler"):
+        assert job(found, role)["spec"]["ttlSecondsAfterFinished"] == 3600
+        assert job(found, role)["spec"]["suspend"] is True
+
+
+def test_an_engine_that_follows_the_repository_never_sees_a_job_vanish() -> None:
+    text = PLATFORM.replace("spec:\n  daemons", "spec:\n  defaultJobTtl: 1d\n  reconcile: {mode: flux}\n  daemons")
+    assert "ttlSecondsAfterFinished" not in job(objects(text + HEAD, base=False))["spec"]
+    pulumi = objects(text.replace("flux", "pulumi") + HEAD, base=False)
+    assert job(pulumi)["spec"]["ttlSecondsAfterFinished"] == 86400
+
+
+def test_gpus_by_claim_and_by_device_plugin() -> None:
+    workers = "  workers: {gpus: 4, gpu: %s, link: nvlink, linkPolicy: required, rdma: %s}\n"
+    claimed = objects(PLATFORM + HEAD + workers % ("H100", "false"), base=False)
+    spec = pod(claimed)["spec"]
+    assert spec["resourceClaims"] == [{"name": "gpus", "resourceClaimTemplateName": "net-worker-gpus"}]
+    request = claimed["ResourceClaimTemplate", "net-worker-gpus"]["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    assert (request["deviceClassName"], request["count"]) == ("gpu-h100", 4)
+    assert container(claimed)["resources"]["claims"] == [{"name": "gpus"}]
+    assert spec["nodeSelector"] == {"avactl.dev/gpu": "H100", "example.com/fabric": "ib"}
+    assert spec["tolerations"] == [{"key": "example.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    notes = pod(claimed)["metadata"]["annotations"]
+    assert (notes["avactl.dev/link"], notes["avactl.dev/link-policy"]) == ("nvlink", "required")
+
+    workers = workers.replace("nvlink", "pcieSwitch")
+    plugin = objects(PLATFORM + HEAD + workers % ("V100", "true"), base=False)
+    limits = container(plugin)["resources"]["limits"]
+    assert (limits["nvidia.com/gpu"], limits["rdma/hca"]) == ("4", "1")
+    # Which of the machine's GPUs: the scheduler's Binding says it in an annotation.
+    sources = {entry["name"]: entry.get("valueFrom") for entry in container(plugin)["env"]}
+    assert sources["NVIDIA_VISIBLE_DEVICES"] == {
+        "fieldRef": {"fieldPath": "metadata.annotations['avactl.dev/devices']"}
+    }
+    assert pod(plugin)["spec"]["schedulerName"] == "avactl"
+
+
+def test_checkpoints_in_a_bucket_come_with_its_credentials_by_reference() -> None:
+    text = HEAD + "  checkpoint: {path: s3://results/vision/ckpt, every: 15m, keep: 5}\n  env: {LR: '0.1'}\n"
+    found = objects(PLATFORM + text, base=False)
+    seen = env(found)
+    assert seen["AVACTL_CHECKPOINT_PATH"] == "s3://results/vision/ckpt"
+    assert (seen["AVACTL_CHECKPOINT_EVERY"], seen["AVACTL_CHECKPOINT_KEEP"]) == ("900", "5")
+    secret = {e["name"]: e["valueFrom"]["secretKeyRef"] for e in container(found)["env"] if "secretKeyRef" in str(e)}
+    assert secret["AWS_SECRET_ACCESS_KEY"] == {"name": "results-s3", "key": "secretAccessKey", "optional": True}
+    assert seen["LR"] == "0.1"
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("retain", True), ("delete", False)])
+def test_a_checkpoint_volume_is_kept_unless_the_spec_says_otherwise(policy: str, kept: bool) -> None:
+    text = HEAD + "  strategy: allReduce\n  workers: {replicas: %d}\n"
+    volume = f"  checkpoint: {{volume: 50Gi, deletionPolicy: {policy}}}\n"
+    claims = [m for m in compile_spec(text % 2 + volume).manifests if m.name == "net-checkpoint"]
+    assert [claim.holds_data for claim in claims] == [kept]
+    assert claims[0].body["spec"]["accessModes"] == ["ReadWriteMany"]
+    alone = objects(text % 1 + volume)["PersistentVolumeClaim", "net-checkpoint"]
+    assert alone["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_tensorboard_reads_what_the_workers_write() -> None:
+    found = objects(HEAD + "  tensorboard: {logdir: /logs, storage: 5Gi}\n  logVolume: /workspace/runs\n")
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(found)["volumeMounts"]}
+    assert mounts["logs"] == "/workspace/runs"
+    board = found["Deployment", "net-tensorboard"]["spec"]["template"]["spec"]
+    assert {mount["name"]: mount["mountPath"] for mount in board["containers"][0]["volumeMounts"]}["logs"] == "/logs"
+    assert board["volumes"][0]["persistentVolumeClaim"]["claimName"] == "net-logs"
+    # The board is no pod of the job: the rendezvous and the budget must not count it.
+    select = found["Service", "net-tensorboard"]["spec"]["selector"]
+    assert not select.items() <= pod(found)["metadata"]["labels"].items()
+    in_store = objects(HEAD + "  tensorboard: {logdir: s3://results/logs}\n")
+    assert ("PersistentVolumeClaim", "net-logs") not in in_store
+
+
+def test_a_users_variable_takes_the_place_of_ours() -> None:
+    found = objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 2}\n  env: {MASTER_PORT: '1234'}\n")
+    named = [entry for entry in container(found)["env"] if entry["name"] == "MASTER_PORT"]
+    assert named == [{"name": "MASTER_PORT", "value": "1234"}]
+
+
+def test_code_is_fetched_into_the_working_directory() -> None:
+    git = "  code: {git: {url: 'https://git.example.com/a.git', ref: v1, path: src, secret: deploy}}\n"
+    found = objects(PS + "  framework: mxnet\n  workers: {replicas: 2}\n" + git)
+    for role in ("worker", "server"):
+        assert container(found, role)["workingDir"] == "/workspace/code/src"
+        first = pod(found, role)["spec"]["initContainers"][0]
+        assert first["name"] == "code"  # before the server, which is a sidecar and never ends
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py --lr 1", "python -m torch.distributed.run train.py --lr 1"),
+        ("python3.11 -u -X dev train.py", "python3.11 -u -X dev -m torch.distributed.run train.py"),
+        ("/opt/conda/bin/python -m pkg.train -x", "/opt/conda/bin/python -m torch.distributed.run -m pkg.train -x"),
+        ("python -m torch.distributed.run train.py", None),
+        ("python -m accelerate.commands.launch train.py", None),
+        ("python -c pass", None),
+        ("python", None),
+        ("torchrun train.py", None),
+        ("accelerate launch train.py", None),
+        ("deepspeed train.py", None),
+        ("bash run.sh", None),
+    ],
+)
+def test_torchrun_stands_in_front_of_python_only(command: str, expected: str | None) -> None:
+    assert " ".join(with_torchrun(command.split())) == (expected or command)
+
+
+def test_mpirun_stands_in_front_of_python_only() -> None:
+    assert with_mpirun(["python", "-u", "a.py"]) == ["mpirun", "python", "-u", "a.py"]
+    assert with_mpirun(["horovodrun", "-np", "4", "python", "a.py"])[0] == "horovodrun"
+
+
+def test_facts_name_what_a_reviewer_looks_at() -> None:
+    program = compile_spec(
+        HEAD + "  strategy: allReduce\n  workers: {replicas: 2, gpus: 8}\n  datasets: [{name: imagenet}]\n"
+    ).program
+    facts = kind("TrainingJob").facts(program.get("TrainingJob", "net", "vision"), program)
+    assert (facts["workers"], facts["GPUs"], facts["datasets"]) == (2, "16 V100", "imagenet v1")
