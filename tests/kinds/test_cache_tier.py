@@ -11,6 +11,7 @@ import pytest
 
 from avactl.compiler import Compilation
 from tests.kinds.on_base import Objects, compile_spec, objects
+from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
 
 READ = """
@@ -136,6 +137,22 @@ spec: {cluster: main, machineType: v100-pcie-8, count: 2, taints: [{key: cache, 
     # A workspace may run on any machine, so FUSE does too.
     assert pod(found, "DaemonSet", "images-fuse")["tolerations"] == [toleration]
     assert "affinity" not in pod(found, "DaemonSet", "images-fuse")
+
+
+def test_masters_stay_off_tainted_machines_where_there_are_others() -> None:
+    pool = """---
+apiVersion: avactl.dev/v1
+kind: NodePool
+metadata: {name: big}
+spec: {cluster: main, machineType: v100-pcie-8, count: 2, taints: [{key: big}]}
+"""
+    assert "tolerations" not in pod(objects(READ + pool), "StatefulSet", "images-master")
+    [image] = [line for line in BASE["base/platform.yaml"].decode().splitlines() if "alluxio:" in line]
+    cluster = f"---\napiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {{name: main}}\nspec:\n  images:\n{image}\n"
+    alone = objects(READ + pool + cluster, base=False)
+    assert pod(alone, "StatefulSet", "images-master")["tolerations"] == [
+        {"key": "big", "operator": "Exists", "effect": "NoSchedule"}
+    ]
 
 
 def test_fuse_starts_spread_out_and_is_never_replaced_under_running_jobs() -> None:

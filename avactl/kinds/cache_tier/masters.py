@@ -12,8 +12,8 @@ from avactl.kinds.cache_tier.pods import (
     java,
     pod,
     process,
+    spare_tolerations,
     split_memory,
-    tolerations,
 )
 from avactl.kinds.manifest import Body
 from avactl.kinds.pods import resources
@@ -30,6 +30,8 @@ def master_pod(item: Item, program: Program) -> Body:
         process(
             item, program, "master", "rpc",
             {"rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT},
+            # The port for clients closes for a while when another master takes over; that of the journal does not.
+            alive="journal",
             # The journal is on its volume, and a master that starts must never format it.
             args=["master-only", "--no-format"],
             env=[pod_name, {"name": "ALLUXIO_MASTER_JAVA_OPTS", "value": f"{java(main, direct=False)} {host}"}],
@@ -40,6 +42,7 @@ def master_pod(item: Item, program: Program) -> Body:
             item, program, "job-master", "job-rpc",
             {"job-rpc": names.JOB_MASTER_PORT, "job-web": names.JOB_MASTER_WEB_PORT,
              "job-journal": names.JOB_JOURNAL_PORT},
+            alive="job-journal",
             args=["job-master"],
             env=[pod_name, {"name": "ALLUXIO_JOB_MASTER_JAVA_OPTS", "value": f"{java(job, direct=False)} {host}"}],
             resources=resources("500m", f"{job}Mi"),
@@ -49,7 +52,7 @@ def master_pod(item: Item, program: Program) -> Body:
     return pod(
         item, program,
         affinity={"podAntiAffinity": apart(item, "master")} if masters.replicas > 1 else None,
-        tolerations=tolerations(program.pools(item.spec.cluster)),
+        tolerations=spare_tolerations(item, program),
         containers=containers,
         # Jobs that were lost are given out again, so their journal need not outlive the pod.
         volumes=[config_volume(item), {"name": "job-journal", "emptyDir": {}}],

@@ -45,17 +45,23 @@ def _tcp(port: str, *, period: int, failures: int) -> Body:
     return {"tcpSocket": {"port": port}, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
 
 
-def process(item: Item, program: Program, process: str, port: str, ports: dict[str, int], **fields: Any) -> Body:
-    """A container that runs one of Alluxio's processes by the image's entry point."""
+def process(
+    item: Item, program: Program, process: str, port: str, ports: dict[str, int], *, alive: str = "", **fields: Any
+) -> Body:
+    """A container that runs one of Alluxio's processes by the image's entry point.
+
+    It is ready when `port` answers, and alive as long as `alive` does (by default the same).
+    """
+    alive = alive or port
     return {
         "name": process,
         "image": image(item, program),
         "command": ["/entrypoint.sh"],
         "ports": [{"name": name, "containerPort": number} for name, number in ports.items()],
         "readinessProbe": _tcp(port, period=10, failures=3),
-        "livenessProbe": _tcp(port, period=20, failures=6),
+        "livenessProbe": _tcp(alive, period=20, failures=6),
         # Reading the journal of many million files takes its time.
-        "startupProbe": _tcp(port, period=10, failures=180),
+        "startupProbe": _tcp(alive, period=10, failures=180),
         "securityContext": container_security(),
         **fields,
     }
@@ -135,6 +141,13 @@ def tolerations(some: list[Item]) -> list[Body] | None:
             value=taint.value or None, effect=taint.effect,
         )  # fmt: skip
     return list(seen.values()) or None
+
+
+def spare_tolerations(item: Item, program: Program) -> list[Body] | None:
+    """Tolerations of pods that belong to no pool: they stay off tainted machines, unless there are no others."""
+    all_pools = program.pools(item.spec.cluster)
+    keeping_off = [any(taint.effect != "PreferNoSchedule" for taint in pool.spec.taints) for pool in all_pools]
+    return tolerations(all_pools) if all(keeping_off) else None
 
 
 def on_pools(item: Item, program: Program) -> Body | None:

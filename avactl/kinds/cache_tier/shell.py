@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from avactl.kinds import k8s
 from avactl.kinds.cache_tier import names
-from avactl.kinds.cache_tier.pods import SITE_MOUNT, config_volume, image, java, pod, tolerations
+from avactl.kinds.cache_tier.pods import SITE_MOUNT, config_volume, image, java, pod, spare_tolerations
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.pods import container_security, resources
@@ -30,7 +30,7 @@ def shell_pod(tier: Item, program: Program, script: str, args: Sequence[str], en
     return pod(
         tier, program,
         restartPolicy="OnFailure",
-        tolerations=tolerations(program.pools(tier.spec.cluster)),
+        tolerations=spare_tolerations(tier, program),
         containers=[container],
         volumes=[config_volume(tier)],
     )  # fmt: skip
