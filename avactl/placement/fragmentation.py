@@ -1,0 +1,153 @@
+"""What a node's free GPUs are worth to the expected workload, in milli of GPU.
+
+Two measures of what is lost, both of one node's state, both in GPU milli:
+
+- Fragmentation as FGD defines it (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+  Fragmentation Gradient Descent", USENIX ATC'23, section 3): the GPUs that the next pod cannot use, expected over the
+  workload: all of the node's where the pod does not fit, else those with less free than it asks for.
+- Stranded GPUs: those for which CPU (memory, …) runs out first. FGD looks at one next pod, so that a node with eight
+  free GPUs and CPU for two such pods counts as whole. Filled with the workload's mean, GPUs in excess of
+  CPU ÷ (CPU per GPU of the workload) stay idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl.placement.request import Request
+from avactl.placement.state import State
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_CELLS = 1 << 13
+"""Cells of the table of amounts. Where requests are more various, amounts are rounded up to fewer values."""
+
+
+def _axis(amounts: set[int]) -> Ints:
+    return np.array(sorted(amounts), np.int64)
+
+
+class Measure:
+    """The measures against one workload, of which `shares` says how often each request comes.
+
+    Only requests for GPUs count. Node sets of requests are left out: they come and go with their pods.
+    """
+
+    def __init__(self, shares: Mapping[Request, float], resources: int) -> None:
+        asking = {request: share for request, share in shares.items() if request.gpus}
+        self.shares = dict(shares)
+        total = sum(asking.values())
+        demands = sorted({(request.gpus, request.milli) for request in asking})
+        self._gpus = np.array([gpus for gpus, _ in demands], np.int64)
+        self._milli = np.array([milli for _, milli in demands], np.int64)
+        self._resources = resources
+        self._rows = [
+            (request.amounts, request.models, demands.index((request.gpus, request.milli)), share / total)
+            for request, share in asking.items()
+        ]
+        self._axes = [_axis({request.amounts[column] for request in asking}) for column in range(resources)]
+        while np.prod([len(axis) + 1 for axis in self._axes]) > _CELLS:
+            longest = max(range(resources), key=lambda column: len(self._axes[column]))
+            self._axes[longest] = self._axes[longest][::-2][::-1]  # the largest stays
+        self._strides = np.cumprod([1, *(len(axis) + 1 for axis in self._axes)])
+        milli = sum(share * request.total_milli for request, share in asking.items())
+        amounts = np.zeros(resources)
+        for request, share in asking.items():
+            amounts += share * np.array(request.amounts, float)
+        self._per_milli = amounts / milli if milli else amounts
+        constrained: dict[frozenset[str], float] = {}
+        for request, share in asking.items():
+            if request.models:
+                part = share * request.total_milli / milli
+                constrained[request.models] = constrained.get(request.models, 0.0) + part
+        self.constrained = constrained
+        """Sets of models that requests are constrained to, and their share of all GPU milli."""
+        self._members = np.zeros((0, 0), np.bool_)
+        self._tables: Floats = np.zeros((0, 0))
+        self._known_models = -1
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is known of the workload."""
+        return not self._rows
+
+    def chances(self, free: Ints, model: npt.NDArray[np.integer], models: list[str]) -> Floats:
+        """By node and kind of GPU demand, how probable is a pod that amounts and model admit to the node.
+
+        `model` indexes `models`. Looked up in the distribution of amounts, a table over all that requests ask for.
+        """
+        if self._known_models != len(models):
+            self._tables = np.concatenate([self._distribution(each) for each in models])
+            self._known_models = len(models)
+        cell = model * self._strides[-1]
+        for axis, stride, amounts in zip(self._axes, self._strides[:-1], free.T, strict=True):
+            cell = cell + np.searchsorted(axis, amounts, side="right") * stride
+        result: Floats = self._tables[cell]
+        return result
+
+    def _distribution(self, model: str) -> Floats:
+        """For nodes of a model: by how many values of each axis are free, the shares of requests that fit, by kind."""
+        shape = [len(axis) + 1 for axis in self._axes]
+        table = np.zeros((*shape[::-1], len(self._milli)))
+        for amounts, wanted, kind, share in self._rows:
+            if not wanted or model in wanted:
+                at = [int(np.searchsorted(axis, amount)) + 1 for axis, amount in zip(self._axes, amounts, strict=True)]
+                table[(*at[::-1], kind)] += share
+        for axis_number in range(len(shape)):
+            table = table.cumsum(axis_number)
+        return table.reshape(-1, len(self._milli))
+
+    def lost(self, chances: Floats, gpus: Ints) -> Floats:
+        """FGD's fragmentation of nodes with these free GPUs."""
+        large = gpus[:, :, None] >= self._milli
+        usable = (gpus[:, :, None] * large).sum(1)
+        enough = large.sum(1) >= self._gpus
+        total: Ints = np.maximum(gpus, 0).sum(1)
+        result: Floats = total - (chances * (usable * enough)).sum(1)
+        return result
+
+    def lost_without(self, chances: Floats, gpus: Ints, milli: int) -> Floats:
+        """FGD's fragmentation by node and GPU if that GPU had `milli` less; infinite where it has not so much."""
+        large = gpus[:, :, None] >= self._milli
+        parts = gpus[:, :, None] * large
+        left = gpus - milli
+        large_after = left[:, :, None] >= self._milli
+        usable = parts.sum(1)[:, None] - parts + left[:, :, None] * large_after
+        enough = large.sum(1)[:, None] - large + large_after >= self._gpus
+        total: Ints = np.maximum(gpus, 0).sum(1)
+        lost: Floats = (total - milli)[:, None] - np.einsum("nd,ngd->ng", chances, usable * enough)
+        lost[left < 0] = np.inf
+        return lost
+
+    def stranded(self, free: Ints, total: Ints) -> Floats:
+        """GPU milli of nodes that stay idle because something else runs out first."""
+        asked = np.flatnonzero(self._per_milli > 0)
+        if not asked.size:
+            return np.zeros(len(free))
+        usable = (np.maximum(free[:, asked], 0) / self._per_milli[asked]).min(1)
+        result: Floats = np.maximum(total - usable, 0.0)
+        return result
+
+    def cost(self, state: State, slots: Ints) -> Floats:
+        """Both measures of nodes as they are."""
+        free, gpus = state.free[slots], state.gpu_free[slots, : state.width].astype(np.int64)
+        total = state.gpu_total[slots].astype(np.int64)
+        return self.lost(self.chances(free, state.model[slots], state.models), gpus) + self.stranded(free, total)
+
+    def pressure(self, state: State) -> Floats:
+        """By GPU model, how much a pod with another choice takes from pods that have none, per milli.
+
+        Where as much as is free still arrives, pods constrained to some models ask for their share of all that is
+        free. Over what is free of those models, that is the chance that a milli taken there is missed.
+        """
+        if self._members.shape[1] != len(state.models):
+            self._members = np.array([[model in models for model in state.models] for models in self.constrained])
+        free = state.model_free.astype(np.float64)
+        asked = np.array(list(self.constrained.values())) * free.sum()
+        chance = np.minimum(asked / np.maximum(self._members @ free, 1.0), 1.0)
+        result: Floats = chance @ self._members
+        return result
