@@ -246,7 +246,7 @@ def run(text: str) -> str:
         for notes in (body["metadata"]["annotations"], body["spec"]["template"]["metadata"]["annotations"])
     }
     (digest,) = digests
-    return digest
+    return str(digest)
 
 
 def test_a_new_run_is_what_changes_the_pods_of_any_role() -> None:

@@ -182,13 +182,14 @@ def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
     """The longest name that Kubernetes must be able to write: the host name of a role's last pod."""
-    longest = max(
-        [rendezvous_name(item), *(f"{job_name(item, part.role)}-{part.replicas - 1}" for part in made)], key=len
-    )
+    names = [f"{job_name(item, part.role)}-{part.replicas - 1}" for part in made]
+    if item.spec.strategy != "single":
+        names.append(rendezvous_name(item))
+    longest = max(names, key=len)
     if len(longest) > 63:
         yield Diagnostic(
             "name-too-long",
-            f"pod `{longest}` would have a host name of {len(longest)} characters, and may have 63",
+            f"the host name `{longest}` would have {len(longest)} characters, and may have 63",
             item.span("metadata", "name"),
             hint=f"shorten the name by {len(longest) - 63}",
         )

@@ -88,15 +88,16 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
             if getattr(spec, name) is not None:
                 yield _wrong(item, key, "mpi")
     if strategy != "elastic":
-        for key in ("min", "max"):
-            if getattr(spec.workers, key) is not None:
-                yield Diagnostic(
-                    "wrong-strategy",
-                    f"`{key}` belongs to strategy `elastic`, and the job is `{strategy}`",
-                    item.span("spec", "workers", key, key=True),
-                    hint="write `replicas: …`, or `strategy: elastic`",
-                    notes=_strategy_note(item),
-                )
+        given = [key for key in ("min", "max") if getattr(spec.workers, key) is not None]
+        if given:
+            yield Diagnostic(
+                "wrong-strategy",
+                f"{' and '.join(f'`{key}`' for key in given)} {'belong' if len(given) > 1 else 'belongs'} to strategy "
+                f"`elastic`, and the job is `{strategy}`",
+                item.span("spec", "workers", given[0], key=True),
+                hint="write `replicas: …`, or `strategy: elastic`",
+                notes=_strategy_note(item),
+            )
     if spec.evaluator is not None and (
         spec.framework != "tensorflow" or strategy not in ("parameterServer", "allReduce")
     ):
@@ -150,7 +151,8 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
             hint="write 2 or more",
         )
     if spec.consistency == "ssp":
-        if spec.staleness is None:
+        # MXNet has no `ssp` at all, which is said already.
+        if spec.staleness is None and spec.framework != "mxnet":
             yield Diagnostic(
                 "missing-key",
                 "`consistency: ssp` needs `staleness`, the steps that the fastest worker may be ahead",

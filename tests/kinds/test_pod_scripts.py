@@ -1,0 +1,159 @@
+"""The scripts that pods run, run for real in a shell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from avactl.kinds import pods
+from avactl.kinds.training import followers, mpi
+from tests.kinds.on_base import objects
+
+JOB = """
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: net, team: vision}
+spec:
+  image: train
+  code: {git: {url: "https://git.example.com/a.git", ref: v1, secret: deploy}}
+"""
+SCRIPTS = [
+    pods.GIT_SCRIPT,
+    pods.FETCH_SCRIPT,
+    followers.FOLLOW_SCRIPT,
+    mpi.AGENT,
+    mpi.PUBLISH_SCRIPT,
+    mpi.WORKER_SCRIPT,
+]
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_understood_and_survive_kubernetes(script: str, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    subprocess.run([shell, "-n", "-c", script], check=True)
+    # Kubernetes turns `$$` in commands into `$`, and puts variables into `$(NAME)`.
+    assert "$$" not in script
+
+
+def git(*args: str, cwd: Path) -> str:
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"}
+    names = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", *names, *args], cwd=cwd, env=env, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "origin"
+    path.mkdir()
+    git("init", "-q", cwd=path)
+    for text in ("one", "two"):
+        (path / "train.py").write_text(text)
+        git("add", "train.py", cwd=path)
+        git("commit", "-q", "-m", text, cwd=path)
+    git("tag", "v2", cwd=path)
+    return path
+
+
+def fetch(repository: Path, target: Path, ref: str) -> subprocess.CompletedProcess[str]:
+    """Run the init container's script with its own environment, on a repository of this machine."""
+    container = objects(JOB)["Job", "net-worker"]["spec"]["template"]["spec"]["initContainers"][0]
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    env |= {"URL": str(repository), "REF": ref, "TARGET": str(target), "PATH": os.environ["PATH"]}
+    return subprocess.run(container["command"], env=env, capture_output=True, text=True, check=False)
+
+
+def test_code_is_fetched_by_tag_branch_and_any_commit(repository: Path, tmp_path: Path) -> None:
+    first = git("rev-parse", "main~1", cwd=repository)
+    for ref, text in (("v2", "two"), ("main", "two"), (first, "one")):
+        target = tmp_path / ref
+        target.mkdir()
+        done = fetch(repository, target, ref)
+        assert done.returncode == 0, done.stderr
+        assert (target / "train.py").read_text() == text
+
+
+def test_code_is_fetched_again_into_what_an_earlier_try_left(repository: Path, tmp_path: Path) -> None:
+    target = tmp_path / "code"
+    target.mkdir()
+    assert fetch(repository, target, "no-such-branch").returncode != 0
+    assert fetch(repository, target, "v2").returncode == 0
+    (target / "train.py").write_text("changed by the pod")
+    assert fetch(repository, target, "v2").returncode == 0
+    assert (target / "train.py").read_text() == "two"
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "expected"),
+    [
+        ("s3://models/a/b", {"RCLONE_S3_ACCESS_KEY_ID": "k"}, ":s3:models/a/b AWS - -"),
+        ("s3://models/a", {"RCLONE_S3_ACCESS_KEY_ID": "k", "RCLONE_S3_ENDPOINT": "http://e"}, ":s3:models/a Other - -"),
+        ("s3://models/a", {}, ":s3:models/a AWS true -"),
+        ("oss://models/a", {"RCLONE_S3_ACCESS_KEY_ID": "k"}, ":s3:models/a Alibaba - -"),
+        ("gs://models/a", {}, ":gcs:models/a - - -"),
+        ("hdfs://name:8020/a/b", {}, ":hdfs:/a/b - - name:8020"),
+    ],
+)
+def test_rclone_is_told_which_store(tmp_path: Path, url: str, secret: dict[str, str], expected: str) -> None:
+    stand_in = tmp_path / "rclone"
+    stand_in.write_text(
+        "#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\n"
+        'echo "$1 ${RCLONE_S3_PROVIDER:--} ${RCLONE_S3_ENV_AUTH:--} ${RCLONE_HDFS_NAMENODE:--}"\n'
+    )
+    stand_in.chmod(0o755)
+    model = f"""
+apiVersion: avactl.dev/v1
+kind: ServingDeployment
+metadata: {{name: net, team: vision}}
+spec:
+  model: {{name: net, version: "1", url: "{url}"}}
+  runtime: {{name: triton, image: "triton:1"}}
+"""
+    container = objects(model)["Deployment", "net"]["spec"]["template"]["spec"]["initContainers"][0]
+    env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    done = subprocess.run(
+        container["command"],
+        env={**env, **secret, "PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == expected
+
+
+def test_an_mpi_worker_starts_each_command_once(tmp_path: Path) -> None:
+    script = mpi.WORKER_SCRIPT.replace(followers.DIRECTORY, str(tmp_path))
+    log = tmp_path / "log"
+
+    def launch(text: str) -> None:
+        (tmp_path / "next").write_text(f"echo {text} >> {log}\n")
+        (tmp_path / "next").rename(tmp_path / "command")
+
+    def wait_for(lines: list[str]) -> None:
+        deadline = time.monotonic() + 10
+        while not log.exists() or log.read_text().split() != lines:
+            assert time.monotonic() < deadline, log.read_text() if log.exists() else "nothing"
+            time.sleep(0.05)
+
+    def stop(worker: subprocess.Popen[bytes]) -> None:
+        worker.terminate()
+        assert worker.wait(5) == 143
+
+    launch("one")
+    worker = subprocess.Popen(["sh", "-c", script])
+    wait_for(["one"])
+    launch("two")
+    wait_for(["one", "two"])
+    stop(worker)
+    # The container starts again: mpirun takes a second daemon of the same number for an error.
+    worker = subprocess.Popen(["sh", "-c", script])
+    time.sleep(1.5)
+    wait_for(["one", "two"])
+    stop(worker)

@@ -1,0 +1,237 @@
+"""Training jobs on a real control plane: admitted as `restricted` pods, ended by each other, with the least rights."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation
+from avactl.kinds.pods import RUN_ANNOTATION
+from avactl.kinds.training import followers, mpi
+from tests.kinds.compiling import apply, body, compiled
+from tools.controlplane import ApiError, ControlPlane, KubeClient, build_binaries
+
+IMAGE = "@sha256:" + "a" * 64
+PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{git: "git{IMAGE}", fetch: "rclone{IMAGE}", tensorboard: "tb{IMAGE}", kubectl: "kubectl{IMAGE}"}}
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: v100-pcie-8, count: 4}}
+---
+kind: NodePool
+metadata: {{name: h100}}
+spec: {{cluster: main, machineType: h100-sxm-8, count: 4, allocation: dra, rdmaResource: rdma/hca}}
+---
+kind: Team
+metadata: {{name: vision}}
+spec:
+  buckets: [{{name: results, url: "s3://results", secret: results-s3}}]
+---
+kind: Dataset
+metadata: {{name: digits, team: vision}}
+spec: {{size: 1Gi, secret: digits-s3, versions: [{{name: v1, url: "s3://digits/v1"}}]}}
+"""
+
+
+def training(name: str, spec: str) -> str:
+    return (
+        f"---\nkind: TrainingJob\nmetadata: {{name: {name}, team: vision}}\n"
+        f"spec: {{image: registry.example.com/train, command: [python, train.py], {spec}}}\n"
+    )
+
+
+JOBS = {
+    "one": "datasets: [{name: digits}], checkpoint: {volume: 1Gi}, preemptible: false, "
+    "workers: {gpus: 1, gpu: V100, sharedMemory: 1Gi}, code: {git: {url: 'https://example.com/a.git', ref: main}}",
+    "torch": "strategy: allReduce, workers: {replicas: 2, gpus: 8, gpu: H100, link: nvlink, rdma: true}, "
+    "tensorboard: {}, checkpoint: {path: 's3://results/torch'}, priority: high",
+    "tensor": "framework: tensorflow, strategy: allReduce, workers: {replicas: 2, gpus: 2, gpu: V100}, evaluator: {}",
+    "chief": "framework: tensorflow, strategy: parameterServer, workers: {replicas: 3}, servers: {replicas: 2}",
+    "kv": "framework: mxnet, strategy: parameterServer, workers: {replicas: 2}, servers: {}, retries: 0",
+    "ranks": "strategy: mpi, workers: {replicas: 2, gpus: 1, gpu: V100}, timeout: 1h",
+    "waves": "strategy: elastic, workers: {min: 1, max: 3}, checkpoint: {path: 's3://results/waves'}, priority: low",
+}
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Compilation:
+    return compiled(PLATFORM + "".join(training(name, spec) for name, spec in JOBS.items()))
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane_binaries: None, jobs: Compilation) -> Iterator[ControlPlane]:
+    """A plane of this module's own: priority classes are cluster-wide."""
+    with ControlPlane(controller_manager=True) as started, started.client() as kube:
+        applied = apply(kube, [m for m in jobs.manifests if not m.patch])
+        # The namespace of the team enforces `restricted`: nothing here would test it if it did not.
+        level = body(jobs, "Namespace", "vision")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        assert level == "restricted"
+        assert len(applied) > 60
+        yield started
+
+
+@pytest.fixture
+def admin(plane: ControlPlane) -> Iterator[KubeClient]:
+    with plane.client() as kube:
+        yield kube
+
+
+def pods_of(kube: KubeClient, name: str) -> list[dict[str, Any]]:
+    return kube.list("v1", "Pod", "vision", label_selector=f"batch.kubernetes.io/job-name={name}")
+
+
+def test_every_pod_of_every_job_is_admitted(admin: KubeClient, jobs: Compilation) -> None:
+    expected = {m.name: m.body["spec"]["completions"] for m in jobs.manifests if m.kind == "Job"}
+    assert len(expected) == 13
+    for name, count in expected.items():
+
+        def all_made(found: dict[str, Any], count: int = count) -> bool:
+            return bool(found.get("status", {}).get("active") == count)
+
+        admin.wait_for("batch/v1", "Job", name, "vision", until=all_made)
+    made = Counter(
+        pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] for name in expected for pod in pods_of(admin, name)
+    )
+    assert made == expected
+    refused = [event["message"] for event in admin.list("v1", "Event", "vision") if event["reason"] == "FailedCreate"]
+    assert not refused
+
+
+def test_applied_again_nothing_changes(admin: KubeClient, jobs: Compilation) -> None:
+    for manifest in jobs.manifests:
+        # The API server itself writes a claim once more at its first re-apply.
+        if manifest.item.kind == "TrainingJob" and manifest.kind != "PersistentVolumeClaim":
+            where = (manifest.body["apiVersion"], manifest.kind, manifest.name, manifest.namespace)
+            before = admin.get(*where)["metadata"]
+            after = admin.apply(manifest.body, field_manager="avactl").body["metadata"]
+            if manifest.kind == "Job":  # its controller writes the status at the same time
+                assert after["generation"] == before["generation"], manifest
+            else:
+                assert after["resourceVersion"] == before["resourceVersion"], manifest
+
+
+def test_pods_are_called_as_the_rendezvous_says(admin: KubeClient, jobs: Compilation) -> None:
+    hostfile = body(jobs, "ConfigMap", "ranks-rendezvous", "vision")["data"]["hostfile"]
+    named = sorted(line.split()[0] for line in hostfile.splitlines())
+    specs = [pod["spec"] for pod in pods_of(admin, "ranks-worker")]
+    assert sorted(f"{spec['hostname']}.{spec['subdomain']}.vision.svc" for spec in specs) == named
+    # The first elastic worker is the only one that the Service of its name finds.
+    select = body(jobs, "Service", "waves-worker-0", "vision")["spec"]["selector"]
+    found = admin.list("v1", "Pod", "vision", label_selector=",".join(f"{k}={v}" for k, v in select.items()))
+    assert [pod["spec"]["hostname"] for pod in found] == ["waves-worker-0"]
+
+
+def test_a_changed_run_is_refused_in_place(admin: KubeClient) -> None:
+    """Pods of two runs never work together: whoever applies must start the Job anew."""
+    changed = compiled(PLATFORM + training("torch", JOBS["torch"].replace("replicas: 2", "replicas: 3")))
+    with pytest.raises(ApiError, match="field is immutable"):
+        admin.apply(body(changed, "Job", "torch-worker", "vision"), field_manager="avactl")
+    same = compiled(PLATFORM + training("torch", JOBS["torch"] + ", suspended: true, timeout: 3h"))
+    assert admin.apply(body(same, "Job", "torch-worker", "vision"), field_manager="avactl").body["spec"]["suspend"]
+
+
+Script = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def script(plane: ControlPlane, tmp_path: Path) -> Iterator[Script]:
+    """Start a script of a pod with the rights of its service account; its directory is `tmp_path / account`."""
+    kubectl = build_binaries(["kubectl"])["kubectl"]
+    started: list[subprocess.Popen[str]] = []
+
+    def start(text: str, account: str, **env: str) -> subprocess.Popen[str]:
+        config, directory = tmp_path / f"{account}.kubeconfig", tmp_path / account
+        plane.write_kubeconfig(config, plane.service_account_token("vision", account))
+        directory.mkdir(exist_ok=True)
+        settings = {"KUBECONFIG": str(config), "PATH": f"{kubectl.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+        subprocess.run(
+            [kubectl, "config", "set-context", "--current", "--namespace=vision"], env=settings, check=True,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        text = text.replace(followers.DIRECTORY, str(directory))
+        process = subprocess.Popen(
+            ["sh", "-c", text], env={**settings, "DIRECTORY": str(directory), **env}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def follow(script: Script, jobs: Compilation, name: str, leader: str, **more: str) -> subprocess.Popen[str]:
+    run = body(jobs, "Job", leader, "vision")["metadata"]["annotations"][RUN_ANNOTATION]
+    env = {"LEADER": leader, "RUN": run, "PERIOD": "1", "GRACE": "0", "COMMANDS": "", "INDEX": "0", **more}
+    return script(followers.FOLLOW_SCRIPT, f"{name}-follower", **env)
+
+
+def end(kube: KubeClient, job: str, phase: str) -> None:
+    for pod in pods_of(kube, job):
+        name = {"name": pod["metadata"]["name"], "namespace": "vision"}
+        status = {"apiVersion": "v1", "kind": "Pod", "metadata": name, "status": {"phase": phase}}
+        kube.patch(status, subresource="/status")
+
+
+def test_a_follower_ends_with_the_job_that_it_follows(admin: KubeClient, jobs: Compilation, script: Script) -> None:
+    other = follow(script, jobs, "chief", "chief-chief", RUN="another")
+    chief = follow(script, jobs, "chief", "chief-chief")
+    workers = follow(script, jobs, "kv", "kv-worker")
+    with pytest.raises(subprocess.TimeoutExpired):
+        chief.wait(3)
+    end(admin, "chief-chief", "Succeeded")
+    assert chief.wait(30) == 0, chief.communicate()
+    end(admin, "kv-worker", "Failed")
+    assert workers.wait(30) == followers.FAILED
+    # A Job that an earlier run left behind is none of ours.
+    assert other.poll() is None
+
+
+def test_commands_of_mpirun_reach_their_workers(
+    admin: KubeClient, jobs: Compilation, script: Script, tmp_path: Path
+) -> None:
+    commands = mpi.commands_name(next(m.item for m in jobs.manifests if m.name == "ranks-launcher"))
+    stale = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": commands, "namespace": "vision"}}
+    admin.apply({**stale, "data": {"w1": "stale"}}, field_manager="avactl-launcher")
+    script(mpi.PUBLISH_SCRIPT, "ranks-launcher", COMMANDS=commands)
+    admin.wait_for("v1", "ConfigMap", commands, "vision", until=lambda found: not found.get("data"))
+
+    agent = tmp_path / "agent"
+    agent.write_text(mpi.AGENT.replace(followers.DIRECTORY, str(tmp_path / "ranks-launcher")))
+    command = """( . ./.profile; orted -mca ess "env" -mca x 'a "quoted" $WORD' )"""
+    name = "ranks-worker-1.ranks-rendezvous.vision.svc"
+    subprocess.run(["sh", str(agent), name, *command.split(" ")], check=True)
+    follow(script, jobs, "ranks", "ranks-launcher", COMMANDS=commands, INDEX="1")
+    admin.wait_for("v1", "ConfigMap", commands, "vision", until=lambda found: "w1" in found.get("data", {}))
+    arrived = tmp_path / "ranks-follower" / "command"
+    for _ in range(100):
+        if arrived.exists() and arrived.read_text().strip():
+            break
+        subprocess.run(["sleep", "0.1"], check=True)
+    assert arrived.read_text().strip() == command
+
+
+@pytest.mark.parametrize("account", ["ranks-launcher", "ranks-follower", "chief-follower", "avactl-run"])
+def test_accounts_of_pods_can_do_nothing_else(plane: ControlPlane, account: str) -> None:
+    with plane.client(plane.service_account_token("vision", account)) as kube:
+        for api, kind, name in (
+            ("v1", "Secret", "results-s3"),
+            ("v1", "ConfigMap", "torch-rendezvous"),
+            ("batch/v1", "Job", "torch-worker"),
+        ):
+            with pytest.raises(ApiError, match="forbidden"):
+                kube.get(api, kind, name, "vision")
+        with pytest.raises(ApiError, match="forbidden"):
+            kube.list("v1", "Pod", "vision")
