@@ -14,7 +14,7 @@ SIMILAR = 2 / 3
 """Least part of the content that two specs share when one is the other renamed."""
 _CERTAIN = 8
 """Specs with fewer leaves than this must be equal: among so few, chance agrees too often."""
-_EVIDENCE = 3
+_EVIDENCE = 2
 """Specs with fewer leaves than this are never paired."""
 _COMMON = 64
 """A leaf that more new specs than this have tells nothing apart, and is not looked up."""
@@ -29,11 +29,13 @@ class Candidate(NamedTuple):
     content: frozenset[str]
 
 
-def content(data: Any, name: str) -> frozenset[str]:
-    """The leaves of plain data with their paths; `name` itself is taken out, so that it makes no difference.
+def content(data: Any, name: str = "") -> frozenset[str]:
+    """The leaves of plain data with their paths; `name` itself, if given, is taken out, so that it makes no difference.
 
     Entries of lists have no index, so that an insertion is one difference.
     """
+    if not name:
+        return frozenset(_leaves(data, ""))
     blank = re.compile(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])")
     return frozenset(blank.sub("*", leaf) for leaf in _leaves(data, ""))
 
@@ -68,7 +70,7 @@ def match_renames(old: Sequence[Candidate], new: Sequence[Candidate]) -> dict[Ha
 
 def _groups(candidates: Sequence[Candidate]) -> dict[Hashable, list[Candidate]]:
     groups: dict[Hashable, list[Candidate]] = {}
-    for candidate in candidates:
+    for candidate in sorted(candidates, key=lambda candidate: str(candidate.key)):
         if len(candidate.content) >= _EVIDENCE:
             groups.setdefault(candidate.group, []).append(candidate)
     return groups

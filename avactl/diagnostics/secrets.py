@@ -100,7 +100,8 @@ def looks_secret(value: str, name: str = "") -> bool:
 
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
-_ASSIGNED = re.compile(r"""([A-Za-z_][\w.-]*)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
+# The name is bounded and begins a word: in long text, each character would else begin one that goes to the end.
+_ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
 
 
 def redact(text: str) -> str:

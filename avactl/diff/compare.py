@@ -59,6 +59,7 @@ def compare(base: Compilation, head: Compilation) -> Diff:
             found.append(_intent("changed", before, after, (key, key), pairs))
         elif key in pairs:
             found.append(_intent("affected", before, after, (key, key), pairs))
+    found = [intent for intent in found if intent.objects or intent.spec or intent.op not in ("changed", "affected")]
     changed = {intent.key for intent in found if intent.op != "affected"}
     found = [_with_cause(intent, head.program, changed) if intent.op == "affected" else intent for intent in found]
     told = {(d.code, d.message) for d in base.diagnostics}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -70,6 +70,8 @@ _MAPS = frozenset(
      "limits", "hard", "env"}
 )  # fmt: skip
 """Mappings whose entries speak for themselves: one that appears or vanishes whole is told entry by entry."""
+_MOST_COMPARED = 1_000_000
+"""Pairs of entries that are looked at to align two lists; longer ones are told by position."""
 _QUANTITY_MAPS = frozenset({"requests", "limits", "hard", "capacity", "default", "defaultRequest", "max", "min"})
 _QUANTITIES = frozenset(
     {"sizeLimit", "storage", "cpu", "memory", "quota", "size", "volume", "journal", "sharedMemory", "podMaxCpu",
@@ -202,11 +204,8 @@ def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: l
 
 def _aligned(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> None:
     """Entries without a key: what is the same stays together, the rest by position."""
-    if len(old) == len(new):
-        blocks: Iterable[tuple[str, int, int, int, int]] = [("replace", 0, len(old), 0, len(new))]
-    else:
-        matcher = difflib.SequenceMatcher(None, _hashable(old), _hashable(new), autojunk=False)
-        blocks = matcher.get_opcodes()
+    same = len(old) == len(new)
+    blocks = [("replace", 0, len(old), 0, len(new))] if same else _opcodes(_hashable(old), _hashable(new))
     for op, i, i_end, j, j_end in blocks:
         if op == "equal":
             continue
@@ -222,6 +221,21 @@ def _aligned(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -
             found.append(_change((*path, Entry(k)), "removed", old[k], ABSENT, option(old, k)))
         for k in range(j + pairs, j_end):
             found.append(_change((*path, Entry(k)), "added", ABSENT, new[k], option(new, k)))
+
+
+def _opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str, int, int, int, int]]:
+    """What `SequenceMatcher.get_opcodes` says, in a time that does not explode with long sequences."""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    i_end, j_end = len(old) - end, len(new) - end
+    if (i_end - start) * (j_end - start) > _MOST_COMPARED:
+        return [("replace", start, i_end, start, j_end)]
+    matcher = difflib.SequenceMatcher(None, old[start:i_end], new[start:j_end], autojunk=False)
+    return [(op, i + start, k + start, j + start, m + start) for op, i, k, j, m in matcher.get_opcodes()]
 
 
 def _hashable(entries: list[Any]) -> list[bytes]:
@@ -280,5 +294,11 @@ def _properties(text: str) -> dict[str, str] | None:
 
 
 def changed_lines(old: str, new: str) -> list[str]:
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0)
-    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    """The lines that went, each with `-` before it, and those that came, with `+`."""
+    before, after = old.splitlines(), new.splitlines()
+    found: list[str] = []
+    for op, i, i_end, j, j_end in _opcodes(before, after):
+        if op != "equal":
+            found += [f"-{line}" for line in before[i:i_end]]
+            found += [f"+{line}" for line in after[j:j_end]]
+    return found

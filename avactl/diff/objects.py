@@ -46,7 +46,9 @@ def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = No
         elif old.id != new.id:
             found.append(_renamed(old, new, renamed))
         else:
-            found.append(_changed(old, new))
+            change = _changed(old, new)
+            if change.fields:  # else the two are written differently, and mean the same
+                found.append(change)
     return tuple(sorted(found, key=lambda change: -(change.disruption == Disruption.DATA_LOSS)))
 
 

@@ -16,7 +16,6 @@ def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
     """New key → old key of the specs that are one spec with two names.
 
     A spec that keeps the objects of another one by `objectName` is that one; the others are known by their content.
-    The team may change; the user of a workspace may not: that is somebody else's workspace.
     """
     before, after = {item.key: item for item in gone}, {item.key: item for item in fresh}
     by_objects = {(item.kind, item.team, item.name): key for key, item in before.items()}
@@ -25,13 +24,16 @@ def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
         old = by_objects.get((item.kind, item.team, item.name))
         if item.name != item.spec_name and old in before:
             found[key] = old
-            del before[old]
-    rest = [item for key, item in after.items() if key not in found]
-    matched = match_renames([_candidate(item) for item in before.values()], [_candidate(item) for item in rest])
-    return found | {cast(Key, new): cast(Key, old) for new, old in matched.items()}
+    # Who renames a spec mostly leaves its values alone; some values follow the name.
+    for blank in (False, True):
+        known = set(found.values())
+        old_rest = [_candidate(item, blank) for key, item in before.items() if key not in known]
+        new_rest = [_candidate(item, blank) for key, item in after.items() if key not in found]
+        found |= {cast(Key, new): cast(Key, old) for new, old in match_renames(old_rest, new_rest).items()}
+    return found
 
 
-def _candidate(item: Item) -> Candidate:
-    said = item.doc.get("spec")
-    group: Hashable = (item.kind, getattr(item.spec, "user", None))
-    return Candidate(item.key, group, content(said, item.spec_name))
+def _candidate(item: Item, blank: bool) -> Candidate:
+    # A quota of another team, a workspace of another user: that is another one, however alike they are.
+    own: Hashable = item.team if item.kind == "Quota" else getattr(item.spec, "user", None)
+    return Candidate(item.key, (item.kind, own), content(item.doc.get("spec"), item.spec_name if blank else ""))

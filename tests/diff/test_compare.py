@@ -1,0 +1,247 @@
+"""Two compilations compared: what became of each spec, and what follows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from avactl.compiler import compile_tree
+from avactl.diff import Disruption, compare
+from avactl.diff.model import ABSENT
+from avactl.source.tree import MemoryTree
+from tests.diff.sides import body, broken, changes, compiled, job, texts, the, with_bodies, workspace
+
+TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main", "image": "x:1"}]}}
+TEAM = "kind: Team\nmetadata: {name: speech}\nspec: {members: {groups: [speech]}}"
+CHECKPOINT = {"path": "s3://bucket/ckpt"}
+
+
+def test_nothing_changed() -> None:
+    assert changes([job()], [job()]).empty
+
+
+def test_comments_order_and_written_defaults_are_no_change() -> None:
+    one, other = job(), workspace()
+    plain = compiled(one, other)
+    assert compare(plain, compiled("# first\n" + other, one + "  # last")).empty
+    assert compare(plain, compiled(job(retries=3), other)).empty
+    assert changes([workspace(memory="8Gi", cpu=2)], [workspace(memory="8192Mi", cpu="2000m")]).empty
+
+
+def test_order_of_environment_variables_is_a_change() -> None:
+    diff = changes([job(env={"A": "1", "B": "$(A)"})], [job(env={"B": "$(A)", "A": "1"})])
+    intent = the(diff, "j")
+    assert [(c.path, c.op) for c in intent.spec] == [("spec.env", "reordered")]
+    assert intent.op == "changed"
+    assert intent.disruption == Disruption.REPLACE
+
+
+def test_a_job_that_grows() -> None:
+    small = {"replicas": 1, "gpus": 8, "cpu": 8, "memory": "64Gi"}
+    diff = changes([job(workers=small, checkpoint=CHECKPOINT)], [job(checkpoint=CHECKPOINT)])
+    intent = the(diff, "j")
+    assert (intent.op, intent.disruption) == ("changed", Disruption.REPLACE)
+    assert texts(intent, "run") == ["pods restart, resumes from the last checkpoint"]
+    assert texts(intent, "quota") == ["quota vision 8 → 16 of 24 V100"]
+    assert texts(intent, "capacity") == ["fits pool v100 (specs ask for 16 of its 32 V100)"]
+    assert diff.fits
+
+
+def test_a_job_without_checkpoint_starts_from_the_beginning() -> None:
+    diff = changes([job()], [job(command=["python", "train.py", "--epochs", "120"])])
+    assert texts(the(diff, "j"), "run") == ["pods restart, and from the beginning: it has no checkpoint"]
+
+
+def test_quota_is_told_for_the_sum_of_the_team() -> None:
+    eight = {"gpus": 8, "cpu": 8, "memory": "64Gi"}
+    old = [job("a", workers=eight, strategy="single"), job("b", workers=eight, strategy="single")]
+    diff = changes(old, [*old, job("c", workers=eight, strategy="single")])
+    assert texts(the(diff, "c"), "quota") == ["quota vision 16 → 24 of 24 V100, 8 borrowed"]
+    assert the(diff, "c").op == "added"
+    assert the(diff, "c").disruption == Disruption.NONE
+
+
+def test_specs_that_only_say_the_same_of_other_things_are_not_told() -> None:
+    diff = changes([job(), workspace()], [job(retries=5), workspace()])
+    assert [str(intent.key) for intent in diff.intents] == ["TrainingJob vision/j"]
+
+
+def test_what_follows_from_another_spec_names_it() -> None:
+    pinned = "registry.example.com/git@sha256:" + "c" * 64
+    code = {"git": {"url": "https://git.example.com/a.git", "ref": "main"}}
+    base = compiled(job(code=code))
+    tree = base.tree
+    assert pinned in tree.read("platform.yaml").decode()
+    files = {path: tree.read(path).decode().replace("git@sha256:" + "c" * 64, "git@sha256:" + "9" * 64)
+             for path in tree.paths()}  # fmt: skip
+    diff = compare(base, compile_tree(MemoryTree(files)))
+    intent = the(diff, "j")
+    assert intent.op == "affected"
+    assert texts(intent, "cause") == ["because of Cluster main"]
+    assert the(diff, "main").op == "changed"
+    assert [i.op for i in diff.intents] == ["changed", "affected"]
+
+
+def test_a_shrinking_home_is_data_loss_and_comes_first() -> None:
+    diff = changes([job(), workspace(storage="50Gi")], [job(retries=5), workspace(storage="20Gi")])
+    first = diff.intents[0]
+    assert (first.key.name, first.disruption, diff.disruption) == ("w", Disruption.DATA_LOSS, Disruption.DATA_LOSS)
+    (loss,) = [c for c in first.consequences if c.level == "danger"]
+    assert "w-home" in loss.text
+    assert "50Gi → 20Gi" in loss.text
+    assert "protected" in loss.text
+
+
+def test_a_growing_home_is_not() -> None:
+    assert the(changes([workspace(storage="20Gi")], [workspace(storage="50Gi")]), "w").disruption < Disruption.REPLACE
+
+
+def test_a_removed_workspace_keeps_its_home() -> None:
+    intent = the(changes([workspace()], []), "w")
+    kept = [change for change in intent.objects if change.op == "kept"]
+    assert [change.id.kind for change in kept] == ["PersistentVolumeClaim"]
+    assert (intent.op, intent.disruption) == ("removed", Disruption.REPLACE)
+
+
+def test_a_removed_workspace_with_policy_delete_loses_it() -> None:
+    diff = changes([workspace(deletionPolicy="delete")], [])
+    intent = the(diff, "w")
+    assert intent.disruption == Disruption.DATA_LOSS
+    assert texts(intent, "data") == ["deletes PersistentVolumeClaim vision/w-home with the data on it"]
+
+
+def test_a_changed_deletion_policy_is_told() -> None:
+    intent = the(changes([workspace()], [workspace(deletionPolicy="delete")]), "w")
+    assert "from now on its data is deleted with it" in texts(intent, "data")
+
+
+def test_a_renamed_job() -> None:
+    intent = the(changes([job("old", checkpoint=CHECKPOINT)], [job("new", checkpoint=CHECKPOINT)]), "new")
+    assert intent.op == "renamed"
+    assert intent.old_key is not None
+    assert intent.old_key.name == "old"
+    worker = next(change for change in intent.objects if change.id.kind == "Job")
+    assert (worker.op, worker.id.name, worker.old_id and worker.old_id.name) == ("renamed", "new-worker", "old-worker")
+    # What only follows from the name is not told.
+    assert all("labels" not in field.path and "selector" not in field.path for field in worker.fields)
+
+
+def test_a_renamed_workspace_says_where_the_data_stays_and_how_to_keep_it() -> None:
+    moved = workspace("w2").replace("w2@", "w@")
+    intent = the(changes([workspace()], [moved]), "w2")
+    assert intent.op == "renamed"
+    assert "PersistentVolumeClaim w-home is kept with its data, w2-home starts empty" in texts(intent, "data")
+    assert any("objectName: w" in text for text in texts(intent, "data"))
+    keeping = moved.replace("team: vision", "team: vision, objectName: w")
+    kept = the(changes([workspace()], [keeping]), "w2")
+    assert kept.op == "renamed"
+    assert kept.disruption <= Disruption.METADATA, kept.objects
+
+
+def test_another_user_is_another_workspace() -> None:
+    diff = changes([workspace("alice")], [workspace("bob")])
+    assert [(i.key.name, i.op) for i in diff.intents] == [("alice", "removed"), ("bob", "added")]
+
+
+def test_a_job_that_moves_to_another_team() -> None:
+    # Without GPUs, so that no quota is needed.
+    cpu: dict[str, Any] = {"workers": {"cpu": 1}, "strategy": "single"}
+    diff = changes([TEAM, job(**cpu)], [TEAM, job(team="speech", **cpu)])
+    intent = the(diff, "j")
+    assert (intent.op, str(intent.key)) == ("renamed", "TrainingJob speech/j")
+    assert {change.id.namespace for change in intent.objects} == {"speech"}
+
+
+def test_an_object_that_moves_to_another_spec_is_one_change() -> None:
+    base, head = compiled(workspace()), compiled(workspace())
+    one = with_bodies(base, (body("ConfigMap", data={"a": "1"}), {}))
+    other = with_bodies(head, (body("ConfigMap", data={"a": "2"}), {}))
+    (intent,) = compare(one, other).intents
+    assert [(o.op, str(o.id)) for o in intent.objects] == [("changed", "ConfigMap vision/w")]
+
+
+def test_fields_that_controllers_own_disturb_nothing() -> None:
+    base = compiled(workspace())
+    old, new = ({"replicas": n, "template": TEMPLATE, "selector": {}} for n in (1, 5))
+    owned = {"owned": ("spec.replicas",)}
+    (intent,) = compare(
+        with_bodies(base, (body("Deployment", spec=old), owned)),
+        with_bodies(base, (body("Deployment", spec=new), owned)),
+    ).intents
+    assert intent.disruption == Disruption.NONE
+    assert intent.objects[0].fields[0].reason == "a controller sets it"
+
+
+def test_a_credential_of_the_base_is_covered() -> None:
+    secret, other = "ghp_" + "a1B2" * 9, "s3cr3t-Passw0rd"
+    base = compiled(workspace())
+    env = [{"name": "GIT", "value": secret}, {"name": "DB_PASSWORD", "value": other}]
+    old = {
+        "template": {"spec": {"containers": [{"name": "main", "env": env, "args": ["--token", other, f"k={secret}"]}]}}
+    }
+    new = {"template": {"spec": {"containers": [{"name": "main"}]}}}
+    conf = {
+        "app.json": f'{{"password": "{other}"}}',
+        "app.conf": f"# conf\nother=1\nurl=https://u:{secret}@example.com\n",
+    }
+    diff = compare(
+        with_bodies(base, (body("Deployment", spec=old), {}), (body("ConfigMap", data=conf), {})),
+        with_bodies(base, (body("Deployment", spec=new), {}), (body("ConfigMap", data={}), {})),
+    )
+    assert len(diff.intents[0].objects) == 2
+    assert secret not in repr(diff)
+    assert other not in repr(diff)
+
+
+def test_a_base_with_errors() -> None:
+    bad = job("b", strategy="allReduc")
+    diff = compare(
+        broken(job("a"), bad, workspace(storage="50Gi")), compiled(job("a", retries=9), job("b"), workspace())
+    )
+    assert [d.code for d in diff.base_problems] == ["invalid-value"]
+    assert the(diff, "b").op == "repaired"
+    assert the(diff, "a").op == "changed"
+    # Objects of specs that are right are compared all the same: data loss is not missed.
+    assert the(diff, "w").disruption == Disruption.DATA_LOSS
+
+
+def test_new_warnings_are_told_and_old_ones_are_not() -> None:
+    base = compiled(job())
+    head = compiled(job(retries=4))
+    assert compare(base, replace(head, diagnostics=base.diagnostics)).warnings == ()
+    warned = broken(job(strategy="x"))
+    warning = replace(warned.diagnostics[0], severity="warning")
+    assert compare(base, replace(head, diagnostics=(warning,))).warnings == (warning,)
+
+
+def test_facts_of_one_side() -> None:
+    intent = the(changes([], [workspace()]), "w")
+    assert intent.facts
+    assert all(fact.old is ABSENT for fact in intent.facts)
+
+
+def test_ten_thousand_objects_in_well_under_a_second() -> None:
+    base = compiled(workspace())
+
+    def side(image: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        for index in range(10_000):
+            now = image if index % 100 == 0 else "x:1"
+            template = {
+                "spec": {"containers": [{"name": "main", "image": now, "env": [{"name": "A", "value": "1"}] * 3}]}
+            }
+            found.append((body("Deployment", f"d{index}", "apps/v1", spec={"template": template}), {}))
+        return found
+
+    old, new = with_bodies(base, *side("x:1")), with_bodies(base, *side("x:2"))
+    start = time.perf_counter()
+    diff = compare(old, new)
+    seconds = time.perf_counter() - start
+    assert len(diff.intents[0].objects) == 100
+    assert seconds < 1, f"{seconds:.2f} s"
+
+
+def test_a_spec_that_asks_for_no_gpus_tells_of_no_quota() -> None:
+    one, two = (job(workers={"cpu": n}, strategy="single") for n in (1, 2))
+    assert texts(the(changes([one], [two]), "j"), "quota", "capacity") == []
