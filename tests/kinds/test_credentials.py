@@ -1,0 +1,110 @@
+"""Credentials in specs: found by shape or name, refused, and printed nowhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from avactl.diagnostics.secrets import looks_secret, redact
+from avactl.diagnostics.text import render_text
+from tests.kinds.on_base import compile_spec
+
+KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DB_PASSWORD", "hunter2"),
+        ("dbPassword", "abc12"),
+        ("MYSQL_PWD", "root123"),
+        ("API_TOKEN", "abcdef123456"),
+        ("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567"),
+        ("AWS_ACCESS_KEY_ID", "minio12"),
+        ("AWS_SECRET_ACCESS_KEY", KEY),
+        ("ANYTHING", KEY),
+        ("ANYTHING", "AKIAIOSFODNN7EXAMPLE"),
+        ("ANYTHING", "ghp_" + "a1" * 18),
+        ("ANYTHING", "hf_abcdefghijklmnopqrstuvwx"),
+        ("ANYTHING", "sk-" + "a1" * 20),
+        ("ANYTHING", "xoxb-123456789012-abcdef"),
+        ("ANYTHING", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl"),
+        ("ANYTHING", "-----BEGIN RSA PRIVATE KEY-----\nMIIE"),
+        ("ANYTHING", "postgres://user:pw@host/db"),
+    ],
+)
+def test_a_credential_is_seen(name: str, value: str) -> None:
+    assert looks_secret(value, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("MAX_TOKENS", "4096"),
+        ("MAX_NEW_TOKEN", "256"),
+        ("PAD_TOKEN", "[PAD]"),
+        ("EOS_TOKEN", "</s>"),
+        ("SPECIAL_TOKEN", "<|endoftext|>"),
+        ("KEY_PATH", "/etc/keys/x"),
+        ("PASSWORD_FILE", "/run/secrets/password"),
+        ("SSH_KEY", "/etc/ssh/id"),
+        ("IMAGE_KEY", "image/encoded"),
+        ("SORT_KEY", "label"),
+        ("CACHE_KEY", "imagenet-v3"),
+        ("GIT_COMMIT", "4fd0a1b2c3d4e5f60718293a4b5c6d7e8f901234"),
+        ("IMAGE", "sha256:" + "4f" * 32),
+        ("RUN_ID", "123e4567-e89b-12d3-a456-426614174000"),
+        ("MODEL", "Qwen2.5-72B-Instruct-GPTQ-Int4-checkpoint-4000"),
+        ("PATH", "/usr/local/bin:/usr/bin:/opt/conda/bin"),
+        ("URL", "http://host:8080/path"),
+        ("REMOTE", "https://user@host/x"),
+        ("PASSWORD", "$(FROM_A_SECRET)"),
+        ("DSN", "postgres://$(USER):$(PASSWORD)@host/x"),
+    ],
+)
+def test_what_is_no_credential_is_let_through(name: str, value: str) -> None:
+    assert not looks_secret(value, name)
+
+
+def test_a_covered_line_keeps_its_columns() -> None:
+    line = f'env: {{DB_PASSWORD: "hunter2", LR: 0.1, STORE: "s3://a:b@c/d", X: {KEY}, secret: wandb}}'
+    covered = redact(line)
+    assert len(covered) == len(line)
+    assert covered.startswith("env: {DB_PASSWORD: ****")
+    assert covered.index("LR: 0.1") == line.index("LR: 0.1")
+    for secret in ("hunter2", "a:b", KEY):
+        assert secret not in covered
+    assert "secret: wandb" in covered
+
+
+JOB = """
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {{name: net, team: vision}}
+spec:
+  image: train
+  {spec}
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ("env: {DB_PASSWORD: hunter2}", "credential-literal"),
+        ("args: [--db-password, hunter2]", "credential-literal"),
+        ("args: [--db-password=hunter2]", "credential-literal"),
+        ("servers: {command: [serve, --password=hunter2]}", "credential-literal"),
+        ("args: ['https://git:hunter2@host/x']", "credential-literal"),
+        # Another problem on the line, so that the check for credentials is never reached.
+        ("env: {DB_PASSWORD: hunter2, LR: 1}", "wrong-type"),
+        ("image2: 'https://git:hunter2@host/x'", "unknown-key"),
+        ("checkpoint: {path: 's3://key:hunter2@bucket/x'}", "invalid-value"),
+    ],
+)
+def test_a_planted_credential_is_printed_nowhere(spec: str, code: str) -> None:
+    text = JOB.format(spec=spec)
+    result = compile_spec(text)
+    assert code in [problem.code for problem in result.diagnostics]
+    assert not result.manifests
+    assert "hunter2" not in render_text(result.diagnostics, lambda path: text if path == "spec.yaml" else "")
+    assert "hunter2" not in repr(result.diagnostics)
