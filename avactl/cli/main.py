@@ -20,11 +20,15 @@ COMMANDS = {
     "explain": "What a kind, a field or a diagnostic means: type, unit, default.",
     "set": "Change values of a spec in place; comments and order stay.",
     "schema": "JSON Schema of the kinds, for editors.",
+    "topo": "Machine types from `nvidia-smi topo -m`, and machines against their type.",
     "init": "Make a new spec repository that compiles.",
     "preview": "What `up` would do, by the Pulumi engine.",
     "up": "Apply a stack with the Pulumi engine.",
 }
-"""Commands and what `avactl --help` says of them. The function is `avactl.cli.NAME:NAME` (`set_` for `set`)."""
+"""Commands and what `avactl --help` says of them.
+
+The function is `avactl.cli.NAME:NAME` (`set_` for `set`); a `typer.Typer` of that name has commands of its own.
+"""
 
 
 class _Lazy(TyperGroup):
@@ -51,8 +55,12 @@ class _Lazy(TyperGroup):
 def _load(name: str) -> Any:
     module = importlib.import_module(f"avactl.cli.{name}")
     function = getattr(module, "set_" if name == "set" else name)
-    single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)
-    single.command(name)(function)
+    if isinstance(function, typer.Typer):
+        single = function
+        single.info.context_settings = _CONTEXT
+    else:
+        single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)
+        single.command(name)(function)
     command = typer.main.get_command(single)
     command.name = name
     return command

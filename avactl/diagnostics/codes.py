@@ -45,6 +45,9 @@ CODES: dict[str, str] = {
     "missing-image": "A Cluster does not name an image that a spec needs.",
     # hardware, pools and capacity
     "invalid-topology": "Parts of a machine type contradict each other.",
+    "topo-missing": "The text holds no matrix of `nvidia-smi topo -m`.",
+    "topo-damaged": "A matrix of `nvidia-smi topo -m` that is not whole, or contradicts itself.",
+    "topo-unsupported": "A machine that a MachineType cannot describe.",
     "conflicting-keys": "Keys that exclude each other are given together.",
     "duplicate-node": "One node is in two pools.",
     "reserved-label": "A label or taint that Kubernetes or an operator sets.",

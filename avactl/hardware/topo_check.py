@@ -1,0 +1,191 @@
+"""A machine's matrix against the type that it should be of: each difference in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from avactl.hardware.machine import Machine
+from avactl.hardware.nvidia_topo import Found, Levels
+from avactl.hardware.topo_matrix import Matrix
+from avactl.hardware.topology import Level
+
+_MOST_STEPS = 50_000
+_WORDS: dict[Level, str] = {
+    "nvlink": "NVLink",
+    "pcieSwitch": "one PCIe switch",
+    "socket": "one socket",
+    "node": "different sockets",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs (nothing: the machine is of its type), and what is only good to know."""
+
+    differences: tuple[str, ...]
+    infos: tuple[str, ...] = ()
+    numbering: tuple[int, ...] = ()
+    """By GPU of the machine, the GPU of the type that it stands for."""
+
+
+class _Declared:
+    """What a type says of pairs of its GPUs."""
+
+    def __init__(self, machine: Machine) -> None:
+        count = machine.gpus
+        place = {gpu: switch for switch in machine.switches for gpu in switch.gpus}
+        through = machine.nvlink.switch_links if machine.nvlink else 0
+        self.links = [[through if i != j else 0 for j in range(count)] for i in range(count)]
+        for pair in machine.nvlink.pairs if machine.nvlink else ():
+            self.links[pair.first][pair.second] = self.links[pair.second][pair.first] = pair.links
+        self.levels: list[list[Level]] = [
+            [
+                "pcieSwitch" if place[i] is place[j] else "socket" if place[i].socket == place[j].socket else "node"
+                for j in range(count)
+            ]
+            for i in range(count)
+        ]
+        self.nics = [len(place[gpu].nics) for gpu in range(count)]
+        self.switched = bool(through)
+
+
+class _Seen:
+    """What a matrix says of pairs of its GPUs."""
+
+    def __init__(self, matrix: Matrix, found: Found) -> None:
+        count = found.gpus
+        self.names = matrix.gpus
+        self.links = [[matrix.links(i, j) if i != j else 0 for j in range(count)] for i in range(count)]
+        self._ways = found.ways
+        under = {gpu: len(switch.nics) for switch in found.switches for gpu in switch.gpus}
+        self.nics = [under[gpu] for gpu in range(count)]
+        self.words = [[matrix.word(i, j) or "X" for j in range(count)] for i in range(count)]
+
+    def ways(self, i: int, j: int) -> Levels:
+        return self._ways[(i, j) if i < j else (j, i)]
+
+
+def compare(machine: Machine, matrix: Matrix, found: Found) -> Comparison:
+    """How a machine differs from its declared type.
+
+    Compared are the number of GPUs, NVLinks, the level of each pair, and the NICs under each GPU's switch; not what a
+    matrix does not tell: model, memory, CPU cores, speeds. GPUs may be numbered in another order.
+    """
+    if machine.gpus != found.gpus:
+        return Comparison((_counts(machine, matrix, found),))
+    declared, seen = _Declared(machine), _Seen(matrix, found)
+    same = tuple(range(found.gpus))
+    infos: list[str] = []
+    with_nics = bool(matrix.nics) and bool(machine.nics)
+    if machine.nics and not matrix.nics:
+        infos.append("the output has no NIC columns: NICs were not compared")
+    elif len(matrix.nics) > len(machine.nics):
+        infos.append(f"{len(matrix.nics)} NICs are there, the type names {len(machine.nics)}: the others do not matter")
+    differences = _differences(declared, seen, same, with_nics)
+    if not differences:
+        return Comparison((), tuple(infos), same)
+    numbering = _renumber(declared, seen, with_nics)
+    if numbering is None:
+        return Comparison(tuple(differences), tuple(infos), same)
+    moved = ", ".join(f"{matrix.gpus[i]} ↔ GPU{j} of the type" for i, j in enumerate(numbering) if i != j)
+    return Comparison((), (f"same up to numbering: {moved}", *infos), numbering)
+
+
+def _counts(machine: Machine, matrix: Matrix, found: Found) -> str:
+    text = f"{found.gpus} GPU{'' if found.gpus == 1 else 's'}, the type has {machine.gpus}"
+    numbers = {int(name[3:]) for name in matrix.gpus}
+    gone = [f"GPU{index}" for index in range(max(numbers)) if index not in numbers]
+    return f"{text}; {', '.join(gone)} missing" if gone else text
+
+
+def _differences(declared: _Declared, seen: _Seen, numbering: Sequence[int], with_nics: bool) -> list[str]:
+    """In words, with the machine's GPU i as the type's GPU numbering[i]."""
+    count = len(numbering)
+    found: list[str] = []
+    broken = _broken(declared, seen, numbering)
+    found += dict.fromkeys(broken.values())
+    for i, j in combinations(range(count), 2):
+        a, b = numbering[i], numbering[j]
+        wants, has = declared.links[a][b], seen.links[i][j]
+        pair = f"{seen.names[i]} to {seen.names[j]}"
+        if wants != has and i not in broken and j not in broken:
+            if not has:
+                found.append(f"{pair}: no NVLink ({seen.words[i][j]}), the type has {_links(wants)}")
+            elif has < wants:
+                found.append(f"{pair}: {_links(has)}, the type has {wants}: {_links(wants - has)} down")
+            else:
+                found.append(f"{pair}: {_links(has)}, the type has {wants or 'none'}")
+        level = declared.levels[a][b]
+        if level not in seen.ways(i, j):
+            is_ = " or ".join(_WORDS[way] for way in sorted(seen.ways(i, j)))
+            found.append(f"{pair}: {is_} ({seen.words[i][j]}), the type says {_WORDS[level]}")
+    if with_nics:
+        for i in range(count):
+            wants, has = declared.nics[numbering[i]], seen.nics[i]
+            if has < wants:
+                found.append(f"{seen.names[i]}: {_count(has, 'NIC')} under its PCIe switch, the type has {wants}")
+    return found
+
+
+def _broken(declared: _Declared, seen: _Seen, numbering: Sequence[int]) -> dict[int, str]:
+    """GPUs on NVSwitch that have fewer links to all the others: told once, not for each pair."""
+    if not declared.switched or len(numbering) < 3:
+        return {}
+    broken: dict[int, str] = {}
+    wants = declared.links[0][1]
+    best = [max(row[:i] + row[i + 1 :]) for i, row in enumerate(seen.links)]
+    if all(has == best[0] for has in best):
+        if best[0] == wants:
+            return {}
+        text = f"{_links(best[0])} from each GPU to NVSwitch, the type has {wants}"
+        everywhere = {cell for i, row in enumerate(seen.links) for j, cell in enumerate(row) if i != j} == {best[0]}
+        return dict.fromkeys(range(len(numbering)), text) if everywhere else {}
+    for i, has in enumerate(best):
+        if has < wants:
+            down = "all" if not has else str(wants - has)
+            broken[i] = f"{seen.names[i]}: {has} of {wants} NVLinks to NVSwitch: {down} down"
+    return broken
+
+
+def _links(count: int) -> str:
+    return _count(count, "NVLink")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
+def _renumber(declared: _Declared, seen: _Seen, with_nics: bool) -> tuple[int, ...] | None:
+    """An order of the type's GPUs in which the machine is the same, if there is one (backtracking)."""
+    count = len(seen.names)
+    signatures = [sorted(row) for row in declared.links]
+    order: list[int] = []
+    steps = 0
+
+    def fits(i: int, a: int) -> bool:
+        if sorted(seen.links[i]) != signatures[a] or (with_nics and seen.nics[i] < declared.nics[a]):
+            return False
+        return all(
+            seen.links[i][j] == declared.links[a][b] and declared.levels[a][b] in seen.ways(i, j)
+            for j, b in enumerate(order)
+        )
+
+    def search() -> bool:
+        nonlocal steps
+        i = len(order)
+        if i == count:
+            return True
+        for a in range(count):
+            steps += 1
+            if steps > _MOST_STEPS:
+                return False
+            if a not in order and fits(i, a):
+                order.append(a)
+                if search():
+                    return True
+                order.pop()
+        return False
+
+    return tuple(order) if search() else None

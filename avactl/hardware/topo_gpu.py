@@ -1,0 +1,136 @@
+"""GPU models: their names as `nvidia-smi` writes them, their memory, and the NVLink that they have."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class GpuFacts(NamedTuple):
+    """What a model's name tells."""
+
+    memory_gib: int | None
+    """Memory as the data sheet gives it, GiB; None where the model is sold with several sizes."""
+    nvlink: int | None
+    """NVLink generation; None where the model has no NVLink, or none is known."""
+
+
+MODELS: dict[str, GpuFacts] = {
+    "M4": GpuFacts(4, None),
+    "M40": GpuFacts(None, None),
+    "M60": GpuFacts(8, None),
+    "K80": GpuFacts(12, None),
+    "P4": GpuFacts(8, None),
+    "P40": GpuFacts(24, None),
+    "P100": GpuFacts(16, 1),
+    "V100": GpuFacts(None, 2),
+    "V100S": GpuFacts(32, None),
+    "T4": GpuFacts(16, None),
+    "RTX2080Ti": GpuFacts(11, 2),
+    "RTX6000": GpuFacts(24, 2),
+    "RTX8000": GpuFacts(48, 2),
+    "TITANRTX": GpuFacts(24, 2),
+    "A2": GpuFacts(16, None),
+    "A10": GpuFacts(24, None),
+    "A10G": GpuFacts(24, None),
+    "A16": GpuFacts(16, None),
+    "A30": GpuFacts(24, 3),
+    "A40": GpuFacts(48, 3),
+    "A100": GpuFacts(None, 3),
+    "A800": GpuFacts(80, 3),
+    "A4500": GpuFacts(20, 3),
+    "A5000": GpuFacts(24, 3),
+    "A5500": GpuFacts(24, 3),
+    "A6000": GpuFacts(48, 3),
+    "RTX3090": GpuFacts(24, 3),
+    "RTX3090Ti": GpuFacts(24, 3),
+    "RTX4090": GpuFacts(24, None),
+    "RTX5090": GpuFacts(32, None),
+    "L4": GpuFacts(24, None),
+    "L20": GpuFacts(48, None),
+    "L40": GpuFacts(48, None),
+    "L40S": GpuFacts(48, None),
+    "H20": GpuFacts(None, 4),
+    "H100": GpuFacts(80, 4),
+    "H800": GpuFacts(80, 4),
+    "H200": GpuFacts(141, 4),
+    "GH200": GpuFacts(None, 4),
+    "B100": GpuFacts(192, 5),
+    "B200": GpuFacts(180, 5),
+    "B300": GpuFacts(288, 5),
+    "GB200": GpuFacts(186, 5),
+    "GB300": GpuFacts(288, 5),
+}
+"""By model as machine types name it. Sources: NVIDIA's data sheets of the products."""
+
+_BRANDS = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce|GRID)[\s_-]+", re.IGNORECASE)
+_GIGABYTES = re.compile(r"(?<![A-Za-z0-9])([0-9]{1,3})\s?GB\b", re.IGNORECASE)
+_NOT_MODEL = re.compile(
+    r"^(?:SXM[0-9]?|SXM|PCIE?|PG[0-9]+|HBM[0-9]e?|NVL[0-9]*|[0-9]+GB|MIG.*|Generation|Blackwell|Max|Laptop)$",
+    re.IGNORECASE,
+)
+
+
+class GpuName(NamedTuple):
+    """A GPU as its product name tells it."""
+
+    model: str
+    memory_gib: int | None
+
+
+def parse_name(product: str) -> GpuName:
+    """Model and memory of a product name: `NVIDIA A100-SXM4-80GB` → A100, 80; `NVIDIA GeForce RTX 3090` → RTX3090.
+
+    The number in `GH200 480GB` is the CPU's memory, so it is not taken.
+    """
+    name = re.sub(r"\(.*?\)", "", product).strip()
+    while (shorter := _BRANDS.sub("", name)) != name:
+        name = shorter
+    size = _GIGABYTES.search(name.replace("-", " "))
+    words = [word for word in re.split(r"[\s_-]+", name) if word]
+    kept: list[str] = []
+    for word in words:
+        if kept and _NOT_MODEL.match(word):
+            break
+        kept.append(word)
+    model = "".join(kept)
+    # `RTX A6000` is called A6000; other RTX cards are told apart by it.
+    model = re.sub(r"^RTX(?=A[0-9])", "", model)
+    model = re.sub(r"[^A-Za-z0-9.-]", "", model).strip("-.")[:40].strip("-.")
+    facts = MODELS.get(model)
+    memory = int(size[1]) if size and not model.startswith("GH") else None
+    return GpuName(model, memory or (facts.memory_gib if facts else None))
+
+
+class Listed(NamedTuple):
+    """What `nvidia-smi -L` or `--query-gpu=name,memory.total --format=csv` says of a machine's GPUs."""
+
+    products: tuple[str, ...]
+    """Product names, each once, in order."""
+    memory_mib: int | None
+    """Memory of one GPU, MiB; the least where they differ."""
+
+
+_LIST = re.compile(r"^[^\w\n]*GPU [0-9, ]+: *(?P<name>[A-Z][^(\n]*?) *(?:\(UUID:.*)?$", re.MULTILINE)
+_CSV = re.compile(
+    r"^[^\w\n]*(?:[0-9]+, *)?(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce|TITAN)[^,\n|]*?) *,"
+    r" *(?P<memory>[0-9]+) *(?:MiB)?\b",
+    re.MULTILINE,
+)
+_TABLE = re.compile(
+    r"^\|\s+[0-9]+\s+(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce|TITAN) ?[^|]*?)\s+(?:On|Off|N/A)\s*\|", re.M
+)
+_TABLE_MEMORY = re.compile(r"[0-9]+MiB */ *(?P<memory>[0-9]+)MiB *\|")
+
+
+def listed(content: str) -> Listed | None:
+    """The GPUs that a text lists, in any of the forms of `nvidia-smi`; None where it lists none."""
+    content = content.replace("\r", "")
+    products = [match["name"].strip() for pattern in (_CSV, _LIST, _TABLE) for match in pattern.finditer(content)]
+    products = [name for name in products if any(char.isdigit() for char in name)]
+    memories = [int(match["memory"]) for match in _CSV.finditer(content)]
+    memories += [int(match["memory"]) for match in _TABLE_MEMORY.finditer(content)]
+    sizes = [size for size in memories if size >= 1024]
+    if not products and not sizes:
+        return None
+    return Listed(tuple(dict.fromkeys(products)), min(sizes, default=None))

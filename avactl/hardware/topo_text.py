@@ -1,0 +1,238 @@
+"""Lines of text that hold the output of `nvidia-smi topo -m`, however they were copied, as words with their places.
+
+People paste it into issues, wikis and e-mail: escape codes of the underlined header stay (with or without the ESC
+byte), tabs get lost so that words stand glued together, tables get pipes. What is only decoration is blanked here, a
+blank for each character, so that every word keeps its column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from avactl.diagnostics import Span
+
+MOST_LINKS = 36
+"""Most NVLinks between two GPUs (NVLink 6); `nvidia-smi` writes their number behind `NV`."""
+
+WORDS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
+"""Link words but those of NVLink. SOC is what drivers before 2017 wrote for SYS."""
+
+
+class Token(NamedTuple):
+    """A word and where it stands; lines and columns count from 1."""
+
+    text: str
+    line: int
+    column: int
+
+    def span(self, file: str) -> Span:
+        return Span(file, self.line, self.column, self.column + max(1, len(self.text)))
+
+
+class Line(NamedTuple):
+    """A line without decoration."""
+
+    number: int
+    text: str
+    tokens: tuple[Token, ...]
+
+
+_DECORATION = re.compile(
+    r"""(?:\x1b|\x9b|\^\[|\\x1b|\\033|\\e|\\u001b|␛|�)\[[0-9;?]*[A-Za-z]   # escape codes, also written out
+      | \[[0-9;]+m                              # ... whose ESC byte got lost
+      | \\[trn](?=[\sA-Z0-9\\"']|$)             # tabs and line ends written out
+      | <[^<>]{0,200}> | &[a-z]{2,6};           # HTML
+      | [|│┃║╎`*"'>\#\ufeff\u200b\x00-\x08\x0b-\x1f\x7f]  # tables, markup, quotes, comments, control characters
+    """,
+    re.VERBOSE,
+)
+_GPU_BLANK = re.compile(r"\bGPU (?=\d+\b)")
+_CHUNK = re.compile(r"\S+").finditer
+
+_LINK = r"(?:NV(?:3[0-6]|[12][0-9]|[1-9])|PIX|PXB|PHB|NODE|SYS|SOC|X)"
+_TAIL = r"(?:[0-9][0-9,-]*)?(?:N/A)?"
+_CELLS = re.compile(f"((?:{_LINK})+)({_TAIL})").fullmatch
+_EACH_LINK = re.compile(_LINK).finditer
+_ONE_LINK = re.compile(_LINK).fullmatch
+_ONLY_TAIL = re.compile(r"[0-9][0-9,-]*(?:N/A)?|N/A,?|,[0-9,-]+").fullmatch
+_DEVICE = re.compile(r"(?:GPU|NIC)[0-9]+|(?:mlx|mthca|cxi|hsn|hsi|qedr|irdma|efa_)[0-9]*_?(?:bond_?)?[0-9]+").match
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:\\-]*").fullmatch
+AFFINITIES = ("CPU", "NUMA", "GPU NUMA")
+"""The columns behind the links: CPUs and NUMA nodes next to a GPU, and the NUMA node that its own memory is."""
+_AFFINITY = re.compile(
+    r"(?P<cpu>CPU\s*Affinity)|(?P<gpu>GPU\s*NUMA(?:\s*(?:ID|node))?)|(?P<numa>NUMA(?:\s*(?:Affinity|node|ID))?)"
+    r"|(?P<bare>\b(?:CPUs?|Affinity|ID)\b)",
+    re.IGNORECASE,
+).finditer
+
+
+def decode(data: bytes) -> str:
+    """The text of a file: UTF-8 or, where a byte order mark says so, UTF-16 (what PowerShell's `>` writes)."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    return data.decode("utf-8", "replace")
+
+
+def lines(text: str) -> Iterator[Line]:
+    """The lines of a text, as `\\n` ends them; decoration is blanked."""
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = _DECORATION.sub(lambda match: " " * len(match[0]), raw)
+        # `GPU 0` is one name; the blank stays in its column behind the name.
+        line = _GPU_BLANK.sub("GPU\x01", line)
+        tokens = tuple(
+            Token(match[0].replace("\x01", "").replace("\\", ""), number, match.start() + 1) for match in _CHUNK(line)
+        )
+        yield Line(number, line, tokens)
+
+
+class Split(NamedTuple):
+    """A chunk of a row: link words, and what stands glued behind them."""
+
+    links: tuple[Token, ...]
+    tail: Token | None
+
+
+def split_links(token: Token) -> Split | None:
+    """The link words of a chunk, glued together or not: `NODENODE`, `SYS0-31`. None where it is something else."""
+    match = _CELLS(token.text[:4096])
+    if match is None:
+        return None
+    links = tuple(Token(m[0], token.line, token.column + m.start()) for m in _EACH_LINK(match[1]))
+    tail = Token(match[2], token.line, token.column + match.start(2)) if match[2] else None
+    return Split(links, tail)
+
+
+def is_link(text: str) -> bool:
+    """Whether it is one link word."""
+    return _ONE_LINK(text) is not None
+
+
+def is_tail(token: Token) -> bool:
+    """Whether it can stand in the columns behind the links: CPU lists, NUMA nodes, `N/A`."""
+    return _ONLY_TAIL(token.text) is not None
+
+
+def is_gpu(name: str) -> bool:
+    """Whether a column's name is that of a GPU."""
+    return name.startswith("GPU") and name[3:].isdecimal()
+
+
+class Header(NamedTuple):
+    """The line of column names."""
+
+    devices: tuple[Token, ...]
+    affinities: tuple[str, ...]
+    leading: bool
+    """The affinity columns stand in front of the links (some sites turn the table)."""
+    glued: bool
+    """Some names stand without anything between them."""
+
+
+def header(line: Line, known: frozenset[str]) -> Header | None:
+    """The column names in a line, or None where it holds something else. `known` are names of rows below it."""
+    first = next((i for i, token in enumerate(line.tokens) if _starts_with_gpu(token.text)), None)
+    if first is None:
+        return None
+    text, affinities, begins = line.text, [], []
+    for match in _AFFINITY(text):
+        if match.lastgroup != "bare" or match[0].upper().startswith("CPU"):
+            affinities.append("GPU NUMA" if match["gpu"] else "NUMA" if match["numa"] else "CPU")
+            begins.append(match.start() + 1)
+        text = text[: match.start()] + " " * len(match[0]) + text[match.end() :]
+    devices: list[Token] = []
+    glued = False
+    start = line.tokens[first].column
+    for match in _CHUNK(text):
+        token = Token(match[0].replace("\x01", "").replace("\\", ""), line.number, match.start() + 1)
+        if token.column < start:
+            continue
+        names = _names(token, known)
+        if not names:
+            return None
+        glued |= len(names) > 1
+        devices += names
+    if not devices or not is_gpu(devices[0].text):
+        return None
+    return Header(tuple(devices), tuple(affinities), bool(begins) and begins[0] < start, glued)
+
+
+def _starts_with_gpu(text: str) -> bool:
+    return text.startswith("GPU") and text[3:4].isdecimal()
+
+
+def _names(token: Token, known: frozenset[str]) -> list[Token]:
+    """The device names of a chunk: one, or several that stand glued together; none where it has something else."""
+    text = token.text
+    if text in known and not is_link(text):
+        return [token]
+    names: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _DEVICE(text, at)
+        longest = max((name for name in known if text.startswith(name, at)), key=len, default="")
+        name = max(match[0] if match else "", longest, key=len)
+        if not name:
+            break
+        names.append(Token(name, token.line, token.column + at))
+        at += len(name)
+    if at == len(text):
+        return names
+    return [token] if not names and _NAME(text) and split_links(token) is None and text[-1] != ":" else []
+
+
+class Row(NamedTuple):
+    """A row as it stands: its name, what follows, what stands in front."""
+
+    name: Token
+    rest: tuple[Token, ...]
+    front: tuple[Token, ...]
+
+
+def row(line: Line, known: frozenset[str]) -> Row | None:
+    """The row in a line, or None where there is none. `known` are the names of columns."""
+    for at, token in enumerate(line.tokens):
+        name, rest = _row_name(token, known)
+        if name is None:
+            continue
+        following = ((rest,) if rest else ()) + line.tokens[at + 1 :]
+        if _reads_as_row(following):
+            return Row(name, following, line.tokens[:at])
+        return None
+    return None
+
+
+def _row_name(token: Token, known: frozenset[str]) -> tuple[Token | None, Token | None]:
+    """The name of a row at the start of a chunk, and the links glued to it."""
+    text = token.text
+    if text in known or (_DEVICE(text) and _DEVICE(text)[0] == text):  # type: ignore[index]
+        return token, None
+    match = _DEVICE(text)
+    prefix = max((name for name in known if text.startswith(name)), key=len, default=match[0] if match else "")
+    if prefix:
+        rest = Token(text[len(prefix) :], token.line, token.column + len(prefix))
+        if split_links(rest) is not None:
+            return Token(prefix, token.line, token.column), rest
+    return None, None
+
+
+def _reads_as_row(tokens: tuple[Token, ...]) -> bool:
+    """Whether what follows a name are links rather than a sentence, or more names as in a header."""
+    if not tokens:
+        return True
+    links = sum(split_links(token) is not None for token in tokens)
+    tails = sum(is_tail(token) for token in tokens)
+    return links > 0 and (split_links(tokens[0]) is not None or 2 * (links + tails) >= len(tokens))
+
+
+def row_names(text_lines: tuple[Line, ...]) -> frozenset[str]:
+    """Names in front of links, anywhere: they tell glued column names apart."""
+    found = set()
+    for line in text_lines:
+        for token, follower in zip(line.tokens, line.tokens[1:], strict=False):
+            if split_links(follower) is not None:
+                if _NAME(token.text) and split_links(token) is None and not token.text.endswith(":"):
+                    found.add(token.text)
+                break
+    return frozenset(found)
