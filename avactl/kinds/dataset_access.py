@@ -132,11 +132,13 @@ def _same_place(
     """Why a dataset cannot be mounted where it shall, beside those before it."""
     mount = mounts[index]
     place = mount.mount.rstrip("/")
-    span = item.span(*path, index, "mount")
+    where = (*path, index, "mount")  # a span costs a second reading of the file: only where there is a problem
     own = f"/{mount.name.rpartition('/')[2]}"
     if not place:
         hint = f"write a directory, e.g. `mount: {own}`"
-        return Diagnostic("mount-conflict", "a dataset mounted at `/` would cover the image", span, hint=hint)
+        return Diagnostic(
+            "mount-conflict", "a dataset mounted at `/` would cover the image", item.span(*where), hint=hint
+        )
     for before in range(index):
         other = mounts[before].mount.rstrip("/")
         if place == other:
@@ -149,7 +151,7 @@ def _same_place(
         return Diagnostic(
             "mount-conflict",
             message,
-            span,
+            item.span(*where),
             hint=f"give each a directory of its own beside the other, e.g. `mount: {other}-{index + 1}`",
             notes=(Note(item.span(*path, before, "mount"), "the first one"),),
         )

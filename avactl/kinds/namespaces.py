@@ -81,7 +81,6 @@ def _rename(claim: Claim) -> str:
 def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
     """Of the claims of one spec: reserved names, and names that another claim has already on one of the clusters."""
     for claim in claims:
-        span = claim.item.span(*claim.path)
         if claim.name in ("default", CACHE_NAMESPACE) or claim.name.startswith("kube-"):
             if claim.what == "namespace of the cache tiers":
                 continue
@@ -89,7 +88,7 @@ def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Progra
             yield Diagnostic(
                 "reserved-namespace",
                 f"namespace `{claim.name}` belongs to {owner}",
-                span,
+                claim.item.span(*claim.path),
                 hint=_rename(claim),
             )
             continue
@@ -99,7 +98,7 @@ def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Progra
                 yield Diagnostic(
                     "duplicate-namespace",
                     f"namespace `{claim.name}` is taken on cluster {cluster}: it is the {other.what}",
-                    span,
+                    claim.item.span(*claim.path),
                     hint=_rename(claim),
                     notes=(Note(other.item.span(*other.path), other.what),),
                 )

@@ -34,12 +34,11 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
 def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
     version = item.spec.kubernetes_version
     minor = tuple(int(part) for part in version.split(".")[:2])
-    span = item.span("spec", "kubernetesVersion")
     if minor < OLDEST:
         yield Diagnostic(
             "kubernetes-version",
             f"Kubernetes {version} is too old: avactl compiles for {_text(OLDEST)} and newer",
-            span,
+            item.span("spec", "kubernetesVersion"),
             hint=f'upgrade the cluster, and write `kubernetesVersion: "{_text(OLDEST)}"` or newer',
         )
         return
@@ -57,7 +56,7 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield Diagnostic(
         "kubernetes-version",
         f"Kubernetes {version} does not serve DRA (`resource.k8s.io/v1`), which begins with {_text(DRA)}",
-        span,
+        item.span("spec", "kubernetesVersion"),
         hint=hint,
         notes=(note,),
     )
