@@ -18,9 +18,10 @@ def validate(
 ) -> None:
     """Check specs: every problem at once, with file, line, caret and remedy."""
     from avactl.compiler.cache import compile_cached
+    from avactl.emit.files import object_path
 
     tree, asked = open_repository(paths or [Path()])
-    compilation = compile_cached(tree, use_cache=cache)
+    compilation = compile_cached(tree, object_path, use_cache=cache)
     problems = select(compilation, asked)
     if format is Format.text and not problems:
         print(f"ok: {sum(compilation.kinds.values())} specs of {len(compilation.kinds)} kinds")

@@ -1,5 +1,5 @@
-"""Specs of an earlier run that are built again only when somebody looks at them, and a program that notes who looks at
-what, so that a result can be kept as long as nothing that it read has changed."""
+"""A program that notes who looks at what, so that a result can be kept as long as nothing that it read has changed;
+and specs of an earlier run, which are built again only when somebody looks into them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import marshal
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from avactl.kinds import registry
 from avactl.kinds.program import Item, Program
 from avactl.source.document import Document
 
 Key = tuple[str, str, str]
 """Kind, team or "", name."""
 Atom = str | tuple[str, ...]
-"""Something that can be read of a program: all specs of a kind, one spec by its key (there or not), a file's content
-by `("", path)`, or `*`, everything."""
-EVERYTHING = "*"
+"""Something that can be read of a program: which specs of a kind there are and where they go (the kind), what stands in
+one spec, or that it is not there (its key), what was derived from one (`("=", function, *key)`), what was memoised
+(`("memo", name)`), what a file holds (`("", path)`)."""
 
 T = TypeVar("T")
 
@@ -44,21 +45,33 @@ class KeptDocument(Document):
         raise AttributeError(name)
 
 
-class KeptItem(Item):
-    """A spec that was valid and resolved in an earlier run, and has not changed since."""
+class TracedItem(Item):
+    """A spec that tells its program when somebody looks into it; its key, origin, clusters and namespace are known."""
 
-    __slots__ = ("_key", "_load", "_name")
+    __slots__ = ("_content", "_key", "_load", "_name", "_origin", "program")
 
-    def __init__(self, key: Key, name: str, load: Callable[[], tuple[Document, Any]]) -> None:
+    def __init__(self, key: Key, name: str, origin: tuple[str, int], load: Callable[[], tuple[Document, Any]]) -> None:
         self._key = key
         self._name = name
+        self._origin = origin
         self._load = load
+        self._content: tuple[Document, Any] | None = None
+        self.program: TracedProgram | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("doc", "resource"):
-            self.doc, self.resource = self._load()
-            return getattr(self, name)
-        raise AttributeError(name)
+    def _look(self) -> tuple[Document, Any]:
+        if self.program is not None:
+            self.program.reads.add(self._key)
+        if self._content is None:
+            self._content = self._load()
+        return self._content
+
+    @property
+    def doc(self) -> Document:  # type: ignore[override]
+        return self._look()[0]
+
+    @property
+    def resource(self) -> Any:  # type: ignore[override]
+        return self._look()[1]
 
     @property
     def kind(self) -> str:
@@ -77,6 +90,10 @@ class KeptItem(Item):
         return self._name
 
     @property
+    def origin(self) -> tuple[str, int]:
+        return self._origin
+
+    @property
     def key(self) -> Key:
         return self._key
 
@@ -84,52 +101,67 @@ class KeptItem(Item):
 class TracedProgram(Program):
     """A program that notes what is read of it, also through what was memoised before."""
 
-    def __init__(self, items: Iterable[Item], read_file: Callable[[str], bytes | None]) -> None:
-        self._reads: set[Atom] = set()
-        self._memo_reads: dict[Any, set[Atom]] = {}
-        self._all: list[Item] = []
+    def __init__(self, items: Iterable[TracedItem], read_file: Callable[[str], bytes | None]) -> None:
+        self.reads: set[Atom] = set()
+        """What was read since the tracing began."""
+        self.derived: dict[tuple[str, Key], tuple[Any, frozenset[Atom]]] = {}
+        """What was derived from specs, by function and spec: the value, and what was read."""
+        self.memos: dict[Atom, frozenset[Atom]] = {}
+        """What was read for memoised values."""
+        self._memo_atoms: dict[Any, Atom] = {}
         self._read_raw = read_file
-        super().__init__(items, self._read_traced)
+        self._listed: list[Item] = []
+        traced = list(items)
+        super().__init__(traced, self._read_traced)
+        for item in traced:
+            item.program = self
 
     def trace(self, run: Callable[[], T]) -> tuple[T, frozenset[Atom]]:
         """The result of a function, and what it read of the program."""
-        outer, self._reads = self._reads, set()
+        outer, self.reads = self.reads, set()
         try:
-            return run(), frozenset(self._reads)
+            return run(), frozenset(self.reads)
         finally:
-            self._reads = outer
+            self.reads = outer
 
     def _read_traced(self, path: str) -> bytes | None:
-        self._reads.add(("", path))
+        self.reads.add(("", path))
         return self._read_raw(path)
 
     @property
     def items(self) -> list[Item]:
-        self._reads.add(EVERYTHING)
-        return self._all
+        self.reads.update(registry.names())
+        return self._listed
 
     @items.setter
     def items(self, items: list[Item]) -> None:
-        self._all = items
+        self._listed = items
 
     def of(self, kind: str) -> list[Item]:
-        self._reads.add(kind)
+        self.reads.add(kind)
         return super().of(kind)
 
     def find(self, kind: str, name: str, team: str | None = None) -> Item | None:
         item = super().find(kind, name, team)
         if team:
-            self._reads.add((kind, team, name))
+            self.reads.add((kind, team, name))
         if item is None or item.team is None:
-            self._reads.add((kind, "", name))
+            self.reads.add((kind, "", name))
         return item
 
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
-        reads = self._memo_reads.get(key)
-        if reads is None:
-            value, found = self.trace(lambda: super(TracedProgram, self).memo(key, make))
-            reads = self._memo_reads[key] = set(found)
-        else:
-            value = self._memo[key]
-        self._reads |= reads
+        atom = self._memo_atoms.get(key)
+        if atom is None:
+            atom = self._memo_atoms[key] = ("memo", repr(key))
+            self._memo[key], self.memos[atom] = self.trace(make)
+        self.reads.add(atom)
+        return self._memo[key]
+
+    def derive(self, item: Item, make: Callable[[Item, Program], T]) -> T:
+        name = f"{make.__module__}:{make.__qualname__}"
+        self.reads.add(("=", name, *item.key))
+        found = self.derived.get((name, item.key))
+        if found is None:
+            found = self.derived[name, item.key] = self.trace(lambda: make(item, self))
+        value: T = found[0]
         return value

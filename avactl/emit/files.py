@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from avactl.emit.yaml import dump
-from avactl.kinds.manifest import Manifest, ObjectId
+from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
 
 PLATFORM = "_platform"
@@ -41,9 +41,10 @@ def _kind(group: str, kind: str) -> str:
     return kind.lower()
 
 
-def object_path(identity: ObjectId, team: str | None) -> str:
-    """The path of an object's file below the output directory, with `/`."""
-    cluster, group, kind, namespace, name = identity
+def object_path(manifest: Manifest) -> str:
+    """The path of an object's file below the output directory, with `/`. No two objects have the same."""
+    cluster, group, kind, namespace, name = manifest.id
+    team = manifest.item.team
     owner = _safe(team) if team else PLATFORM
     place = _safe(namespace) if namespace else NO_NAMESPACE
     return f"{_safe(cluster)}/{owner}/{place}/{_kind(group, kind)}-{_safe(name)}.yaml"

@@ -12,11 +12,6 @@ from avactl.source.tree import DirTree
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
-    from avactl.kinds.manifest import Manifest
-
-
-def _emit(manifest: Manifest) -> tuple[str, str]:
-    return files.object_path(manifest.id, manifest.item.team), files.object_text(manifest)
 
 
 def write_objects(
@@ -26,7 +21,7 @@ def write_objects(
 
     Raises OutputError.
     """
-    compiled = compile_cached(tree, use_cache=use_cache, emit=_emit)
+    compiled = compile_cached(tree, files.object_path, files.object_text, use_cache=use_cache)
     if not compiled.ok:
         return compiled, None
     store = Store("render", os.path.realpath(directory)) if use_cache else None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from avactl.diagnostics import Span
 from avactl.source.document import Document
 
 if TYPE_CHECKING:
     from avactl.kinds.base import Resource
+
+T = TypeVar("T")
 
 
 class Item:
@@ -59,6 +61,11 @@ class Item:
         if self.namespace is None:
             raise LookupError(f"{self} has no namespace")
         return self.namespace
+
+    @property
+    def origin(self) -> tuple[str, int]:
+        """File and index of the document, for the order in which a reader meets specs."""
+        return (self.doc.file, self.doc.index)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -111,6 +118,15 @@ class Program:
         if key not in self._memo:
             self._memo[key] = make()
         return self._memo[key]
+
+    def derive(self, item: Item, make: Callable[[Item, Program], T]) -> T:
+        """Plain data (tuples, lists, dicts, text, numbers) worked out from one spec by a function of a module, once.
+
+        What is made of many specs should read them in this way: it then need not be made again when a spec changes
+        in something else (`compiler.cache`). Nobody changes the value.
+        """
+        value: T = self.memo((make, item.key), lambda: make(item, self))
+        return value
 
     def cluster_spec(self, name: str) -> Any:
         """The `ClusterSpec` of a cluster by name."""

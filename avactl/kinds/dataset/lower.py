@@ -53,6 +53,17 @@ def clusters(item: Item, tier: Item | None) -> tuple[str, ...]:
 # -- who reads what ------------------------------------------------------------------------------------------------
 
 
+def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], str]]:
+    """The datasets and versions that the pods of a spec mount."""
+    found = []
+    for mount in reader.spec.datasets:
+        dataset = find(program, reader.team, mount.name)
+        version = version_of(dataset, mount.version) if dataset is not None else None
+        if dataset is not None and version is not None:
+            found.append((dataset.key, str(version.name)))
+    return found
+
+
 def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]]]:
     """Dataset → where pods read it → which versions. Made once for all datasets."""
 
@@ -60,13 +71,9 @@ def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]
         index: dict[tuple[str, str, str], dict[Place, set[str]]] = {}
         for kind in ("TrainingJob", "Workspace"):
             for reader in program.of(kind):
-                for mount in reader.spec.datasets:
-                    dataset = find(program, reader.team, mount.name)
-                    version = version_of(dataset, mount.version) if dataset is not None else None
-                    if dataset is None or version is None:
-                        continue
+                for dataset, version in program.derive(reader, mounted):
                     place = (reader.cluster, reader.ns, reader.team)
-                    index.setdefault(dataset.key, {}).setdefault(place, set()).add(version.name)
+                    index.setdefault(dataset, {}).setdefault(place, set()).add(version)
         return index
 
     index: dict[tuple[str, str, str], dict[Place, set[str]]] = program.memo("readers of datasets", make)

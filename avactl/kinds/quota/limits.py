@@ -40,7 +40,7 @@ def gpu_limits(spec: QuotaSpec) -> dict[str, Limit]:
 
 def in_file_order(items: list[Item]) -> list[Item]:
     """Specs as a reader meets them."""
-    return sorted(items, key=lambda item: (item.doc.file, item.doc.index))
+    return sorted(items, key=lambda item: item.origin)
 
 
 def quota_of(program: Program, team: str | None, cluster: str) -> Item | None:

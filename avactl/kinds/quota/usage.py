@@ -32,6 +32,10 @@ def milli(value: str | int | float) -> Milli:
 _RUNNING_KINDS = ("ServingDeployment", "Workspace", "TrainingJob")
 
 
+Ask = tuple[tuple[str, ...], int, tuple[tuple[str, str, Milli], ...]]
+"""What one role asks for: where it stands, its pods, and of each resource (key, GPU model) how much for a pod."""
+
+
 class Part(NamedTuple):
     """What one role of a spec asks of one resource."""
 
@@ -73,9 +77,6 @@ class Resource(NamedTuple):
         return f"{self.number(amount)} {self.model or ('memory' if self.key == 'memory' else 'CPU cores')}"
 
 
-_CPU, _MEMORY = Resource("cpu"), Resource("memory")
-
-
 def usage_problems(program: Program) -> Iterator[Diagnostic]:
     """The problems of all teams with quotas."""
     asked: dict[tuple[str | None, str], list[Item]] = {}
@@ -112,19 +113,23 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
 
 def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
     parts: dict[Resource, list[Part]] = {}
-    for role in roles(item):
-        for resource, each in _asks(item, program, role):
-            parts.setdefault(resource, []).append(Part(role.path, role.least, each))
+    for path, pods, amounts in program.derive(item, asks):
+        for key, model, each in amounts:
+            parts.setdefault(Resource(key, model), []).append(Part(path, pods, each))
     for resource, found in parts.items():
         yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found))
 
 
-def _asks(item: Item, program: Program, role: Role) -> Iterator[tuple[Resource, Milli]]:
-    model = gpu_model(program, item.cluster, role.compute)
-    if model is not None and model in program.gpu_models(item.cluster):
-        yield Resource("gpus", model), milli(role.compute.gpus)
-    yield _CPU, _amount(item, program, role, "cpu")
-    yield _MEMORY, _amount(item, program, role, "memory")
+def asks(item: Item, program: Program) -> list[Ask]:
+    """What the roles of a spec ask for."""
+    found = []
+    for role in roles(item):
+        amounts = [(key, "", _amount(item, program, role, key)) for key in ("cpu", "memory")]
+        model = gpu_model(program, item.cluster, role.compute)
+        if model is not None and model in program.gpu_models(item.cluster):
+            amounts.insert(0, ("gpus", model, milli(role.compute.gpus)))
+        found.append((role.path, role.least, tuple(amounts)))
+    return found
 
 
 def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
@@ -223,13 +228,13 @@ def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnosti
         if not milli(most or 0):
             continue
         resource = Resource(key)
-        for role in roles(item):
-            amount = _amount(item, program, role, key)
+        for path, _, amounts in program.derive(item, asks):
+            amount = next(each for name, _, each in amounts if name == key)
             if amount > milli(most):
                 yield Diagnostic(
                     "quota-exceeded",
                     f"a pod asks for {resource.show(amount)}, and one of team {quota.team} may have {most}",
-                    item.span(*role.path, key),
+                    item.span(*path, key),
                     hint=f"write `{key}: {most}` or less; or raise `{limit_key}` in "
                     f"{_place(quota.span('spec', limit_key))}",
                 )
