@@ -73,7 +73,7 @@ class DirTree:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(entry.path, f"{prefix}{entry.name}/")
-            elif entry.is_file() and (not entry.is_symlink() or self._inside(entry.path)):
+            elif _is_file(entry) and (not entry.is_symlink() or self._inside(entry.path)):
                 yield prefix + entry.name, entry
 
     def _inside(self, path: str) -> bool:
@@ -85,6 +85,13 @@ class DirTree:
     def read(self, path: str) -> bytes:
         with open(f"{self.root}/{path}", "rb") as file:  # noqa: PTH123 - ten thousand times: Path costs
             return file.read()
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a symbolic link to itself
+        return False
 
 
 class MemoryTree:

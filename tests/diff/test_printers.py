@@ -114,9 +114,7 @@ def test_many_intents_are_cut_with_a_count() -> None:
     assert text.count("**TrainingJob `") + int(left) == 400
 
 
-NASTY = (
-    "<script>alert(1)</script> @octo-org/team #12 `code` ``` ~~~ | a | **b** [x](http://evil.example.com) :tada:"
-)
+NASTY = "<script>alert(1)</script> @octo-org/team #12 `code` ``` ~~~ | a | **b** [x](http://evil.example.com) :tada:"
 
 
 def outside_code(markdown: str) -> str:
