@@ -1,0 +1,292 @@
+"""Gangs: all members or none, as near to each other as they fit, in the tightest domain: large ones stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl.placement.fragmentation import Ints
+from avactl.placement.request import Request
+from avactl.placement.score import Scorer
+from avactl.placement.state import ABSENT, WHOLE, Booking, State
+
+_TRIES = 8
+"""Domains of one level that are tried. One is enough for one role, whose room is exact; roles can be in each other's
+way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Members of a gang that ask for the same. Raises ValueError where `least` is above `most`."""
+
+    name: str
+    request: Request
+    least: int
+    """Members without which the gang does not run."""
+    most: int = 0
+    """Members that an elastic gang can use; 0: `least`."""
+
+    def __post_init__(self) -> None:
+        if self.most == 0:
+            object.__setattr__(self, "most", self.least)
+        if not 0 <= self.least <= self.most:
+            raise ValueError(f"{self.name}: at least {self.least} and at most {self.most} members")
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that run together."""
+
+    roles: tuple[Role, ...]
+    within: str | None = None
+    """Level of which one domain must hold all members; None: as near as they fit."""
+
+
+class Member(NamedTuple):
+    """Where one member of a gang goes."""
+
+    role: str
+    number: int
+    node: int
+    gpus: int
+    """Mask."""
+
+
+def rooms(state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None = None) -> Ints:
+    """How many such pods each node can take. Exact but for required link levels, where sets are taken one by one."""
+    most = np.iinfo(np.int32).max
+    free = np.maximum(state.free[slots], 0)
+    room = np.full(len(slots), most, np.int64)
+    for column, amount in enumerate(request.amounts):
+        if amount:
+            np.minimum(room, free[:, column] // amount, out=room)
+    if request.gpus:
+        np.minimum(room, _gpu_room(state, request, slots), out=room)
+        if request.models:
+            wanted = np.array([model in request.models for model in state.models])
+            room *= wanted[state.model[slots]]
+    fits = state.capacity[slots, 0] != ABSENT
+    if request.nodes is not None:
+        fits &= state.allowed[request.nodes][slots]
+    if among is not None:
+        fits &= among[slots]
+    room *= fits
+    return room
+
+
+def _gpu_room(state: State, request: Request, slots: Ints) -> Ints:
+    if request.milli < WHOLE:
+        shares: Ints = (np.maximum(state.gpu_free[slots, : state.width], 0) // request.milli).sum(1)
+        return shares
+    whole = state.whole[slots]
+    if not request.required or request.gpus == 1:
+        counts: Ints = (whole[:, None] >> np.arange(state.width) & 1).sum(1) // request.gpus
+        return counts
+    pairs, inverse = np.unique(state.kind[slots].astype(np.int64) << 32 | whole, return_inverse=True)
+    found = [state.kinds[pair >> 32].room(pair & 0xFFFF, request.gpus, request.link, True) for pair in pairs.tolist()]
+    result: Ints = np.array(found, np.int64)[inverse]
+    return result
+
+
+def place_gang(
+    scorer: Scorer, key: Hashable, gang: Gang, among: npt.NDArray[np.bool_] | None = None
+) -> list[Member] | None:
+    """Book the least members of every role under `(key, role, number)`; None, and nothing booked, if they do not fit.
+
+    A single node is best, then one domain of the narrowest level that holds the gang, the one with least room to spare
+    (of equals that in the parent with least room); without such a domain, as few of the widest level as possible.
+    `among` narrows the nodes, by slot.
+    """
+    counts = {role.name: role.least for role in gang.roles}
+    state = scorer.state
+    every = np.arange(state.size)
+    roles = sorted((role for role in gang.roles if role.least), key=lambda role: -role.request.total_milli * role.least)
+    if not roles:
+        return []
+    if len(roles) == 1 and roles[0].least == 1 and gang.within is None:
+        return _single(scorer, key, roles[0], among)
+    # Roles can be in each other's way: the one with most GPUs goes first.
+    room = [rooms(state, role.request, every, among) for role in roles]
+    for level, domain in _levels(state, gang.within):
+        for slots in _candidates(scorer, roles, level, domain, room):
+            mark = state.mark()
+            placed = _place_roles(scorer, key, roles, counts, slots, level, among)
+            if placed is not None:
+                state.keep(mark)
+                return placed
+            state.rollback(mark)
+    return None
+
+
+def _single(scorer: Scorer, key: Hashable, role: Role, among: npt.NDArray[np.bool_] | None) -> list[Member] | None:
+    choice = scorer.choose(role.request, among)
+    if choice is None:
+        return None
+    scorer.state.book((key, role.name, 0), choice.booking(role.request))
+    return [Member(role.name, 0, choice.node, choice.gpus)]
+
+
+def grow(
+    scorer: Scorer,
+    key: Hashable,
+    gang: Gang,
+    placed: Sequence[Member],
+    among: npt.NDArray[np.bool_] | None = None,
+    limit: int | None = None,
+) -> list[Member]:
+    """Book more members of an elastic gang, up to `most` of each role and `limit` in all, the nearest first."""
+    state = scorer.state
+    left = limit if limit is not None else sum(role.most for role in gang.roles)
+    added: list[Member] = []
+    nodes = np.unique([member.node for member in placed])
+    for level, domain in _levels(state, gang.within):
+        near = np.flatnonzero(np.isin(domain, domain[nodes])) if nodes.size else np.arange(state.size)
+        for role in gang.roles:
+            taken = {member.number for member in (*placed, *added) if member.role == role.name}
+            room = rooms(state, role.request, near, among)
+            count = min(role.most - len(taken), left, int(room.sum()))
+            if count <= 0:
+                continue
+            free = (index for index in range(role.most + len(taken)) if index not in taken)
+            found = _spread(scorer, role.request, near, room, count, level + 1)
+            added += _book(scorer, key, role, free, found)
+            left -= count
+    return added
+
+
+def _levels(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:
+    """Levels from single nodes to the whole fleet, or to the one required: its number, and every slot's domain.
+
+    A node that is in no domain of a level is one by itself.
+    """
+    slots = np.arange(state.size)
+    depth = len(state.levels)
+    widest = 0 if within is None else state.levels.index(within)
+    yield depth, slots
+    for level in range(depth - 1, widest - 1, -1):
+        domain = state.domains[: state.size, level].astype(np.int64)
+        yield level, np.where(domain == ABSENT, -1 - slots, domain)
+    if within is None:
+        yield -1, np.zeros(state.size, np.int64)
+
+
+def _candidates(scorer: Scorer, roles: list[Role], level: int, domain: Ints, room: list[Ints]) -> Iterator[Ints]:
+    """The slots of each domain that has room for every role, the tightest first."""
+    state = scorer.state
+    names, first, inverse = np.unique(domain, return_index=True, return_inverse=True)
+    sums = [_sums(inverse, each, len(names)) for each in room]
+    fits = np.logical_and.reduce([have >= role.least for have, role in zip(sums, roles, strict=True)])
+    found = np.flatnonzero(fits)
+    if not found.size:
+        return
+    ties = np.zeros(len(found))
+    if level == len(state.levels):
+        ties = scorer.scores(roles[0].request)[first[found]]
+    elif level > 0:
+        above = state.domains[: state.size, level - 1].astype(np.int64)
+        parents = len(state.domain_names[level - 1])
+        above = np.where(above == ABSENT, parents, above)
+        ties = _sums(above, room[0], parents + 1)[above[first[found]]].astype(np.float64)
+    for index in found[np.lexsort((ties, sums[0][found]))][:_TRIES].tolist():
+        yield np.flatnonzero(inverse == index)
+
+
+def _sums(groups: Ints, amounts: Ints, count: int) -> Ints:
+    result: Ints = np.bincount(groups, amounts, count).astype(np.int64)
+    return result
+
+
+def _place_roles(
+    scorer: Scorer,
+    key: Hashable,
+    roles: list[Role],
+    counts: Mapping[str, int],
+    slots: Ints,
+    level: int,
+    among: npt.NDArray[np.bool_] | None,
+) -> list[Member] | None:
+    placed: list[Member] = []
+    for role in roles:
+        room = rooms(scorer.state, role.request, slots, among)
+        if int(room.sum()) < counts[role.name]:
+            return None
+        found = _spread(scorer, role.request, slots, room, counts[role.name], level + 1)
+        placed += _book(scorer, key, role, iter(range(counts[role.name])), found)
+    return placed
+
+
+def _spread(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int, level: int) -> list[tuple[int, int]]:
+    """Nodes and how many pods each takes. `slots` have room for all; no domain of `level` or below need hold them.
+
+    Where one domain holds what is needed, the tightest one is taken; else the roomiest ones whole, and for the rest the
+    same again.
+    """
+    state = scorer.state
+    slots, room = slots[room > 0], room[room > 0]
+    if level >= len(state.levels):
+        return _nodes(scorer, request, slots, room, need)
+    domain = state.domains[slots, level].astype(np.int64)
+    names, inverse = np.unique(np.where(domain == ABSENT, -1 - slots, domain), return_inverse=True)
+    sums = _sums(inverse, room, len(names))
+    if int(sums.max()) >= need:
+        tightest = int(np.where(sums >= need, sums, np.iinfo(np.int64).max).argmin())
+        inside = inverse == tightest
+        return _spread(scorer, request, slots[inside], room[inside], need, level + 1)
+    order = np.argsort(-sums, kind="stable")
+    whole = int(np.searchsorted(np.cumsum(sums[order]), need))
+    inside = np.isin(inverse, order[:whole])
+    taken = list(zip(slots[inside].tolist(), room[inside].tolist(), strict=True))
+    rest = need - int(room[inside].sum())
+    return taken + _spread(scorer, request, slots[~inside], room[~inside], rest, level)
+
+
+def _nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int) -> list[tuple[int, int]]:
+    """The fewest nodes; among equals those that cost the expected workload least."""
+    scores = scorer.scores(request)[slots]
+    order = np.lexsort((slots, scores, -room))
+    slots, room, scores = slots[order], room[order], scores[order]
+    whole = int(np.searchsorted(np.cumsum(room), need))
+    taken = list(zip(slots[:whole].tolist(), room[:whole].tolist(), strict=True))
+    rest = need - int(room[:whole].sum())
+    if rest:
+        last = whole + np.flatnonzero(room[whole:] >= rest)
+        tightest = last[np.lexsort((scores[last], room[last]))[0]]
+        taken.append((int(slots[tightest]), rest))
+    return taken
+
+
+def _book(
+    scorer: Scorer, key: Hashable, role: Role, indexes: Iterator[int], found: list[tuple[int, int]]
+) -> list[Member]:
+    state, request = scorer.state, role.request
+    placed: list[Member] = []
+    for node, count in found:
+        for gpus in _gpus(state, request, node, count):
+            member = Member(role.name, next(indexes), node, gpus)
+            state.book((key, role.name, member.number), Booking(node, request.amounts, gpus, request.milli))
+            placed.append(member)
+    return placed
+
+
+def _gpus(state: State, request: Request, node: int, count: int) -> list[int]:
+    """GPUs of each of the pods on a node: the best links one after the other; shares on the fullest GPU that fits."""
+    if not request.gpus:
+        return [0] * count
+    if request.milli == WHOLE:
+        kind, free = state.kinds[state.kind[node]], int(state.whole[node])
+        taken = []
+        for _ in range(count):
+            taken.append(kind.best(free, request.gpus, request.link, request.required, request.rdma))
+            free ^= taken[-1]
+        return taken
+    left = state.gpu_free[node, : state.width].tolist()
+    shares = []
+    for _ in range(count):
+        gpu = min((gpu for gpu in range(len(left)) if left[gpu] >= request.milli), key=lambda gpu: (left[gpu], gpu))
+        left[gpu] -= request.milli
+        shares.append(1 << gpu)
+    return shares
