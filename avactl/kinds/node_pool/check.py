@@ -107,7 +107,8 @@ def _taints(item: Item) -> Iterator[Diagnostic]:
 def check_all(program: Program) -> Iterator[Diagnostic]:
     """Nodes that are named twice in one cluster: the labels of two pools would fight over them."""
     claimed: dict[tuple[str, str], tuple[Item, int]] = {}
-    for pool in sorted(program.of("NodePool"), key=lambda item: item.span("metadata", "name")):
+    # Files in the order of their names: of two claims the later one is told.
+    for pool in sorted(program.of("NodePool"), key=lambda item: (item.doc.file, item.doc.index)):
         for index, name in enumerate(pool.spec.nodes or ()):
             key = (pool.spec.cluster, name)
             other, place = claimed.setdefault(key, (pool, index))

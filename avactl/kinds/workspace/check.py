@@ -55,10 +55,12 @@ def _home(item: Item) -> Iterator[Diagnostic]:
     """A home where something else is, or below something that is read-only."""
     spec = item.spec
     home = spec.home.rstrip("/")
-    span = item.span("spec", "home")
+    where = ("spec", "home")
     if home in ("", "/dev", "/etc", "/proc", "/sys", "/usr", "/bin", "/lib"):
         hint = "write a directory such as `/home/user`"
-        yield Diagnostic("mount-conflict", f"spec.home: `{spec.home}` would cover the image's own", span, hint=hint)
+        yield Diagnostic(
+            "mount-conflict", f"spec.home: `{spec.home}` would cover the image's own", item.span(*where), hint=hint
+        )
         return
     taken = [(mount.mount, ("spec", "datasets", i, "mount")) for i, mount in enumerate(spec.datasets)]
     for place, path in taken:
@@ -67,23 +69,24 @@ def _home(item: Item) -> Iterator[Diagnostic]:
             yield Diagnostic(
                 "mount-conflict",
                 f"spec.home: `{spec.home}` is in `{place or '/'}`, where a dataset is mounted read-only",
-                span,
+                item.span(*where),
                 hint="mount the dataset elsewhere, e.g. below the home",
                 notes=(Note(item.span(*path), "mounted here"),),
             )
     if home == "/buckets" or home.startswith("/buckets/"):
         hint = "choose another directory"
-        yield Diagnostic("mount-conflict", "spec.home: the team's buckets are mounted at `/buckets`", span, hint=hint)
+        yield Diagnostic(
+            "mount-conflict", "spec.home: the team's buckets are mounted at `/buckets`", item.span(*where), hint=hint
+        )
 
 
 def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
-    span = item.span("spec", "gpus")
     if spec.gpus > 1:
         yield Diagnostic(
             "invalid-value",
             f"spec.gpus: {spec.gpus:g} is neither a whole number nor a part of one GPU",
-            span,
+            item.span("spec", "gpus"),
             hint=f"write {int(spec.gpus)}, {int(spec.gpus) + 1}, or a share below 1 such as 0.5",
         )
         return
@@ -91,7 +94,7 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "invalid-value",
             f"spec.gpus: a share is given in hundredths from {_SMALLEST:g}, got {spec.gpus:g}",
-            span,
+            item.span("spec", "gpus"),
             hint=f"write {max(_SMALLEST, round(spec.gpus, 2)):g}",
         )
         return
@@ -101,7 +104,7 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "shared-gpu-needs-scheduler",
             f"spec.gpus: a share of a GPU is given by avactl's scheduler, which is off on Cluster {cluster.name}",
-            span,
+            item.span("spec", "gpus"),
             hint=f"add `daemons: {{scheduler: true}}` to Cluster {cluster.name}, or ask for a whole GPU",
             notes=(Note(cluster.span(*where, key=True), "the cluster's daemons"),),
         )
@@ -117,7 +120,7 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "invalid-value",
             f"spec.gpus: pool {pools[0].name} gives GPUs as whole devices (`allocation: dra`)",
-            span,
+            item.span("spec", "gpus"),
             hint="ask for a whole GPU, or name a `pool` with `allocation: devicePlugin`",
             notes=(Note(pools[0].span("spec", "allocation"), "here"),),
         )
