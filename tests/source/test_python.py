@@ -288,6 +288,27 @@ def test_a_git_revision_is_evaluated_without_a_checkout(tmp_path: Path) -> None:
     assert [item.name for item in result.program.of("Cluster")] == ["then"]
 
 
+def test_the_example_of_the_docs_says_what_the_docs_say() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "python-specs.md").read_text(encoding="utf-8")
+    source = text.partition("```python\n")[2].partition("```")[0]
+    told = text.rpartition("```\nerror[")[2].partition("```")[0]
+    path = "teams/vision/workspaces.py"
+    platform = """\
+    apiVersion: avactl.dev/v1
+    kind: Cluster
+    metadata: {name: main}
+    ---
+    apiVersion: avactl.dev/v1
+    kind: Team
+    metadata: {name: vision}
+    spec: {workspace: {image: "registry.example.com/lab:1"}}
+    """
+    assert compiled({path: source, "platform.yaml": platform}).diagnostics == ()
+    wrong = source.replace('"30m"', '"30"')
+    problem = only(compiled({path: wrong, "platform.yaml": platform}))
+    assert render_one(problem, lambda path: wrong) == f"error[{told}".rstrip()
+
+
 KERNEL = """
 import os, socket, sys
 sys.path.insert(0, sys.argv[1])
