@@ -210,6 +210,24 @@ spec: {namespaces: [{name: web-a}, {name: web-b}]}
     assert {p["port"] for p in exposed["ports"]} == {8000, 8001}
 
 
+def test_the_platforms_namespaces_may_call_and_scrape() -> None:
+    platform = """
+apiVersion: avactl.dev/v1
+kind: Cluster
+metadata: {name: edge}
+spec: {namespaces: [{name: gateway}]}
+---
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {name: vision}
+---
+"""
+    text = CUSTOM.replace(', url: "s3://vision/models/ranker/7"', "")
+    (rule,) = objects(platform + text, base=False)["NetworkPolicy", "classifier"]["spec"]["ingress"]
+    names = rule["from"][0]["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert names == ["gateway", "vision"]
+
+
 def test_pods_without_gpus_see_none_on_gpu_machines() -> None:
     hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     assert hidden in server(objects(TENSORFLOW))["env"]

@@ -223,22 +223,27 @@ def _autoscaler(item: Item) -> Manifest:
 
 
 def _network_policy(item: Item, program: Program, run: Server, select: dict[str, str]) -> Manifest:
-    """Who may call: the own team on every port, the teams of `expose_to` on those of the service."""
-    rules = [_from(program, [str(item.team)], list(run.ports.values()))]
-    if item.spec.expose_to:
+    """Who may call: the own team and the platform on every port, the teams of `expose_to` on those of the service."""
+    spec, cluster = item.spec, item.cluster
+    platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
+    rules = [_from([*_of_teams(program, [str(item.team)]), *platform], list(run.ports.values()))]
+    if spec.expose_to:
         served = [port for name, port in run.ports.items() if name != "metrics"]
-        rules.append(_from(program, item.spec.expose_to, served))
+        rules.append(_from(_of_teams(program, spec.expose_to), served))
     return k8s.manifest(
-        item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
+        item, cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
         component=COMPONENT,
         spec={"podSelector": {"matchLabels": select}, "policyTypes": ["Ingress"], "ingress": rules},
     )  # fmt: skip
 
 
-def _from(program: Program, teams: list[str], ports: list[int]) -> Body:
-    """An ingress rule for the pods of teams, by the names of their namespaces, which nobody else can take."""
-    names = sorted({name for team in teams for name in namespaces(program.get("Team", team))})
-    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}]
+def _of_teams(program: Program, teams: list[str]) -> list[str]:
+    return [name for team in teams for name in namespaces(program.get("Team", team))]
+
+
+def _from(names: list[str], ports: list[int]) -> Body:
+    """An ingress rule for the pods of namespaces, by their names, which nobody else can take."""
+    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(set(names))}]
     return {
         "from": [{"namespaceSelector": {"matchExpressions": match}}],
         "ports": [{"protocol": "TCP", "port": port} for port in ports],

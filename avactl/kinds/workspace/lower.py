@@ -142,9 +142,10 @@ def _editor_config(item: Item) -> dict[str, str]:
 
 
 def _network_policy(item: Item, program: Program, select: dict[str, str]) -> Manifest:
-    """Only the team's pods reach the editor; its user comes by `kubectl port-forward` or the team's gateway."""
-    names = sorted(namespaces(program.get("Team", str(item.team))))
-    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": names}]
+    """Only the team and the platform reach the editor; its user comes by `kubectl port-forward` or a gateway."""
+    names = {*namespaces(program.get("Team", str(item.team)))}
+    names.update(namespace.name for namespace in program.cluster_spec(item.cluster).namespaces)
+    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}]
     rule = {
         "from": [{"namespaceSelector": {"matchExpressions": match}}],
         "ports": [{"protocol": "TCP", "port": item.spec.port}],
