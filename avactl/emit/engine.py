@@ -66,8 +66,20 @@ class Options:
 
 
 def stack_names(compilation: Compilation) -> list[StackName]:
-    """The stacks of a repository in the order in which they are applied: each cluster before its teams."""
-    return sorted({StackName(m.cluster, m.item.team) for m in compilation.manifests}, key=lambda s: (s[0], s[1] or ""))
+    """The stacks of a repository in the order in which they are applied: each cluster before its teams.
+
+    Clusters that another engine applies (`reconcile.mode`) have none.
+    """
+    found = {
+        StackName(m.cluster, m.item.team) for m in compilation.manifests if _applied_by(compilation, m) == "pulumi"
+    }
+    return sorted(found, key=lambda stack: (stack.cluster, stack.team or ""))
+
+
+def _applied_by(compilation: Compilation, manifest: Manifest) -> str:
+    """Who applies a manifest: `reconcile.mode` of its cluster."""
+    mode: str = compilation.program.cluster_spec(manifest.cluster).reconcile.mode
+    return mode
 
 
 def find_stacks(compilation: Compilation, asked: Iterable[str]) -> list[StackName]:
@@ -77,6 +89,11 @@ def find_stacks(compilation: Compilation, asked: Iterable[str]) -> list[StackNam
     """
     known = stack_names(compilation)
     names = list(asked)
+    others = {m.cluster: mode for m in compilation.manifests if (mode := _applied_by(compilation, m)) != "pulumi"}
+    for cluster in [name.partition(".")[0] for name in names or (() if known else sorted(others))]:
+        if cluster in others:
+            hint = "it follows what `avactl render` writes; or set `reconcile: {mode: pulumi}`"
+            raise WrongUseError(f"cluster {cluster} is not Pulumi's: its `reconcile.mode` is {others[cluster]}", hint)
     if not names:
         return known
     clusters = {stack.cluster for stack in known}

@@ -17,6 +17,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.state import Tree
 from avactl.diagnostics.text import render_text
 from avactl.emit import pulumi_past
+from avactl.emit.engine import stack_names
 from avactl.emit.pulumi import of_stack, register
 from avactl.source.tree import DirTree, GitError, GitTree
 
@@ -29,8 +30,11 @@ def run() -> None:
     cluster, owner = config.get("cluster") or cluster, config.get("team") or team or None
     compilation = _compile(DirTree(root))
     manifests = of_stack(compilation, cluster, owner)
-    if not any(manifest.cluster == cluster for manifest in compilation.manifests):
-        raise pulumi.RunError(f"{root} has no cluster `{cluster}`: name the stack CLUSTER or CLUSTER.TEAM")
+    if cluster not in {stack.cluster for stack in stack_names(compilation)}:
+        raise pulumi.RunError(
+            f"{root} has no cluster `{cluster}` that Pulumi applies (`reconcile.mode`): name the stack CLUSTER or "
+            "CLUSTER.TEAM"
+        )
     former = pulumi_past.Aliases()
     if base := config.get("base"):
         try:

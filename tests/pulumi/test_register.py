@@ -10,7 +10,6 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.emit import pulumi_past
-from avactl.emit.engine import stack_names
 from avactl.emit.pulumi import of_stack, register
 from avactl.emit.pulumi_plan import needs
 from avactl.source.tree import DirTree
@@ -40,7 +39,7 @@ def objects(found: list[Registered]) -> dict[str, Registered]:
 def check(compilation: Compilation) -> None:
     """On every stack: the rendered manifests and nothing else, with what protects and orders them."""
     seen = 0
-    for cluster, team in stack_names(compilation):
+    for cluster, team in {(manifest.cluster, manifest.item.team) for manifest in compilation.manifests}:
         manifests = of_stack(compilation, cluster, team)
         found = registered(compilation, cluster, team)
         by_urn = {entry.urn: entry for entry in found}

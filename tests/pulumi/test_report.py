@@ -100,6 +100,14 @@ def test_stacks_are_a_cluster_and_then_its_teams() -> None:
     assert "did you mean `main`" in caught.value.hint
 
 
+def test_what_another_engine_applies_is_no_stack() -> None:
+    flux = compiled(("spec:\n  images:", "spec:\n  reconcile: {mode: flux}\n  images:"))
+    assert engine.stack_names(flux) == []
+    for asked in ([], ["main"], ["main.vision"]):
+        with pytest.raises(engine.WrongUseError, match=r"cluster main is not Pulumi's: its `reconcile.mode` is flux"):
+            engine.find_stacks(flux, asked)
+
+
 def test_contexts_of_kubeconfigs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("contexts: [{name: east}, {name: west}]")
     (tmp_path / "b").write_text("contexts: [{name: north}]")
