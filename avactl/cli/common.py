@@ -10,8 +10,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-import typer
-
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic, Span
     from avactl.source.tree import DirTree
@@ -62,7 +60,7 @@ def fail(message: str, code: int, hint: str = "") -> NoReturn:
     """One clear line on standard error, and the exit code."""
     red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")
     print(f"{red}avactl:{off} {message}" + (f"\n        {hint}" if hint else ""), file=sys.stderr)
-    raise typer.Exit(code)
+    sys.exit(code)
 
 
 def find_root(path: Path) -> Path:
@@ -150,4 +148,4 @@ def report(compilation: Compiled, tree: DirTree) -> None:
         text = render_diagnostics(compilation.diagnostics, tree, Format.text, colour(sys.stderr))
         sys.stderr.write(text + ("\n" if compilation.ok else ""))
     if not compilation.ok:
-        raise typer.Exit(PROBLEMS)
+        sys.exit(PROBLEMS)

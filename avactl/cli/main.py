@@ -1,103 +1,41 @@
-"""The `avactl` command. Each command is a module beside this one, imported when it is called."""
+"""Entry point of the `avactl` script."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+from avactl.cli import plain
+from avactl.cli.common import MISSING, fail
 
-from avactl.cli.common import EXIT_CODES, MISSING, fail
-
-COMMANDS = {
-    "validate": "Check specs: every problem at once, with place and remedy.",
-    "render": "Write the Kubernetes objects, one file each.",
-    "diff": "What a change means, between two revisions.",
-    "graph": "The compiled result as a picture (SVG).",
-    "explain": "What a kind, a field or a diagnostic means: type, unit, default.",
-    "set": "Change values of a spec in place; comments and order stay.",
-    "schema": "JSON Schema of the kinds, for editors.",
-    "topo": "Machine types from `nvidia-smi topo -m`, and machines against their type.",
-    "init": "Make a new spec repository that compiles.",
-    "preview": "What `up` would do, by the Pulumi engine.",
-    "up": "Apply a stack with the Pulumi engine.",
-}
-"""Commands and what `avactl --help` says of them.
-
-The function is `avactl.cli.NAME:NAME` (`set_` for `set`); a `typer.Typer` of that name has commands of its own.
-"""
+if TYPE_CHECKING:
+    from avactl.cli.app import COMMANDS as COMMANDS
+    from avactl.cli.app import app as app
 
 
-class _Lazy(TyperGroup):
-    """A group whose commands are imported when they are called: help and completion of names need only the table.
+def __getattr__(name: str) -> Any:
+    # typer, and pydantic with it, take longer to import than a compile with kept results takes in all.
+    if name in ("app", "COMMANDS"):
+        from avactl.cli import app as module
 
-    Contexts and commands are Any: typer carries a click of its own, or not, by version.
-    """
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0]
-        if name in COMMANDS:
-            return name, _load(name), args[1:]
-        return super().resolve_command(ctx, args)
-
-
-def _load(name: str) -> Any:
-    module = importlib.import_module(f"avactl.cli.{name}")
-    function = getattr(module, "set_" if name == "set" else name)
-    if isinstance(function, typer.Typer):
-        single = function
-        single.info.context_settings = _CONTEXT
-    else:
-        single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)
-        single.command(name)(function)
-    command = typer.main.get_command(single)
-    command.name = name
-    return command
-
-
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-
-app = typer.Typer(
-    cls=_Lazy,
-    help="Compile specs of a deep-learning platform to Kubernetes, and tell what a change means.",
-    epilog=EXIT_CODES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings=_CONTEXT,
-)
-
-
-def _version(value: bool) -> None:
-    if value:
-        from avactl import __version__
-
-        print(f"avactl {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    pass
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> None:
-    """Entry point of the `avactl` script. Whatever goes wrong ends in one clear line and an exit code."""
+    """Run the command line. Whatever goes wrong ends in one clear line and an exit code."""
     try:
-        app(prog_name="avactl")
+        arguments = plain.parse(sys.argv[1:])
+        if arguments is None:
+            from avactl.cli.app import app
+
+            app(prog_name="avactl")
+        else:
+            code = plain.run(arguments)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # taking ten thousand objects apart first helps nobody
     except BrokenPipeError:
         # The reader (`head`) has seen enough. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -107,14 +45,11 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("AVACTL_DEBUG"):
             raise
-        try:
-            fail(
-                f"internal error: {type(error).__name__}: {error}",
-                MISSING,
-                "this is a defect of avactl; AVACTL_DEBUG=1 shows where",
-            )
-        except typer.Exit as stop:
-            sys.exit(stop.exit_code)
+        fail(
+            f"internal error: {type(error).__name__}: {error}",
+            MISSING,
+            "this is a defect of avactl; AVACTL_DEBUG=1 shows where",
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,92 @@
+"""The `avactl` command as a typer app. Each command is a module beside this one, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from avactl.cli.common import EXIT_CODES
+
+COMMANDS = {
+    "validate": "Check specs: every problem at once, with place and remedy.",
+    "render": "Write the Kubernetes objects, one file each.",
+    "diff": "What a change means, between two revisions.",
+    "graph": "The compiled result as a picture (SVG).",
+    "explain": "What a kind, a field or a diagnostic means: type, unit, default.",
+    "set": "Change values of a spec in place; comments and order stay.",
+    "schema": "JSON Schema of the kinds, for editors.",
+    "topo": "Machine types from `nvidia-smi topo -m`, and machines against their type.",
+    "init": "Make a new spec repository that compiles.",
+    "preview": "What `up` would do, by the Pulumi engine.",
+    "up": "Apply a stack with the Pulumi engine.",
+}
+"""Commands and what `avactl --help` says of them.
+
+The function is `avactl.cli.NAME:NAME` (`set_` for `set`); a `typer.Typer` of that name has commands of its own.
+"""
+
+
+class _Lazy(TyperGroup):
+    """A group whose commands are imported when they are called: help and completion of names need only the table.
+
+    Contexts and commands are Any: typer carries a click of its own, or not, by version.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name in COMMANDS:
+            return name, _load(name), args[1:]
+        return super().resolve_command(ctx, args)
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(f"avactl.cli.{name}")
+    function = getattr(module, "set_" if name == "set" else name)
+    if isinstance(function, typer.Typer):
+        single = function
+        single.info.context_settings = _CONTEXT
+    else:
+        single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)
+        single.command(name)(function)
+    command = typer.main.get_command(single)
+    command.name = name
+    return command
+
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+app = typer.Typer(
+    cls=_Lazy,
+    help="Compile specs of a deep-learning platform to Kubernetes, and tell what a change means.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=_CONTEXT,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from avactl import __version__
+
+        print(f"avactl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
