@@ -10,50 +10,37 @@ from typing import NamedTuple
 from avactl.diff.model import Consequence
 from avactl.kinds.capacity import demand, gpu_model, roles
 from avactl.kinds.program import Item, Program, pool_size
+from avactl.kinds.quota.limits import Limit, gpu_limits, quota_of
 
 Amount = int | float
 Key = tuple[str, str]
 """Cluster and GPU model."""
 
 
-class Limit(NamedTuple):
-    """What a team may use of one GPU model on one cluster."""
-
-    guaranteed: int
-    most: int
+Sum = tuple[Amount, Amount]
+"""GPUs that specs need to start, and that they take at their largest."""
 
 
-def limits(program: Program) -> dict[tuple[str, str, str], Limit]:
-    """By cluster, team and GPU model, summed over the team's quotas."""
-
-    def find() -> dict[tuple[str, str, str], Limit]:
-        found: dict[tuple[str, str, str], Limit] = {}
-        for quota in program.of("Quota"):
-            entries = [(entry.gpu, entry.guaranteed, entry.borrow) for entry in quota.spec.gpus]
-            entries += [(shape.gpu, shape.machines * shape.gpus, 0) for shape in quota.spec.shapes]
-            for gpu, guaranteed, borrow in entries:
-                key = (quota.cluster, quota.team or "", gpu)
-                had = found.get(key, Limit(0, 0))
-                found[key] = Limit(had.guaranteed + guaranteed, had.most + guaranteed + borrow)
-        return found
-
-    result: dict[tuple[str, str, str], Limit] = program.memo("diff: limits", find)
-    return result
+def _limit(program: Program, team: str, key: Key) -> Limit | None:
+    """What a team may use; None where it has no quota on the cluster, so that nothing limits it."""
+    quota = quota_of(program, team, key[0])
+    return None if quota is None else gpu_limits(quota.spec).get(key[1], Limit(0, 0))
 
 
-def asked(program: Program) -> dict[tuple[str, str, str], Amount]:
-    """GPUs that the specs of each team ask for, by cluster, team and GPU model."""
+def _asked(program: Program) -> dict[tuple[str, Key], Sum]:
+    """What the specs of each team ask for."""
 
-    def find() -> dict[tuple[str, str, str], Amount]:
-        found: dict[tuple[str, str, str], Amount] = {}
+    def find() -> dict[tuple[str, Key], Sum]:
+        found: dict[tuple[str, Key], Sum] = {}
         for item in program.items:
             if item.team:
-                for (cluster, gpu), amount in demand(item, program).items():
-                    key = (cluster, item.team, gpu)
-                    found[key] = found.get(key, 0) + amount
+                least = demand(item, program, least=True)
+                for key, most in demand(item, program).items():
+                    had = found.get((item.team, key), (0, 0))
+                    found[item.team, key] = (had[0] + least.get(key, 0), had[1] + most)
         return found
 
-    result: dict[tuple[str, str, str], Amount] = program.memo("diff: asked", find)
+    result: dict[tuple[str, Key], Sum] = program.memo("diff: asked", find)
     return result
 
 
@@ -139,34 +126,33 @@ def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Con
 
 def _quotas(team: str, old: Item | None, base: Program, new: Item | None, head: Program) -> list[Consequence]:
     """The team's sums before and after, of the GPUs whose sum or limit this spec moves."""
-    moved: set[Key] = set()
     before = demand(old, base) if old is not None and old.team == team else {}
     after = demand(new, head) if new is not None else {}
-    moved |= {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-    item = new or old
-    if item is not None and item.kind == "Quota":
-        spots = {(c, g) for c, t, g in limits(base).keys() | limits(head).keys() if t == team and c in item.clusters}
-        moved |= {(c, g) for c, g in spots if limits(base).get((c, team, g)) != limits(head).get((c, team, g))}
+    moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    for quota in (old, new):
+        if quota is not None and quota.kind == "Quota":
+            moved |= {(quota.cluster, gpu) for gpu in gpu_limits(quota.spec)}
     found = []
-    for cluster, gpu in sorted(moved):
-        key = (cluster, team, gpu)
-        was, now = limits(base).get(key), limits(head).get(key)
-        if was is None and now is None:
-            continue  # the team has no quota of this model: nothing limits it
-        found.append(_quota(team, gpu, (asked(base).get(key, 0), was), (asked(head).get(key, 0), now)))
+    for key in sorted(moved):
+        was, now = _limit(base, team, key), _limit(head, team, key)
+        had, want = _asked(base).get((team, key), (0, 0)), _asked(head).get((team, key), (0, 0))
+        if (was or now) and (had, was) != (want, now) and (now or any(want)):
+            found.append(_quota(team, key[1], (had[1], was), (want, now)))
     return found
 
 
-def _quota(team: str, gpu: str, before: tuple[Amount, Limit | None], after: tuple[Amount, Limit | None]) -> Consequence:
-    (had, was), (want, now) = before, after
-    of = f"{now.most}" if now is not None else "unlimited"
-    if was == now or was is None:
-        move = f"{_number(had)} → {_number(want)}" if had != want else _number(want)
+def _quota(team: str, gpu: str, before: tuple[Amount, Limit | None], after: tuple[Sum, Limit | None]) -> Consequence:
+    (had, was), ((least, most), now) = before, after
+    of = now.total if now is not None else "unlimited"
+    if was is None or was == now:
+        move = f"{_number(had)} → {_number(most)}" if had != most else _number(most)
         text = f"quota {team} {move} of {of} {gpu}"
     else:
-        text = f"quota {team} {_number(had)} of {was.most} → {_number(want)} of {of} {gpu}"
-    if now is not None and want > now.most:
+        text = f"quota {team} {_number(had)} of {was.total} → {_number(most)} of {of} {gpu}"
+    if now is not None and least > now.total:
         return Consequence("quota", f"{text}: waits", "warning")
-    if now is not None and want > now.guaranteed:
-        text += f", {_number(want - now.guaranteed)} borrowed"
+    if now is not None and most > now.total:
+        return Consequence("quota", f"{text}: not all of it at its largest", "warning")
+    if now is not None and most > now.guaranteed:
+        text += f", {_number(most - now.guaranteed)} borrowed"
     return Consequence("quota", text)

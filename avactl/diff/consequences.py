@@ -58,6 +58,8 @@ def run(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> 
         return [Consequence("run", "what it runs is stopped", "warning")] if stopped else []
     if objects and all(change.disruption == Disruption.DATA_LOSS for change in objects):
         return []
+    if old.key != new.key and not any(change.op == "renamed" for change in objects):
+        return [Consequence("run", "its objects and their data stay")]
     phrase = _OF_KIND.get(new.kind, _generic)(old, new, objects)
     worst = max((change.disruption for change in objects), default=Disruption.NONE)
     return [Consequence("run", phrase, "warning" if worst >= Disruption.POD_RESTART else "info")]

@@ -91,7 +91,7 @@ def dotted(path: Steps) -> str:
     text = ""
     for step in path:
         inside = text.endswith(": ")
-        if isinstance(step, Entry) or not _PLAIN(step):
+        if isinstance(step, Entry) or not (inside or _PLAIN(step)):
             text += f"[{step}]"
         else:
             text += step if inside or not text else f".{step}"

@@ -43,7 +43,8 @@ def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     """The headline of a spec. Of a program that did not compile, empty where what it needs is not there."""
     try:
-        return registry.kind(item.kind).facts(item, program)
+        found = registry.kind(item.kind).facts(item, program)
+        return {name: value for name, value in found.items() if value is not None}
     except Exception:
         if program.broken:
             return {}

@@ -173,9 +173,10 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
 
 
 def _class(disruption: Disruption, op: str) -> str:
-    if disruption == Disruption.NONE:
-        return ""
-    return f" · {disruption}" if disruption < Disruption.DATA_LOSS else " · **data loss**"
+    if disruption == Disruption.DATA_LOSS:
+        return " · **data loss**"
+    # Of a removed spec everything ends: that is said already.
+    return "" if disruption == Disruption.NONE or op == "removed" else f" · {disruption}"
 
 
 def _said(consequence: Consequence) -> str:
@@ -193,9 +194,9 @@ def _details(found: Sequence[ObjectGroup], total: int, several: bool) -> str:
         change = group.change
         reason = reason_of(group)
         lines.append(f"{words.MARKS[change.op]} {title(group, several)}" + (f"   ({reason})" if reason else ""))
-        for field in words.fields(change):
-            lines.append(f"    {words.field(field)}")
-            lines += [f"      {line}" for line in field.lines[:10]]
+        for told_field, changed in words.fields(change):
+            lines.append(f"    {told_field}")
+            lines += [f"      {line}" for line in changed[:10]]
     if told < total:
         lines.append(f"… {total - told} more objects; `avactl diff` shows all")
     count = f"{total} object{'' if total == 1 else 's'}"

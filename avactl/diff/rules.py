@@ -194,7 +194,7 @@ _GONE: dict[str, tuple[Disruption, str]] = {
     "Job": (REPLACE, "a run that goes on is stopped"),
     "CronJob": (REPLACE, "no further runs"),
     "Deployment": (REPLACE, "its pods stop"),
-    "StatefulSet": (REPLACE, "its pods stop; volumes made by it stay"),
+    "StatefulSet": (REPLACE, "its pods stop"),
     "DaemonSet": (REPLACE, "its pods stop"),
     "Pod": (REPLACE, "stops"),
     "Service": (REPLACE, "its address is gone"),
@@ -207,12 +207,14 @@ def deletion(manifest: Manifest) -> tuple[Disruption, str]:
     """The class of deleting an object that nothing keeps, and why in a few words."""
     body, kind = manifest.body, manifest.kind
     if kind == "PersistentVolumeClaim" and not holds_own_data(body):
-        return REPLACE, "the data is in the store behind it"
+        return IN_PLACE, "pods that use it keep it until they end; the data is in the store behind it"
     if kind == "PersistentVolume":
         reclaim = body.get("spec", {}).get("persistentVolumeReclaimPolicy", "Retain")
         return (DATA_LOSS, "with the data on it") if reclaim == "Delete" else (IN_PLACE, "the data stays where it is")
     if kind == "StatefulSet":
-        policy = body.get("spec", {}).get("persistentVolumeClaimRetentionPolicy") or {}
-        if policy.get("whenDeleted") == "Delete" and body["spec"].get("volumeClaimTemplates"):
-            return DATA_LOSS, "with its volumes"
+        spec = body.get("spec", {})
+        policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
+        if spec.get("volumeClaimTemplates"):
+            lost = policy.get("whenDeleted") == "Delete"
+            return (DATA_LOSS, "with its volumes") if lost else (REPLACE, "its pods stop; volumes made by it stay")
     return _GONE.get(kind, (IN_PLACE, ""))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from avactl.diagnostics import Diagnostic
 from avactl.diff import words
 from avactl.diff.groups import Group, ObjectGroup, groups
-from avactl.diff.model import Consequence, Diff, Disruption, FieldChange
+from avactl.diff.model import Consequence, Diff, Disruption
 
 _COLOURS = {
     "danger": "\x1b[1;31m",
@@ -152,26 +152,22 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
         note = f"   {style('danger' if change.disruption == Disruption.DATA_LOSS else 'dim', f'({reason})')}"
         note = note if reason else ""
         fields = words.fields(change)
-        line = visible(", ".join(map(words.field, fields)))
-        blocks = any(field.lines for field in fields)
-        if len(line) + column + len(reason) <= _WIDTH and not blocks:
+        line = visible(", ".join(text for text, _ in fields))
+        if len(line) + column + len(reason) <= _WIDTH and not any(lines for _, lines in fields):
             out.append(f"  {mark} {f'{visible(text):<{column}}{line}'.rstrip()}{note}")
             continue
         out.append(f"  {mark} {visible(text)}{note}")
-        for field in fields:
-            out += _field(field)
+        for told, lines in fields:
+            out.append(f"      {visible(told)}")
+            out += [f"        {visible(changed)}" for changed in lines[:_MOST_LINES]]
+            if len(lines) > _MOST_LINES:
+                out.append(f"        … {len(lines) - _MOST_LINES} more lines")
     return out
 
 
 def reason_of(group: ObjectGroup) -> str:
-    """Why the change of an object disturbs as it does; of several, without what is only the first one's."""
+    """Why the change of an object disturbs as it does, in a few words; data loss is told before the objects."""
     change = group.change
-    return change.reason if change.disruption >= Disruption.POD_RESTART or change.op == "kept" else ""
-
-
-def _field(field: FieldChange) -> list[str]:
-    out = [f"      {visible(words.field(field))}"]
-    out += [f"        {visible(line)}" for line in field.lines[:_MOST_LINES]]
-    if len(field.lines) > _MOST_LINES:
-        out.append(f"        … {len(field.lines) - _MOST_LINES} more lines")
-    return out
+    if change.disruption == Disruption.DATA_LOSS:
+        return "data loss"
+    return change.reason if change.disruption >= Disruption.POD_RESTART or change.op in ("kept", "deleted") else ""

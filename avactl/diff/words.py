@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
-
 from avactl.diff.model import ABSENT, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
 
 _WIDTH = 72
@@ -22,17 +20,32 @@ def show(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
-        if value.keys() <= {"name", "value"} and "value" in value:
-            return show(value["value"])
-        value = orjson.dumps(value).decode()
-    elif isinstance(value, list):
-        value = ", ".join(show(entry) for entry in value)
+        return cut(_mapping(value))
+    if isinstance(value, list):
+        value = ", ".join(_entry(entry) for entry in value) or "[]"
     text = str(value)
     if "\n" in text.rstrip("\n"):
         first, _, rest = text.partition("\n")
         return f"{cut(first)} … ({rest.count(chr(10)) + 2} lines)"
     text = _digests(text.rstrip("\n"))
     return cut(text) if text else '""'
+
+
+def _mapping(value: dict[str, Any]) -> str:
+    """What a mapping says in short: its plain values; its name stands in the path already."""
+    own = {key: inner for key, inner in value.items() if key != "name" and inner not in ({}, [], "", None)}
+    if own.keys() == {"value"}:
+        return show(own["value"])
+    plain = [f"{key} {show(inner)}" for key, inner in own.items() if not isinstance(inner, dict | list)]
+    parts = plain + [f"{key} …" for key, inner in own.items() if isinstance(inner, dict | list)]
+    return ", ".join(parts) or ("{}" if "name" not in value else show(value["name"]))
+
+
+def _entry(value: Any) -> str:
+    """An entry of a list in short."""
+    if isinstance(value, dict):
+        return show(value["name"]) if "name" in value else f"{{{_mapping(value)}}}"
+    return show(value)
 
 
 def cut(text: str, width: int = _WIDTH) -> str:
@@ -48,7 +61,7 @@ def _digests(text: str) -> str:
 
 _DIGEST = re.compile(r"[0-9a-f]{8,64}").fullmatch
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*?)(?:@sha256:([0-9a-f]{64})|:([\w.-]+))").fullmatch
-_AMOUNT = re.compile(r"([0-9][0-9.,]*(?: to [0-9][0-9.,]*)?) (\S.*)").fullmatch
+_AMOUNT = re.compile(r"([0-9][0-9.,]*(?:(?: to |–)[0-9][0-9.,]*)?) (\S.*)").fullmatch
 
 
 def move(old: Any, new: Any) -> str:
@@ -127,10 +140,15 @@ def field(change: FieldChange) -> str:
     return f"{name} {move(change.old, change.new)}"
 
 
-def fields(change: ObjectChange) -> list[FieldChange]:
-    """The fields to tell of. Digests of a content that is told of itself are left out."""
+def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
+    """The changed fields to tell of, each with the lines of a text that changed.
+
+    Digests of a configuration are left out: what it says is told where it stands.
+    """
     told = [f for f in change.fields if not (_DIGEST(str(f.old)) and _DIGEST(str(f.new)) and "annotations[" in f.path)]
-    return told or list(change.fields)
+    if told or not change.fields or change.op == "renamed":
+        return [(field(f), f.lines) for f in told]
+    return [("its configuration changes", ())]
 
 
 def headline(intent: IntentChange) -> list[str]:

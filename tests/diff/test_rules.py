@@ -209,8 +209,8 @@ def manifest(kind: str, **fields: Any) -> Manifest:
     [
         (manifest("PersistentVolumeClaim", spec=CLAIM), DATA_LOSS),
         # Bound by name to a volume that stands for a bucket: the bucket stays.
-        (manifest("PersistentVolumeClaim", spec={**CLAIM, "volumeName": "bucket"}), REPLACE),
-        (manifest("PersistentVolumeClaim", spec={"accessModes": ["ReadOnlyMany"]}), REPLACE),
+        (manifest("PersistentVolumeClaim", spec={**CLAIM, "volumeName": "bucket"}), IN_PLACE),
+        (manifest("PersistentVolumeClaim", spec={"accessModes": ["ReadOnlyMany"]}), IN_PLACE),
         (manifest("PersistentVolume", spec={"persistentVolumeReclaimPolicy": "Retain"}), IN_PLACE),
         (manifest("PersistentVolume", spec={"persistentVolumeReclaimPolicy": "Delete"}), DATA_LOSS),
         (manifest("Namespace"), DATA_LOSS),
