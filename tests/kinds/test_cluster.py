@@ -19,7 +19,7 @@ DAEMONS = f"""
 kind: Cluster
 metadata: {{name: main}}
 spec:
-  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  images: {{avactl: registry.example.com/avactl{DIGEST}, alluxio: registry.example.com/alluxio{DIGEST}}}
   daemons: {{scheduler: true, cache: true}}
   pullSecrets: [registry]
 """
@@ -63,13 +63,14 @@ def test_a_bare_cluster_has_no_daemon_and_no_rights() -> None:
 def test_pod_security_is_pinned_to_the_version() -> None:
     result = compiled(
         BARE
-        + """
+        + f"""
 spec:
   kubernetesVersion: "1.35.2"
+  images: {{alluxio: registry.example.com/alluxio{DIGEST}}}
   namespaces:
     - name: monitoring
       podSecurity: baseline
-      labels: {owner: sre}
+      labels: {{owner: sre}}
 """
         + TIER
     )

@@ -10,14 +10,15 @@ import pytest
 from avactl.compiler import Compilation
 from avactl.kinds import registry
 from avactl.kinds.team.names import RUN_ACCOUNT, TEAM_BUCKETS
-from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
+from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
-CLUSTER = """
+CLUSTER = f"""
 kind: Cluster
-metadata: {name: main}
+metadata: {{name: main}}
 spec:
-  oidc: {usernamePrefix: "oidc:", groupsPrefix: "oidc:"}
+  images: {{alluxio: registry.example.com/alluxio{DIGEST}}}
+  oidc: {{usernamePrefix: "oidc:", groupsPrefix: "oidc:"}}
 ---
 """
 TIERS = """
@@ -28,7 +29,7 @@ spec:
   cluster: main
   role: read
   workers: {tiers: [{medium: MEM, quota: 64Gi}]}
-  underStores: [{mount: /raw, url: "s3://vision-raw"}, {mount: /frames, url: "s3://vision-raw/video/frames"}]
+  underStores: [{mount: /raw, url: "s3://vision-raw"}]
 ---
 kind: CacheTier
 metadata: {name: write}
