@@ -20,8 +20,10 @@ from typing import NoReturn
 from avactl.emit import swap
 from avactl.source.tree import RENDERED
 
-Stamp = tuple[int, int, int, str]
-"""A file as it was last seen: inode, bytes, time of change (ns), SHA-256 of its content."""
+Stamp = tuple[int, int, int]
+"""How a file looks from outside: inode, bytes, time of its last change (ns)."""
+Seen = dict[str, tuple[str, dict[str, Stamp]]]
+"""Directory ("" or with a `/` at the end) → text of its list, stamps of its files by name."""
 Texts = Callable[[Collection[str]], Mapping[str, str]]
 """Contents of files by their paths."""
 
@@ -46,34 +48,28 @@ class Written:
     written: int
     kept: int
     deleted: int
-    stamps: dict[str, Stamp]
+    seen: Seen
 
 
 @dataclass(slots=True)
 class _Found:
     """An output directory as it stands."""
 
-    files: dict[str, Stamp] = field(default_factory=dict)
-    """Files of ours, by their path."""
-    lists: dict[str, str] = field(default_factory=dict)
-    """Text of the list of each directory that has one."""
+    seen: Seen = field(default_factory=dict)
+    """Every directory, and the files of ours in it; the list is "" where there is none."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the files that were read because they do not look as they did; of the others the list has it."""
     changed: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
-    directories: set[str] = field(default_factory=set)
 
 
 def write(
-    directory: str,
-    wanted: Mapping[str, str],
-    texts: Texts,
-    *,
-    force: bool = False,
-    stamps: Mapping[str, Stamp] | None = None,
+    directory: str, wanted: Mapping[str, str], texts: Texts, *, force: bool = False, seen: Seen | None = None
 ) -> Written:
     """Make the directory hold exactly the wanted files: SHA-256 by path with `/`.
 
-    `texts` is asked for the content of those that are not there yet. `stamps` are those of the run before: a file that
-    looks as it did then is not read. With `force`, files changed by hand are overwritten, and those added by hand stay;
+    `texts` is asked for the content of those that are not there yet. `seen` is from the run before: a file that looks
+    as it did then is not read. With `force`, files changed by hand are overwritten, and those added by hand stay;
     without, both are refused. Raises OutputError; then the directory is as it was.
     """
     directory = os.path.abspath(directory)
@@ -83,7 +79,7 @@ def write(
         os.makedirs(parent, exist_ok=True)
         with swap.locked(parent):
             swap.recover(directory)
-            found = _look(directory, stamps or {})
+            found = _look(directory, seen or {})
             _refuse(directory, found, force)
             return _update(directory, wanted, texts, found)
     except OSError as error:
@@ -120,7 +116,7 @@ def _explain(directory: str, error: OSError) -> NoReturn:
 # -- what is there -------------------------------------------------------------------------------------------------
 
 
-def _look(directory: str, stamps: Mapping[str, Stamp]) -> _Found:
+def _look(directory: str, seen: Seen) -> _Found:
     """What stands in the directory. Raises OutputError if it is not ours."""
     found = _Found()
     if not os.path.isdir(directory):
@@ -132,36 +128,47 @@ def _look(directory: str, stamps: Mapping[str, Stamp]) -> _Found:
             message = f"{directory} is not empty, and `avactl render` did not write it (it has no {RENDERED}): {first}"
             raise OutputError(message, "give a new or an empty directory")
         return found
-    _scan(directory, "", stamps, found)
+    _scan(directory, "", seen, found)
     return found
 
 
-def _scan(directory: str, prefix: str, stamps: Mapping[str, Stamp], found: _Found) -> None:
-    found.directories.add(prefix)
-    with os.scandir(f"{directory}/{prefix}") as listing:
-        entries = list(listing)
-    listed: dict[str, list[str]] = {}
-    for entry in entries:
-        if entry.name == RENDERED and entry.is_file(follow_symlinks=False):
-            text = _read(entry.path).decode("utf-8", "replace")
-            found.lists[prefix] = text
-            listed = _parse(text)
-    for entry in entries:
-        path = prefix + entry.name
-        if entry.is_dir(follow_symlinks=False):
-            _scan(directory, f"{path}/", stamps, found)
-        elif entry.name == RENDERED and entry.is_file(follow_symlinks=False):
-            continue
-        elif entry.name not in listed or not entry.is_file(follow_symlinks=False):
-            found.added.append(path)
-        else:
-            about = entry.stat(follow_symlinks=False)
-            known = stamps.get(path)
-            if known is None or known[:3] != (about.st_ino, about.st_size, about.st_mtime_ns):
-                known = (about.st_ino, about.st_size, about.st_mtime_ns, sha256(_read(entry.path)).hexdigest())
-            found.files[path] = known
-            if known[3] not in listed[entry.name]:
-                found.changed.append(path)
+def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
+    handle = os.open(f"{directory}/{prefix}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with os.scandir(handle) as listing:
+            entries = list(listing)
+        text = ""
+        if any(entry.name == RENDERED and entry.is_file(follow_symlinks=False) for entry in entries):
+            text = _read(f"{directory}/{prefix}{RENDERED}").decode("utf-8", "replace")
+        before, known = seen.get(prefix, ("", {}))
+        if before != text:
+            known = {}
+        files: dict[str, Stamp] = {}
+        found.seen[prefix] = (text, files)
+        rest = []
+        for entry in entries:  # ten thousand times: most files look as they did
+            stamp = known.get(entry.name)
+            if stamp is not None:
+                about = entry.stat(follow_symlinks=False)
+                if stamp == (about.st_ino, about.st_size, about.st_mtime_ns):
+                    files[entry.name] = stamp
+                    continue
+            rest.append(entry)
+        listed = _parse(text) if rest else {}
+        for entry in rest:
+            path = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                _scan(directory, f"{path}/", seen, found)
+            elif not entry.is_file(follow_symlinks=False) or entry.name not in (*listed, RENDERED):
+                found.added.append(path)
+            elif entry.name != RENDERED:
+                about = entry.stat(follow_symlinks=False)
+                files[entry.name] = (about.st_ino, about.st_size, about.st_mtime_ns)
+                found.digests[path] = sha256(_read(f"{directory}/{path}")).hexdigest()
+                if found.digests[path] not in listed[entry.name]:
+                    found.changed.append(path)
+    finally:
+        os.close(handle)
 
 
 def _read(path: str) -> bytes:
@@ -222,40 +229,73 @@ def _list(prefix: str, names: list[str], wanted: Mapping[str, str]) -> str:
 
 
 def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Found) -> Written:
-    lists = {prefix: _list(prefix, names, wanted) for prefix, names in _by_directory(wanted).items()}
-    same = {path for path, stamp in found.files.items() if wanted.get(path) == stamp[3]}
-    touched = {prefix for prefix in (*lists, *found.lists) if lists.get(prefix) != found.lists.get(prefix)}
-    touched |= {path[: path.rfind("/") + 1] for path in (*wanted, *found.files) if path not in same}
-    result = Written(
-        len(wanted) - len(same), len(same), len(found.files.keys() - wanted.keys()), _trusted(found.files, same)
-    )
-    if not touched:
-        return result
+    names = _by_directory(wanted)
+    lists = {prefix: _list(prefix, here, wanted) for prefix, here in names.items()}
+    odd = {path[: path.rfind("/") + 1] for path in found.digests}
+    touched: set[str] = set()
+    """Directories that are not as they shall be."""
+    same: set[str] = set()
+    """Files of those that are."""
+    deleted = 0
+    for prefix in lists.keys() | found.seen.keys():
+        text, files = found.seen.get(prefix, ("", {}))
+        here = names.get(prefix, [])
+        if text == lists.get(prefix, "") and prefix not in odd and len(files) == len(here):
+            continue
+        touched.add(prefix)
+        deleted += len(files.keys() - set(here))
+        listed = _parse(text)
+        for name in here:
+            path = prefix + name
+            if name in files and wanted[path] == (found.digests.get(path) or listed[name][0]):
+                same.add(path)
+    written = sum(len(names.get(prefix, ())) for prefix in touched) - len(same)
+    if written or deleted or any(lists.get(p, "") != found.seen.get(p, ("",))[0] for p in touched):
+        stamps = _replace(directory, touched, wanted, lists, texts, found, same)
+    else:
+        stamps = {}
+    seen: Seen = {}
+    latest = time.time_ns() - _RACY
+    for prefix, here in names.items():
+        _, files = found.seen.get(prefix, ("", {}))
+        if prefix in touched:
+            at = {name: stamps.get(prefix + name) or files[name] for name in here}
+            files = {name: stamp for name, stamp in at.items() if stamp[2] < latest}
+        seen[prefix] = (lists[prefix], files)
+    return Written(written, len(wanted) - written, deleted, seen)
+
+
+def _replace(
+    directory: str,
+    touched: Collection[str],
+    wanted: Mapping[str, str],
+    lists: Mapping[str, str],
+    texts: Texts,
+    found: _Found,
+    same: Collection[str],
+) -> dict[str, Stamp]:
+    """Put a new version of the smallest directory with all changes in its place; stamps of the files written."""
     above = {prefix[: i + 1] for prefix in lists for i, char in enumerate(prefix) if char == "/"} | {""}
     part = _common(touched)
-    while part not in above or part not in found.directories:
-        if not part:
-            break
+    while part and (part not in above or part not in found.seen):
         part = part[: part.rfind("/", 0, -1) + 1]
     new = swap.new_name(directory)
     try:
         while True:
             swap.remove(new)
-            new_stamps = _stage(directory, new, part, wanted, lists, texts, found, same)
-            if not found.directories:
+            stamps = _stage(directory, new, part, touched, wanted, lists, texts, found, same)
+            if not found.seen:
                 os.rename(new, directory)  # takes the place of an empty directory too
-                break
+                return stamps
             if swap.exchange(new, f"{directory}/{part}".rstrip("/")):
-                break
+                return stamps
             if not part:
                 swap.replace(directory)
-                break
+                return stamps
             part = ""  # renaming a part away and the new one in would show half a directory
     finally:
         # The new version if something went wrong, the old one if not; what cannot be deleted is tried again next time.
         shutil.rmtree(new, ignore_errors=True)
-    result.stamps.update(new_stamps)
-    return result
 
 
 def _common(prefixes: Collection[str]) -> str:
@@ -265,15 +305,11 @@ def _common(prefixes: Collection[str]) -> str:
     return first[: first.rfind("/", 0, same) + 1]
 
 
-def _trusted(files: Mapping[str, Stamp], paths: Iterable[str]) -> dict[str, Stamp]:
-    latest = time.time_ns() - _RACY
-    return {path: files[path] for path in paths if files[path][2] < latest}
-
-
 def _stage(
     directory: str,
     new: str,
     part: str,
+    touched: Collection[str],
     wanted: Mapping[str, str],
     lists: Mapping[str, str],
     texts: Texts,
@@ -283,7 +319,7 @@ def _stage(
     """Build the new version of a part of the directory; stamps of what was written."""
     cut = len(part)
     os.mkdir(new)
-    if part in found.directories:
+    if part in found.seen:
         os.chmod(new, os.stat(f"{directory}/{part}").st_mode & 0o7777)
     for prefix in sorted(lists):
         if prefix.startswith(part):
@@ -292,20 +328,19 @@ def _stage(
             _create(f"{new}/{prefix[cut:]}{RENDERED}", lists[prefix])
     missing = []
     for path in wanted:
-        if path.startswith(part) and (path not in same or not _link(f"{directory}/{path}", f"{new}/{path[cut:]}")):
-            missing.append(path)
+        if path.startswith(part):
+            stays = path in same or path[: path.rfind("/") + 1] not in touched
+            if not stays or not _link(f"{directory}/{path}", f"{new}/{path[cut:]}"):
+                missing.append(path)
     for path in found.added:
         if path.startswith(part):
             target = f"{new}/{path[cut:]}"
             os.makedirs(os.path.dirname(target), exist_ok=True)
             if not _link(f"{directory}/{path}", target):
                 shutil.copy2(f"{directory}/{path}", target, follow_symlinks=False)
-    stamps: dict[str, Stamp] = {}
-    if missing:
-        for path, text in texts(missing).items():
-            about = _create(f"{new}/{path[cut:]}", text)
-            stamps[path] = (about.st_ino, about.st_size, about.st_mtime_ns, wanted[path])
-    return _trusted(stamps, stamps)
+    if not missing:
+        return {}
+    return {path: _create(f"{new}/{path[cut:]}", text) for path, text in texts(missing).items()}
 
 
 def _link(source: str, target: str) -> bool:
@@ -319,13 +354,14 @@ def _link(source: str, target: str) -> bool:
     return True
 
 
-def _create(path: str, text: str) -> os.stat_result:
+def _create(path: str, text: str) -> Stamp:
     data = text.encode()
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         done = os.write(handle, data)
         while done < len(data):  # a write may be short, e.g. just before the disk is full
             done += os.write(handle, data[done:])
-        return os.fstat(handle)
+        about = os.fstat(handle)
+        return about.st_ino, about.st_size, about.st_mtime_ns
     finally:
         os.close(handle)

@@ -25,10 +25,10 @@ def write_objects(
     if not compiled.ok:
         return compiled, None
     store = Store("render", os.path.realpath(directory)) if use_cache else None
-    stamps = store.load() if store else None
-    written = output.write(directory, compiled.files, compiled.texts, force=force, stamps=stamps)
-    if store and written.stamps != stamps:
-        store.save(written.stamps)
+    seen = store.load() if store else None
+    written = output.write(directory, compiled.files, compiled.texts, force=force, seen=seen)
+    if store and written.seen != seen:
+        store.save(written.seen)
     return compiled, written
 
 
