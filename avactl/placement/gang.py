@@ -56,16 +56,24 @@ class Member(NamedTuple):
     """Mask."""
 
 
-def rooms(state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None = None) -> Ints:
-    """How many such pods each node can take. Exact but for required link levels, where sets are taken one by one."""
+def rooms(
+    state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None = None, empty: bool = False
+) -> Ints:
+    """How many such pods each node can take, or could if it were `empty`.
+
+    Exact but for required link levels, where sets of GPUs are taken one by one.
+    """
     most = np.iinfo(np.int32).max
-    free = np.maximum(state.free[slots], 0)
+    free = np.maximum((state.capacity if empty else state.free)[slots], 0)
     room = np.full(len(slots), most, np.int64)
     for column, amount in enumerate(request.amounts):
         if amount:
             np.minimum(room, free[:, column] // amount, out=room)
     if request.gpus:
-        np.minimum(room, _gpu_room(state, request, slots), out=room)
+        gpus = state.gpu_free[slots, : state.width]
+        if empty:
+            gpus = np.where(gpus == ABSENT, ABSENT, WHOLE)
+        np.minimum(room, _gpu_room(state, request, slots, gpus), out=room)
         if request.models:
             wanted = np.array([model in request.models for model in state.models])
             room *= wanted[state.model[slots]]
@@ -78,15 +86,16 @@ def rooms(state: State, request: Request, slots: Ints, among: npt.NDArray[np.boo
     return room
 
 
-def _gpu_room(state: State, request: Request, slots: Ints) -> Ints:
+def _gpu_room(state: State, request: Request, slots: Ints, gpus: npt.NDArray[np.integer]) -> Ints:
     if request.milli < WHOLE:
-        shares: Ints = (np.maximum(state.gpu_free[slots, : state.width], 0) // request.milli).sum(1)
+        shares: Ints = (np.maximum(gpus, 0) // request.milli).sum(1).astype(np.int64)
         return shares
-    whole = state.whole[slots]
+    whole = gpus == WHOLE
     if not request.required or request.gpus == 1:
-        counts: Ints = (whole[:, None] >> np.arange(state.width) & 1).sum(1) // request.gpus
+        counts: Ints = whole.sum(1) // request.gpus
         return counts
-    pairs, inverse = np.unique(state.kind[slots].astype(np.int64) << 32 | whole, return_inverse=True)
+    masks = (whole << np.arange(state.width)).sum(1)
+    pairs, inverse = np.unique(state.kind[slots].astype(np.int64) << 32 | masks, return_inverse=True)
     found = [state.kinds[pair >> 32].room(pair & 0xFFFF, request.gpus, request.link, True) for pair in pairs.tolist()]
     result: Ints = np.array(found, np.int64)[inverse]
     return result

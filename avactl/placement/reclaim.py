@@ -140,7 +140,9 @@ class _Planner:
 
     def pruned(self, takes: list[Take]) -> list[Take]:
         """Without what turned out not to be needed: whole works are spared first, of them those that go last."""
-        for take in sorted(takes[::-1], key=lambda take: not take.whole):
+        last_first = takes[::-1]
+        last_first.sort(key=lambda take: not take.whole)
+        for take in last_first:
             without = [each for each in takes if each.key != take.key]
             if self.do(without):
                 takes = without

@@ -1,0 +1,192 @@
+"""Why something does not fit, as data and in a line: each node counted once, under the first thing that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl.placement.fragmentation import Ints
+from avactl.placement.gang import Gang, Role, rooms
+from avactl.placement.request import Request
+from avactl.placement.state import ABSENT, WHOLE, State
+
+_DOMAINS = 3
+"""Domains named in a reason."""
+
+
+class Cause(NamedTuple):
+    """What some nodes lack."""
+
+    what: str
+    """`nodes` (not among those that the pod may run on), `model`, `size` (too small even if empty), `gpus`, `share`,
+    `link`, or the name of a resource."""
+    nodes: int
+    best: int
+    """The most that any of them has left of it, in its unit; 0 where that means nothing."""
+
+
+class PodReason(NamedTuple):
+    """Why a pod fits on no node, or on which number it does."""
+
+    request: Request
+    nodes: int
+    fitting: int
+    ever: bool
+    """Whether it would fit on some node if that were empty."""
+    causes: tuple[Cause, ...]
+    """What most nodes lack, first."""
+
+
+class DomainRoom(NamedTuple):
+    """Room for members of a gang in one domain."""
+
+    name: Hashable
+    room: int
+
+
+class GangReason(NamedTuple):
+    """Why a gang does not fit: of the first role that does not."""
+
+    role: Role
+    within: str | None
+    room: int
+    """Members that the fleet has room for now, or the best domain where one must hold all."""
+    domains: tuple[DomainRoom, ...]
+    """Those with most room; none where the gang may stretch over the fleet."""
+    ever: bool
+    """Whether it would fit on an empty fleet."""
+    per_node: int
+    """Members that fit on one node if that is empty."""
+    pod: PodReason
+    """What one member finds."""
+
+
+def why_pod(state: State, request: Request, among: npt.NDArray[np.bool_] | None = None) -> PodReason:
+    """Count what nodes lack for a request."""
+    slots = np.flatnonzero(state.capacity[: state.size, 0] != ABSENT)
+    left = np.ones(len(slots), np.bool_)
+    causes = []
+    for what, lacking, have in _lacks(state, request, slots, among):
+        found = left & lacking
+        if found.any():
+            best = int(have[found].max()) if have is not None else 0
+            causes.append(Cause(what, int(found.sum()), max(0, best)))
+            left &= ~found
+    causes.sort(key=lambda cause: -cause.nodes)
+    ever = bool(left.any()) or bool((rooms(state, request, slots, among, empty=True) > 0).any())
+    return PodReason(request, len(slots), int(left.sum()), ever, tuple(causes))
+
+
+def _lacks(
+    state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None
+) -> Iterator[tuple[str, npt.NDArray[np.bool_], npt.NDArray[np.integer] | None]]:
+    """What may be lacking, which nodes lack it, and what they have of it, from what never changes to what may soon."""
+    may = np.ones(len(slots), np.bool_)
+    if request.nodes is not None:
+        may &= state.allowed[request.nodes][slots]
+    if among is not None:
+        may &= among[slots]
+    yield "nodes", ~may, None
+    if request.gpus and request.models:
+        wanted = np.array([model in request.models for model in state.models])
+        yield "model", ~wanted[state.model[slots]], None
+    anywhere = Request(request.amounts, request.gpus, request.milli, link=request.link, required=request.required)
+    yield "size", rooms(state, anywhere, slots, empty=True) == 0, state.gpu_count[slots]
+    if request.gpus and request.milli < WHOLE:
+        most = state.gpu_free[slots, : state.width].max(1)
+        yield "share", most < request.milli, most
+    elif request.gpus:
+        whole = (state.gpu_free[slots, : state.width] == WHOLE).sum(1)
+        yield "gpus", whole < request.gpus, whole
+        if request.required:
+            linked = Request((0,) * len(request.amounts), request.gpus, link=request.link, required=True)
+            yield "link", rooms(state, linked, slots) == 0, None
+    for column, name in enumerate(state.resources):
+        free = state.free[slots, column]
+        yield name, free < request.amounts[column], free
+
+
+def why_gang(state: State, gang: Gang, among: npt.NDArray[np.bool_] | None = None) -> GangReason | None:
+    """The first role, from the one with most GPUs on, that has no room; None where each alone has room.
+
+    Then the gang fits, or its roles are in each other's way.
+    """
+    slots = np.arange(state.size)
+    for role in sorted(gang.roles, key=lambda role: -role.request.total_milli * role.least):
+        found = _domains(state, gang.within, rooms(state, role.request, slots, among))
+        if not found or found[0].room < role.least:
+            room = rooms(state, role.request, slots, among, empty=True)
+            empty = _domains(state, gang.within, room)
+            ever = bool(empty) and empty[0].room >= role.least
+            most = found[0].room if found else 0
+            named = () if gang.within is None else tuple(found[:_DOMAINS])
+            pod = why_pod(state, role.request, among)
+            return GangReason(role, gang.within, most, named, ever, int(room.max(initial=0)), pod)
+    return None
+
+
+def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
+    """The room of each domain, the most first; of the fleet where no level is required."""
+    if within is None:
+        return [DomainRoom("", int(room.sum()))]
+    level = state.levels.index(within)
+    domain = state.domains[: state.size, level].astype(np.int64)
+    known = list(state.domain_names[level])
+    sums = np.bincount(domain[domain != ABSENT], room[domain != ABSENT], len(known)).astype(np.int64)
+    found = [DomainRoom(name, count) for name, count in zip(known, sums.tolist(), strict=True)]
+    alone = np.flatnonzero((domain == ABSENT) & (room > 0)).tolist()
+    found += [DomainRoom(state.names[slot], int(room[slot])) for slot in alone]
+    return sorted(found, key=lambda each: (-each.room, str(each.name)))
+
+
+# -- in words --------------------------------------------------------------------------------------------------------
+
+
+def pod_words(reason: PodReason) -> str:
+    """`fits on none of 500 nodes: 300 have fewer than 8 free V100 (at most 5), 200 have another GPU model`."""
+    nodes = f"{reason.nodes} node{'' if reason.nodes == 1 else 's'}"
+    if reason.fitting:
+        return f"fits on {reason.fitting} of {nodes}"
+    causes = ", ".join(f"{cause.nodes} {_lack(cause, reason.request)}" for cause in reason.causes)
+    never = "" if reason.ever else "; no node is large enough even if it is empty"
+    return f"fits on none of {nodes}: {causes}{never}" if causes else "there is no node"
+
+
+def _lack(cause: Cause, request: Request) -> str:
+    model = _model(request)
+    have, are = ("has", "is") if cause.nodes == 1 else ("have", "are")
+    return {
+        "nodes": "may not run it (selector, affinity, taints, cordon)",
+        "model": f"{have} no {model}",
+        "size": f"{are} too small",
+        "gpus": f"{have} fewer than {request.gpus} free {model} (at most {cause.best})",
+        "share": f"{have} no {model} with {request.milli / WHOLE:g} free",
+        "link": f"{have} no {request.gpus} free {model} with link {request.link}",
+    }.get(cause.what, f"{have} too little {cause.what} left")
+
+
+def gang_words(reason: GangReason) -> str:
+    """`needs 4 machines with 8 free H100 in one block; block b1 has 3`."""
+    role, request = reason.role, reason.role.request
+    what = f"{role.least} machine{'s' if role.least > 1 else ''}"
+    if request.gpus:
+        share = f"{request.milli / WHOLE:g} of a free" if request.milli < WHOLE else f"{request.gpus} free"
+        what = f"room for {role.least} {role.name} pods with" if reason.per_node > 1 else f"{what} with"
+        what = f"{what} {share} {_model(request)}"
+    else:
+        what = f"room for {role.least} {role.name} pods"
+    if reason.within is None:
+        text = f"needs {what}; there {'is' if reason.room == 1 else 'are'} {reason.room}"
+    else:
+        found = ", ".join(f"{reason.within} {name} has {room}" for name, room in reason.domains if room)
+        text = f"needs {what} in one {reason.within}; {found or f'no {reason.within} has any'}"
+    if not reason.ever:
+        text += "; the cluster is too small for it even if it is empty"
+    return text if reason.pod.fitting else f"{text} ({pod_words(reason.pod)})"
+
+
+def _model(request: Request) -> str:
+    return " or ".join(sorted(request.models)) or "GPUs"

@@ -1,0 +1,153 @@
+"""Why not: every node counted once, in words that a person can act on, at once."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avactl.placement.gang import Gang, Role, place_gang
+from avactl.placement.request import Request
+from avactl.placement.score import Scorer
+from avactl.placement.state import WHOLE, Booking, Node, State
+from avactl.placement.why import Cause, gang_words, pod_words, why_gang, why_pod
+from tests.kinds.test_hardware import of
+
+H100 = frozenset({"H100"})
+
+
+def fleet() -> State:
+    """Block b1 with four machines of which one is busy, b2 with two, and two other nodes."""
+    state = State(("cpu", "memory"), ("block",))
+    for index in range(6):
+        state.put_node(Node(f"h{index}", (64000, 512), 8, "H100", domains=("b1" if index < 4 else "b2",)))
+    state.put_node(Node("v", (64000, 512), 8, "V100", of("v100-pcie-8").machine))
+    state.put_node(Node("cpu", (64000, 512)))
+    state.book("busy", Booking(0, (8000, 64), 0b11111))
+    return state
+
+
+def words(state: State, request: Request) -> str:
+    return pod_words(why_pod(state, request))
+
+
+def test_a_gang_is_told_which_block_comes_nearest() -> None:
+    state = fleet()
+    gang = Gang((Role("worker", Request((32000, 64), 8, models=H100), 4),), within="block")
+    reason = why_gang(state, gang)
+    assert reason is not None
+    assert reason.ever
+    assert [tuple(each) for each in reason.domains] == [("b1", 3), ("b2", 2)]
+    assert gang_words(reason) == "needs 4 machines with 8 free H100 in one block; block b1 has 3, block b2 has 2"
+
+
+def test_a_gang_that_can_never_fit_is_told_so() -> None:
+    reason = why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 30),)))
+    assert reason is not None
+    assert gang_words(reason) == (
+        "needs room for 30 worker pods with 2 free H100; there are 21; "
+        "the cluster is too small for it even if it is empty"
+    )
+    assert why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 21),))) is None
+
+
+def test_servers_without_gpus_have_reasons_too() -> None:
+    gang = Gang((Role("worker", Request((1000, 1), 1), 1), Role("server", Request((60000, 1)), 9)))
+    reason = why_gang(fleet(), gang)
+    assert reason is not None
+    assert gang_words(reason).startswith("needs room for 9 server pods; there are 7; the cluster is too small")
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (
+            Request((70000, 1)),
+            "fits on none of 8 nodes: 8 are too small; no node is large enough even if it is empty",
+        ),
+        (
+            Request((1000, 1), 1, models=frozenset({"A100"})),
+            "fits on none of 8 nodes: 8 have no A100; no node is large enough even if it is empty",
+        ),
+        (Request((60000, 1), 8, models=H100), "fits on 5 of 8 nodes"),
+    ],
+)
+def test_words(request_: Request, text: str) -> None:
+    assert words(fleet(), request_) == text
+
+
+def test_every_lack_has_its_words() -> None:
+    state = fleet()
+    for index in range(1, 6):
+        state.book(index, Booking(index, (62000, 64), 0b1))
+    for gpu in (0, 1, 2, 4, 5):
+        state.book(("v", gpu), Booking(6, (0, 0), 1 << gpu, 600))
+    state.allow("tolerated", [0, 1, 6])
+    assert words(state, Request((3000, 1), 4, models=H100)) == (
+        "fits on none of 8 nodes: 5 have too little cpu left, 2 have no H100, 1 have fewer than 4 free H100 (at most 3)"
+    )
+    assert words(state, Request((3000, 1), 3, link="socket", required=True, nodes="tolerated")) == (
+        "fits on 1 of 8 nodes"
+    )
+    assert words(state, Request((3000, 1), 3, models=frozenset({"V100"}), link="socket", required=True)) == (
+        "fits on none of 8 nodes: 7 have no V100, 1 has no 3 free V100 with link socket"
+    )
+    for gpu in (3, 6, 7):
+        state.book(("v", gpu), Booking(6, (0, 0), 1 << gpu, 600))
+    assert words(state, Request((0, 0), 1, 500, frozenset({"V100"}))) == (
+        "fits on none of 8 nodes: 7 have no V100, 1 has no V100 with 0.5 free"
+    )
+    assert words(state, Request((0, 600), 1, nodes="tolerated")) == (
+        "fits on none of 8 nodes: 5 may not run it (selector, affinity, taints, cordon), 3 are too small; "
+        "no node is large enough even if it is empty"
+    )
+
+
+def test_an_empty_fleet_has_an_answer() -> None:
+    state = State(("cpu",))
+    assert pod_words(why_pod(state, Request((1,), 1))) == "there is no node"
+    reason = why_gang(state, Gang((Role("w", Request((1,), 1), 1),)))
+    assert reason is not None
+    assert "there are 0" in gang_words(reason)
+    assert Scorer(state).choose(Request((1,), 1)) is None
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=150, deadline=None)
+def test_counts_are_whole_and_agree_with_the_choice(seed: int) -> None:
+    rng = random.Random(seed)
+    state = fleet()
+    for slot in range(7):
+        for gpu in range(8):
+            if state.gpu_free[slot, gpu] == WHOLE and rng.random() < 0.7:
+                state.book((slot, gpu), Booking(slot, (rng.randrange(7000), 1), 1 << gpu, rng.choice([300, WHOLE])))
+    state.allow("some", [slot for slot in range(8) if rng.random() < 0.5])
+    gpus, milli = rng.choice([(0, WHOLE), (1, 800), (1, WHOLE), (2, WHOLE), (3, WHOLE)])
+    request = Request(
+        (rng.choice([1000, 40000]), 1), gpus, milli, rng.choice([frozenset(), H100]), rng.choice([None, "some"]),
+        "socket", rng.random() < 0.5,
+    )  # fmt: skip
+    reason = why_pod(state, request)
+    scores = Scorer(state).scores(request)
+    assert reason.fitting == int(np.isfinite(scores).sum())
+    assert reason.fitting + sum(cause.nodes for cause in reason.causes) == reason.nodes == 8
+    gang = Gang((Role("w", request, rng.randrange(1, 9)),), rng.choice([None, "block"]))
+    assert (why_gang(state, gang) is None) == (place_gang(Scorer(state), "x", gang) is not None)
+
+
+def test_reasons_are_quick() -> None:
+    """5,000 nodes: 20 ms asked for on an idle core."""
+    state = State(("cpu",), ("block",))
+    for index in range(5000):
+        slot = state.put_node(Node(f"n{index}", (64000,), 8, "H100", domains=(index // 100,)))
+        state.book(index, Booking(slot, (1000,), 1))
+    gang = Gang((Role("w", Request((1000,), 8), 10),), within="block")
+    start = time.perf_counter()
+    reason = why_gang(state, gang)
+    assert time.perf_counter() - start < 0.1
+    assert reason is not None
+    assert reason.pod.causes == (Cause("gpus", 5000, 7),)
