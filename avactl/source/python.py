@@ -62,8 +62,11 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
         return [], problems
     if not _MENTIONS_SPECS(source):
         return [], _misspelt(path, source)
-    root = _laid_out(tree)
-    answer = _evaluate(root.path, path, timeout)
+    try:
+        root = _laid_out(tree)
+        answer = _evaluate(root.path, path, timeout)
+    except OSError as error:
+        return [], [_no_answer(path, str(error), "it needs a writable temporary directory and its own interpreter")]
     if isinstance(answer, Diagnostic):
         return [], [answer]
     try:
@@ -209,9 +212,8 @@ def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     return answer
 
 
-def _no_answer(path: str, why: str) -> Diagnostic:
-    message = f"the evaluation gave no specs: {why}"
-    return Diagnostic("python-error", message, Span(path), hint="split the file; it has 1 GiB of memory")
+def _no_answer(path: str, why: str, hint: str = "split the file; it has 1 GiB of memory") -> Diagnostic:
+    return Diagnostic("python-error", f"the evaluation gave no specs: {why}", Span(path), hint=hint)
 
 
 def _read(reader: int, deadline: float) -> bytes | None:

@@ -265,6 +265,11 @@ def test_a_forged_answer_points_nowhere_but_into_the_repository(answer: str) -> 
         assert problem.span.line <= 8
 
 
+def test_without_an_interpreter_or_a_place_for_files_there_is_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert "/nowhere/python" in error_of("specs = []").message
+
+
 def test_sets_of_text_have_one_order() -> None:
     source = "specs = []\nraise ValueError(list({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}))\n"
     assert error_of(source).message == error_of(source).message
