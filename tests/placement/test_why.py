@@ -88,7 +88,7 @@ def test_every_lack_has_its_words() -> None:
         state.book(("v", gpu), Booking(6, (0, 0), 1 << gpu, 600))
     state.allow("tolerated", [0, 1, 6])
     assert words(state, Request((3000, 1), 4, models=H100)) == (
-        "fits on none of 8 nodes: 5 have too little cpu left, 2 have no H100, 1 have fewer than 4 free H100 (at most 3)"
+        "fits on none of 8 nodes: 5 have too little cpu left, 2 have no H100, 1 has fewer than 4 free H100 (at most 3)"
     )
     assert words(state, Request((3000, 1), 3, link="socket", required=True, nodes="tolerated")) == (
         "fits on 1 of 8 nodes"
