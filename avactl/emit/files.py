@@ -1,60 +1,22 @@
-"""Manifests as files: where each one goes, what stands in it, and all of them as one stream.
+"""Manifests as text: what stands in the file of each one, and all of them as one stream.
 
-`CLUSTER/TEAM/NAMESPACE/KIND-NAME.yaml`; the platform's own objects are below `CLUSTER/_platform`, objects without a
-namespace below `_cluster`. Both sort before all names, so that `kubectl apply -R -f` meets namespaces before what is in
-them. Nothing in a path or a file depends on other objects, so a change touches the files that it is about.
+Nothing in a file depends on other objects, so a change touches the files that it is about.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from hashlib import sha256
 
 from avactl.emit.yaml import dump
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
-
-PLATFORM = "_platform"
-NO_NAMESPACE = "_cluster"
-
-_UNSAFE = re.compile(r"[^a-z0-9.-]")
-# Longer than any name that Kubernetes derives pods from; file systems end at 255 bytes with kind and suffix.
-_LONGEST = 180
-_DEVICES = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
-_CONTROL = re.compile(r"[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-
-
-def _safe(name: str) -> str:
-    """A name as part of a path on every file system: two names that differ only by case stay two."""
-    if len(name) <= _LONGEST and not _UNSAFE.search(name):
-        return f"{name}_" if name in _DEVICES else name
-    # `_` is in no name that is safe as it is, so this cannot be another object's path.
-    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{_UNSAFE.sub('-', name.lower())[:_LONGEST]}_{digest}"
-
-
-def _kind(group: str, kind: str) -> str:
-    """Kubernetes' own kinds by name alone; those of others with their group, since names repeat (Service, Cluster)."""
-    if "." in group and not group.endswith(".k8s.io"):
-        return f"{kind}.{group}".lower()
-    return kind.lower()
-
-
-def object_path(manifest: Manifest) -> str:
-    """The path of an object's file below the output directory, with `/`. No two objects have the same."""
-    cluster, group, kind, namespace, name = manifest.id
-    team = manifest.item.team
-    owner = _safe(team) if team else PLATFORM
-    place = _safe(namespace) if namespace else NO_NAMESPACE
-    return f"{_safe(cluster)}/{owner}/{place}/{_kind(group, kind)}-{_safe(name)}.yaml"
 
 
 def _header(item: Item) -> str:
     """The comment that says which spec asked for the object. Without the line: that would change with every other
     spec in the file, and fill the diffs of rendered files with noise."""
     text = f"# {item}, from {item.doc.file}"
-    return text if text.isascii() and text.isprintable() else _CONTROL.sub("?", text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 def object_text(manifest: Manifest) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from avactl.compiler.cache import Compiled, compile_cached
 from avactl.compiler.store import Store
 from avactl.emit import files, output
+from avactl.emit.paths import object_path
 from avactl.source.tree import DirTree
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def write_objects(
 
     Raises OutputError.
     """
-    compiled = compile_cached(tree, files.object_path, files.object_text, use_cache=use_cache)
+    compiled = compile_cached(tree, object_path, files.object_text, use_cache=use_cache)
     if not compiled.ok:
         return compiled, None
     store = Store("render", os.path.realpath(directory)) if use_cache else None

@@ -30,19 +30,7 @@ _NOT_TEXT = frozenset(
     for word in ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity")
     for spelling in (word, word.capitalize(), word.upper())
 )
-_PRINTABLE = re.compile(
-    "[\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]*"
-).fullmatch
-_SPECIAL = re.compile(
-    "[^\\x20\\x21\\x23-\\x5b\\x5d-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
-)
-_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
-# A block's lines: anything printable and tabs. The first line that is not empty says how deep the block stands, so it
-# must not begin with a blank.
-_BLOCK = re.compile(
-    "\\n*(?![ \\t\\n])"
-    "[\\t\\n\\x20-\\x7e\\xa0-\\u2027\\u202a-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]+"
-).fullmatch
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 _LONGEST_KEY = 128
 """YAML allows an implicit key up to 1024 characters; a longer one than this is written with `? `."""
@@ -51,11 +39,11 @@ _CACHED = 64 * 1024
 _LONGEST_CACHED = 200
 
 
-def _escape(match: re.Match[str]) -> str:
-    char = match[0]
-    short = _SHORT_ESCAPES.get(char)
-    if short is not None:
-        return short
+def _escape(char: str) -> str:
+    short = _ESCAPES.get(char)
+    # What Python calls printable is printable in YAML too; blanks other than space are not, and are easier seen so.
+    if short is not None or char.isprintable():
+        return short or char
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
@@ -64,9 +52,19 @@ def quote(text: str) -> str:
     """Text as a scalar on one line: plain where that is safe, else quoted."""
     if _PLAIN(text) and text not in _NOT_TEXT:
         return text
-    if ('"' in text or "\\" in text) and "'" not in text and _PRINTABLE(text):
-        return f"'{text}'"
-    return f'"{_SPECIAL.sub(_escape, text)}"'
+    if text.isprintable():
+        if '"' not in text and "\\" not in text:
+            return f'"{text}"'
+        if "'" not in text:
+            return f"'{text}'"
+    return f'"{"".join(map(_escape, text))}"'
+
+
+def _is_block(text: str) -> bool:
+    """Whether YAML can show text of several lines as it is: nothing but printable characters and tabs, and the first
+    line that is not empty, which says how deep the block stands, does not begin with a blank."""
+    start = text.lstrip("\n")[:1]
+    return start not in ("", " ", "\t") and text.replace("\n", "").replace("\t", "").isprintable()
 
 
 class _Cache(dict[str, str]):
@@ -120,7 +118,7 @@ def _number(value: Any) -> str:
 
 def _block(emit: Emit, text: str, newline: str) -> None:
     """Text of several lines as a literal block, if YAML can show it so; else quoted."""
-    if not _BLOCK(text):
+    if not _is_block(text):
         emit(" " + quote(text))
         return
     body = text.rstrip("\n")

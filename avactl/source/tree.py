@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -127,6 +126,8 @@ _NOT_OURS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OB
 
 def git(directory: str | Path, *args: str, data: bytes | None = None) -> bytes:
     """Standard output of a git command. Raises GitError."""
+    import subprocess  # start-up counts, and most commands need no git
+
     env = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
     # Texts are matched below, so they must be English; and nothing here may write into the repository.
     env |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
