@@ -109,7 +109,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()],
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), claims=gpu.dra),
         # Clients learn late that an address is gone, and not every server finishes its requests when told to stop.
-        lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
+        lifecycle={"preStop": _sleep(program, item.cluster, drain)} if drain else None,
         **_probes(spec, run),
     )
     return pods.pod_spec(
@@ -133,6 +133,13 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
             }
         ],
     )
+
+
+def _sleep(program: Program, cluster: str, seconds: int) -> Body:
+    """The hook that waits. The kubelet's own is there from Kubernetes 1.30 on; before, the image must have `sleep`."""
+    if program.cluster_spec(cluster).kubernetes_version.startswith("1.29"):
+        return {"exec": {"command": ["sleep", str(seconds)]}}
+    return {"sleep": {"seconds": seconds}}
 
 
 def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pods.Volumes:
