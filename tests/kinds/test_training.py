@@ -120,6 +120,14 @@ def test_torchrun_gets_ranks_by_index_and_the_first_pod_as_master() -> None:
     assert service["selector"].items() <= pod(found)["metadata"]["labels"].items()
 
 
+@pytest.mark.parametrize("strategy", ["strategy: allReduce", "strategy: elastic\n  workers: {min: 1, max: 1}"])
+def test_a_gang_of_one_resolves_its_own_name(strategy: str) -> None:
+    found = objects(HEAD + f"  {strategy}\n  checkpoint: {{volume: 1Gi}}\n")
+    select = found["Service", "net-rendezvous"]["spec"]["selector"]
+    assert select.items() <= pod(found)["metadata"]["labels"].items()
+    assert ("PodDisruptionBudget", "net") not in found
+
+
 def test_each_worker_of_tensorflow_finds_itself_in_the_cluster() -> None:
     found = objects(
         HEAD + "  framework: tensorflow\n  strategy: allReduce\n  workers: {replicas: 3}\n  evaluator: {}\n"

@@ -38,9 +38,10 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         priority=f"avactl-{spec.priority}",
         **compact(
             restartPolicy="Never",
-            subdomain=rendezvous_name(item) if len(made) > 1 or spec.strategy != "single" else None,
+            subdomain=rendezvous_name(item) if spec.strategy != "single" else None,
+            # Followers do not save anything: they end at once.
             terminationGracePeriodSeconds=GRACE_WITH_CHECKPOINT
-            if spec.checkpoint and part.role in DATA_ROLES
+            if spec.checkpoint and part.leads and part.role in DATA_ROLES
             else None,
         ),
     )
@@ -54,7 +55,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         leader = job_name(item, made[0].role)
         pod = followers.follow(item, program, pod, leader, count, grace=grace, commands=commands)
     labels = k8s.labels(item, part.role)
-    if is_gang(made):
+    if spec.strategy != "single":
+        # Also of one pod: the rendezvous Service selects by it.
         labels[pods.GANG_LABEL] = item.name
         notes[pods.GANG_SIZE_ANNOTATION] = str(gang_size(spec, made))
     if not spec.preemptible:
