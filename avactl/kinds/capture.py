@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from types import CodeType, FrameType, ModuleType, TracebackType
@@ -26,6 +26,8 @@ from avactl.source.sandbox import NotAllowedError, enter
 _DEEPEST = 64
 _MOST_DIGITS = 64
 _LONGEST_MESSAGE = 500
+_MODULE = "avactl_specs"
+"""Name of the module that a spec file is run as."""
 
 
 class _Call(NamedTuple):
@@ -187,17 +189,22 @@ def _fill(model: Model, data: dict[str, Any]) -> None:
     object.__setattr__(model, "__pydantic_private__", None)
 
 
-def evaluate(root: str, path: str) -> dict[str, Any]:
-    """Run a file of the repository at `root` and answer with its documents and what went wrong."""
+def evaluate(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Run a file of the repository at `root` and answer with its documents and what went wrong.
+
+    It imports from the standard library first, then from beside it and from the root, then from `packages`: a file
+    of the repository that is called like a module of Python takes nothing away from avactl.
+    """
     recorder = Recorder(root)
     recorder.install()
     documents: list[dict[str, Any]] = []
     answer: dict[str, Any] = {"documents": documents, "error": None}
     file = f"{recorder.root}{path}"
-    module = ModuleType(path.rpartition("/")[2].removesuffix(".py"))
+    module = ModuleType(_MODULE)
     module.__file__ = file
-    sys.modules[module.__name__] = module
-    sys.path[:0] = list(dict.fromkeys([file.rpartition("/")[0], root]))
+    sys.modules[_MODULE] = module
+    library = [entry for entry in sys.path if entry not in packages]
+    sys.path[:] = dict.fromkeys([*library, file.rpartition("/")[0], root, *packages])
     try:
         with open(file, "rb") as source:  # noqa: PTH123 - pathlib is not loaded yet
             code = compile(source.read(), file, "exec", dont_inherit=True)
@@ -255,7 +262,7 @@ def main(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.chdir(request["root"])
     enter(request["readable"], request["listable"], request["seconds"])
-    answer = evaluate(request["root"], request["path"])
+    answer = evaluate(request["root"], request["path"], request["import"])
     try:
         text = json.dumps(answer)
     except (TypeError, ValueError, RecursionError) as error:

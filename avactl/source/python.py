@@ -38,7 +38,7 @@ MAX_TREE = 256 * 1024 * 1024
 _MENTIONS_SPECS = re.compile(r"\bspecs\b").search
 _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search
 _BOOTSTRAP = (
-    "import json, sys; request = json.loads(sys.argv[1]); sys.path[:0] = request['import']; "
+    "import json, sys; request = json.loads(sys.argv[1]); sys.path += request['import']; "
     "from avactl.kinds.capture import main; main(request)"
 )
 _NEEDED = ("avactl", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection", "orjson")

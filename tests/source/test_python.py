@@ -168,6 +168,35 @@ def test_a_module_of_helpers_is_no_problem() -> None:
     assert compiled(files).diagnostics == ()
 
 
+def test_a_file_called_like_a_module_of_python_breaks_nothing() -> None:
+    files = {"json.py": f"{IMPORTS}specs = PLATFORM\n", "enum.py": "raise SystemExit\n", "pydantic.py": "1 / 0\n"}
+    assert compiled(files).diagnostics == ()
+
+
+def test_dataclasses_and_annotations_work_in_a_spec_file() -> None:
+    source = f"""\
+    from __future__ import annotations
+    from collections import namedtuple
+    from dataclasses import dataclass, replace
+    {IMPORTS.replace(chr(10), chr(10) + "    ")}
+    Size = namedtuple("Size", "cpu memory")
+
+    @dataclass(frozen=True)
+    class Lab:
+        name: str
+        size: Size = Size("2", "8Gi")
+
+        def spec(self) -> Workspace:
+            spec = WorkspaceSpec(user=self.name, image="a/b:1", cpu=self.size.cpu, memory=self.size.memory)
+            return Workspace(metadata=Metadata(name=self.name, team="vision"), spec=spec)
+
+    specs = [*PLATFORM, Lab("ada").spec(), replace(Lab("lin"), size=Size("4", "16Gi")).spec()]
+    """
+    result = compiled({"specs.py": source})
+    assert result.diagnostics == ()
+    assert [item.spec.cpu for item in result.program.of("Workspace")] == ["2", "4"]
+
+
 def test_python_files_need_permission() -> None:
     result = compile_tree(MemoryTree({"specs.py": "specs = []\n"}))
     assert only(result).code == "python-not-allowed"
