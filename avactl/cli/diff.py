@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -58,6 +59,7 @@ def diff(
     if not after.ok:
         _problems(after, format)
         raise typer.Exit(PROBLEMS)
+    gc.freeze()  # two compilations stay until the end: the collector need not walk them
     changes = compare(before, after)
     inside = path.resolve().relative_to(root.resolve()).as_posix()
     if inside != ".":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -39,6 +40,17 @@ def compare(base: Compilation, head: Compilation) -> Diff:
 
     Objects that are equal are skipped at once, so the work grows with the change, not with the repository.
     """
+    # As in the driver: there is no cyclic garbage here, and two compilations are a large heap to walk.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _compare(base, head)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _compare(base: Compilation, head: Compilation) -> Diff:
     before, after = _side(base), _side(head)
     pairs = _pairs(before, after)
     shared = before.items.keys() & after.items.keys()

@@ -24,7 +24,8 @@ def data(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) ->
         if change.disruption == Disruption.DATA_LOSS:
             found.append(Consequence("data", _loss(change), "danger"))
         elif change.op == "kept":
-            text = f"{change.id} is kept: it holds data, and nothing deletes it"
+            runs = " and runs on" if change.id.kind in _WORKLOADS else ""
+            text = f"{change.id} is kept{runs}: it holds data, and nothing deletes it"
             found.append(Consequence("data", text, "warning"))
         elif change.op == "renamed" and change.id.kind == "PersistentVolumeClaim" and change.reason:
             found.append(Consequence("data", f"{change.id.kind} {change.reason}", "warning"))
@@ -82,7 +83,9 @@ def _generic(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
         if worst == Disruption.NONE and any(change.op in ("created", "kept") for change in objects):
             return "nothing that runs is disturbed"
         return _IN_GENERAL[worst]
-    kinds = [c.id.kind for c in objects if c.op in ("changed", "renamed") and c.disruption >= Disruption.REPLACE]
+    if any(change.op == "renamed" for change in objects):
+        return "its objects are made anew under the new name"
+    kinds = [c.id.kind for c in objects if c.op == "changed" and c.disruption >= Disruption.REPLACE]
     gone = [c.id.kind for c in objects if c.op == "deleted" and c.disruption >= Disruption.REPLACE]
     parts = []
     if kinds:
@@ -109,6 +112,8 @@ def _training(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
     if new.spec.suspended:
         return "is stopped"
     if old.spec.checkpoint is not None and new.spec.checkpoint is not None:
+        if _empty(old, objects):
+            return "pods restart, and from the beginning: the new checkpoint volume is empty"
         if _place(old) == _place(new):
             return "pods restart, resumes from the last checkpoint"
         return "pods restart, and from the beginning: checkpoints so far are in another place"
@@ -117,6 +122,17 @@ def _training(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
 
 def _place(job: Item) -> object:
     return job.spec.checkpoint.path
+
+
+def _empty(old: Item, objects: Sequence[ObjectChange]) -> bool:
+    """Whether the job's checkpoints are on a volume that another one takes the place of."""
+    anew = any(
+        change.id.kind == "PersistentVolumeClaim"
+        and change.id.name.endswith("-checkpoint")
+        and (change.op == "renamed" or change.disruption == Disruption.DATA_LOSS)
+        for change in objects
+    )
+    return anew and old.spec.checkpoint.volume is not None
 
 
 def _workspace(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:

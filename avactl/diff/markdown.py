@@ -150,7 +150,7 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
     name = f"{first.key.kind} {code(first.key.label)}" if count == 1 else words.plural(first.key.kind, count)
     lines = [f"**{name}**{_class(first.disruption, first.op)}"]
     consequences = list(dict.fromkeys(c for intent in group.intents for c in intent.consequences))
-    main, more = words.headline(first), words.further(first)
+    main, more = words.headline(first, count), words.further(first)
     if not main:
         main, more = more[:3], more[3:]
     run = [_said(c) for c in consequences if c.topic == "run"]
@@ -158,7 +158,7 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
     if parts:
         lines.append(f"- {words.joined(parts)}")
     if count > 1:
-        lines.append(f"- {', '.join(code(intent.key.label) for intent in group.intents[:_MOST_NAMES])}"
+        lines.append(f"- {', '.join(code(words.name(i)) for i in group.intents[:_MOST_NAMES])}"
                      + (f" and {count - _MOST_NAMES} more" if count > _MOST_NAMES else ""))  # fmt: skip
     if more:
         lines.append(f"- also {words.joined([prose(part) for part in more[:12]])}"

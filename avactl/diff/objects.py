@@ -120,25 +120,42 @@ _ANEW = {
 def _renamed(old: Manifest, new: Manifest, renamed: tuple[Item, Item] | None) -> ObjectChange:
     """Kubernetes cannot rename: the old object is deleted, or kept with its data, and the new one is made."""
     names = tuple(item.name for item in renamed) if renamed else (old.name, new.name)
-    changes = differences(old.body, new.body)
-    fields = field_changes(change for change in changes if not _follows(change, (old, new), names))
+    fields = field_changes(_beside_names(differences(old.body, new.body), (old, new), names))
+    before, after = (old.name, new.name) if old.namespace == new.namespace else (_qualified(old), _qualified(new))
     disruption, reason = deletion(old)
     if old.holds_data:
-        disruption, reason = Disruption.REPLACE, f"{old.name} is kept with its data, {new.name} starts empty"
+        disruption, reason = Disruption.REPLACE, f"{before} is kept with its data, {after} starts empty"
     elif disruption == Disruption.DATA_LOSS:
-        reason = f"{old.name} is deleted {reason}, {new.name} starts empty"
+        reason = f"{before} is deleted {reason}, {after} starts empty"
     else:
         disruption, reason = Disruption.REPLACE, _ANEW.get(old.kind, "")
     return ObjectChange(new.id, "renamed", disruption, reason, fields, old.id)
 
 
-def _follows(change: Change, objects: tuple[Manifest, Manifest], names: tuple[str, ...]) -> bool:
-    """Whether a difference is only that of the names, so that it need not be told."""
-    if change.path[:1] == ("metadata",) and change.path[1:2] in (("name",), ("namespace",)):
-        return True
-    if isinstance(change.old, str) and isinstance(change.new, str):
-        spaces = tuple(manifest.namespace for manifest in objects)
-        return (change.old, change.new) == spaces or (
-            placeholder(change.old, names[0]) == placeholder(change.new, names[1])
-        )
-    return False
+def _qualified(manifest: Manifest) -> str:
+    return f"{manifest.namespace}/{manifest.name}"
+
+
+def _beside_names(
+    changes: Iterable[Change], objects: tuple[Manifest, Manifest], names: tuple[str, ...]
+) -> list[Change]:
+    """The differences that do not just follow from the other name or the other namespace."""
+
+    def neutral(value: object, side: int) -> str:
+        # Steps and values alike: entries of lists may be keyed by what carries the name.
+        return placeholder(placeholder(repr(value), names[side]), objects[side].namespace or "-")
+
+    gone = {neutral((c.path, c.old), 0) for c in changes if c.op == "removed"}
+    come = {neutral((c.path, c.new), 1) for c in changes if c.op == "added"}
+    found = []
+    for change in changes:
+        if change.path in (("metadata", "name"), ("metadata", "namespace")):
+            continue
+        if change.op == "changed" and neutral(change.old, 0) == neutral(change.new, 1):
+            continue
+        if change.op == "removed" and neutral((change.path, change.old), 0) in come:
+            continue
+        if change.op == "added" and neutral((change.path, change.new), 1) in gone:
+            continue
+        found.append(change)
+    return found

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from avactl.diagnostics.secrets import MASK, looks_secret, redact
 from avactl.diff.fields import option
 from avactl.diff.model import ABSENT
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
+_NAME_SECRETS = frozenset({"secret", "pullSecrets"})
+"""Keys of the kinds whose values name Secrets."""
 
 
 def cover(value: Any, name: str = "") -> Any:
@@ -26,8 +31,11 @@ def cover(value: Any, name: str = "") -> Any:
     return value if value is not ABSENT else ABSENT
 
 
+@lru_cache(maxsize=4096)  # the values of a fleet repeat
 def cover_text(text: str, name: str = "") -> str:
     """The text without credentials; not even their length is left."""
+    if name in _NAME_SECRETS and _NAME(text):
+        name = ""  # the name of a Secret is none; a credential by its shape is covered all the same
     if looks_secret(text, name) and "\n" not in text and not text.startswith("-"):
         return MASK
     return re.sub(r"\*{4,}", MASK, redact(text))

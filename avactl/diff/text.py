@@ -86,14 +86,13 @@ def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
         if consequence.level == "danger":
             lines.append(("danger", f"DATA LOSS: {consequence.text}"))
     run = _texts(consequences, "run")
-    main = words.headline(first)
+    main = words.headline(first, len(group.intents))
     more = words.further(first)
     if not main:
         main, more = more[:3], more[3:]
     lines += [("info", line) for line in _broken([*main, *run], column)]
     if len(group.intents) > 1:
-        listed = words.names(intent.key.label for intent in group.intents)
-        lines += [("dim", line) for line in _broken(listed.split(", "), column, ", ")]
+        lines += [("dim", line) for line in _broken([words.name(i) for i in group.intents], column, ", ")]
     if more:
         lines += [("info", line) for line in _broken([f"also {more[0]}", *more[1:]], column)]
     lines += [("info", line) for line in _broken(_texts(consequences, "capacity", "quota"), column)]
@@ -135,7 +134,9 @@ def title(group: ObjectGroup, several: bool) -> str:
     on = f" on {words.names(where, 3)}" if several else ""
     if len(ids) == 1:
         old = group.change.old_id
-        return f"{ids[0]}{on}" + (f", was {old.name}" if old and old.name != ids[0].name else "")
+        if old is None or old == ids[0]:
+            return f"{ids[0]}{on}"
+        return f"{ids[0]}{on}, was {old.name if old.namespace == ids[0].namespace else f'{old.namespace}/{old.name}'}"
     spaces = sorted({id.namespace for id in ids if id.namespace})
     inside = f" in {words.names(spaces, 3)}" if spaces else ""
     return f"{words.plural(ids[0].kind, len(ids))} {group.pattern}{inside}{on}"

@@ -151,8 +151,13 @@ def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
     return [("its configuration changes", ())]
 
 
-def headline(intent: IntentChange) -> list[str]:
-    """What a reader should know of an intent first: what happened to it, and its facts."""
+def name(intent: IntentChange) -> str:
+    """What an intent is called in a list of several: `vision/resnet50`, or `vision/old → vision/new`."""
+    return f"{intent.old_key.label} → {intent.key.label}" if intent.old_key else intent.key.label
+
+
+def headline(intent: IntentChange, count: int = 1) -> list[str]:
+    """What a reader should know of an intent, or of `count` like it, first: what happened to it, and its facts."""
     one_sided = intent.op in ("added", "removed", "repaired")
     parts = [fact_value(change) if one_sided else fact(change) for change in intent.facts]
     parts = [part for part in parts if part]
@@ -164,7 +169,7 @@ def headline(intent: IntentChange) -> list[str]:
         case "repaired":
             parts.insert(0, "has errors in the base: all of it counts as new")
         case "renamed":
-            parts.insert(0, f"was {intent.old_key.label if intent.old_key else ''}")
+            parts.insert(0, f"was {intent.old_key.label}" if intent.old_key and count == 1 else "renamed")
     return parts or ([] if further(intent) else ["the same spec"] if intent.op == "affected" else [])
 
 

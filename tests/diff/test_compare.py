@@ -53,6 +53,29 @@ def test_a_job_without_checkpoint_starts_from_the_beginning() -> None:
     assert texts(the(diff, "j"), "run") == ["pods restart, and from the beginning: it has no checkpoint"]
 
 
+def test_a_renamed_job_leaves_its_checkpoint_volume_behind() -> None:
+    old, new = (job(name, checkpoint={"volume": "100Gi"}) for name in ("a", "b"))
+    intent = the(changes([old], [new]), "b")
+    assert texts(intent, "run") == ["pods restart, and from the beginning: the new checkpoint volume is empty"]
+    assert any("a-checkpoint is kept" in text for text in texts(intent, "data"))
+
+
+def test_a_suspended_job() -> None:
+    waiting, running = job(suspended=True), job()
+    assert texts(the(changes([waiting], [running]), "j"), "run") == ["starts"]
+    assert texts(the(changes([running], [waiting]), "j"), "run") == ["is stopped"]
+    assert texts(the(changes([waiting], [job(suspended=True, args=["x"])]), "j"), "run") == [
+        "counts when it is started: it is suspended"
+    ]
+
+
+def test_the_name_of_a_secret_is_no_secret() -> None:
+    code = {"url": "https://git.example.com/a.git", "ref": "main"}
+    old, new = (job(code={"git": {**code, "secret": name}}) for name in ("git-one", "git-two"))
+    changed = {(c.path, c.old, c.new) for c in the(changes([old], [new]), "j").spec}
+    assert changed == {("spec.code.git.secret", "git-one", "git-two")}
+
+
 def test_quota_is_told_for_the_sum_of_the_team() -> None:
     eight = {"gpus": 8, "cpu": 8, "memory": "64Gi"}
     old = [job("a", workers=eight, strategy="single"), job("b", workers=eight, strategy="single")]
