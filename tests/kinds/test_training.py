@@ -10,6 +10,7 @@ import pytest
 
 from avactl.kinds.registry import kind
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
+from avactl.kinds.training.followers import EVALUATOR_GRACE
 from tests.kinds.on_base import Objects, compile_spec, objects
 
 HEAD = """
@@ -269,10 +270,12 @@ def test_names_of_jobs_do_not_follow_their_content() -> None:
     assert one.keys() == objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 9}\n  retries: 1\n").keys()
 
 
-def test_only_the_leading_job_has_a_deadline() -> None:
+def test_followers_do_not_outlive_the_deadline_of_their_leader() -> None:
     found = objects(PS + "  framework: mxnet\n  workers: {replicas: 2}\n  timeout: 90m\n  ttl: 1h\n  suspended: true\n")
     assert job(found)["spec"]["activeDeadlineSeconds"] == 5400
-    assert "activeDeadlineSeconds" not in job(found, "server")["spec"]
+    # Beyond it, so that they end by themselves, with the last checkpoint evaluated.
+    assert job(found, "server")["spec"]["activeDeadlineSeconds"] > 5400 + EVALUATOR_GRACE
+    assert "activeDeadlineSeconds" not in job(objects(PS + "  workers: {replicas: 2}\n"), "server")["spec"]
     for role in ("worker", "server", "scheduler"):
         assert job(found, role)["spec"]["ttlSecondsAfterFinished"] == 3600
         assert job(found, role)["spec"]["suspend"] is True

@@ -16,6 +16,9 @@ from avactl.kinds.training.parts import DATA_ROLES, Part, bounds, job_name, part
 from avactl.kinds.training.pod import gang_size, is_gang, template
 from avactl.kinds.values import seconds
 
+FOLLOWERS_LATER = 600
+"""Seconds after its leader's deadline at which a Job that follows is ended, whatever it does."""
+
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """The objects of one training job."""
@@ -76,7 +79,7 @@ def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> M
         compact(
             parallelism=part.replicas,
             podReplacementPolicy="Failed",
-            activeDeadlineSeconds=_seconds(spec.timeout) if part.leads else None,
+            activeDeadlineSeconds=_deadline(part, spec.timeout),
             ttlSecondsAfterFinished=_ttl(item, program),
             suspend=True if spec.suspended else None,
         )
@@ -89,6 +92,12 @@ def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> M
 
 def _seconds(duration: str | None) -> int | None:
     return None if duration is None else ceil(seconds(duration))
+
+
+def _deadline(part: Part, timeout: str | None) -> int | None:
+    """The longest run. Followers end by themselves, but not those whose sidecar never came up: they get no longer."""
+    longest = _seconds(timeout)
+    return longest if longest is None or part.leads else longest + FOLLOWERS_LATER
 
 
 def _ttl(item: Item, program: Program) -> int | None:
