@@ -72,6 +72,8 @@ def _compare(base: Compilation, head: Compilation) -> Diff:
         elif key in pairs:
             found.append(_intent("affected", before, after, (key, key), pairs))
     found = [intent for intent in found if intent.objects or intent.spec or intent.op not in ("changed", "affected")]
+    if not before.ok:
+        found = [_as_far_as_known(intent, after, base.program.broken) for intent in found]
     changed = {intent.key for intent in found if intent.op != "affected"}
     found = [_with_cause(intent, head.program, changed) if intent.op == "affected" else intent for intent in found]
     told = {(d.code, d.message) for d in base.diagnostics}
@@ -165,6 +167,22 @@ def _intent(
         objects=objects,
         old_key=IntentKey(*old.key) if renamed and old else None,
         objects_known=op != "repaired" and not {old_key, new_key} & before.unknown,
+    )
+
+
+def _as_far_as_known(intent: IntentChange, after: _Side, broken: frozenset[tuple[str, str]]) -> IntentChange:
+    """Without what only seems to change because something that the spec depends on has errors in the base."""
+    depends = {(key.kind, key.name) for key in intents.depends(intent.item, after.program)}
+    if intent.op not in ("changed", "affected") or not depends & broken:
+        return intent
+    objects = tuple(change for change in intent.objects if change.disruption == Disruption.DATA_LOSS)
+    return replace(
+        intent,
+        objects=objects,
+        objects_known=False,
+        disruption=worst(change.disruption for change in objects),
+        facts=() if intent.op == "affected" else intent.facts,
+        consequences=tuple(c for c in intent.consequences if c.topic == "data"),
     )
 
 

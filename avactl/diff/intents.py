@@ -62,14 +62,14 @@ def fact_changes(before: Mapping[str, Fact], after: Mapping[str, Fact]) -> tuple
 
 def causes(item: Item, program: Program, changed: set[IntentKey]) -> list[Consequence]:
     """The changed specs that an unchanged one depends on."""
-    found = [key for key in dict.fromkeys(_depends(item, program)) if key in changed]
+    found = [key for key in dict.fromkeys(depends(item, program)) if key in changed]
     if not found:
         return []
     shown = ", ".join(str(key) for key in found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
     return [Consequence("cause", f"because of {shown}")]
 
 
-def _depends(item: Item, program: Program) -> Iterator[IntentKey]:
+def depends(item: Item, program: Program) -> Iterator[IntentKey]:
     """The specs that have a say in the objects of a spec."""
     for reference in introspect.references(item.resource):
         other = program.find(reference.kind, reference.name, item.team)

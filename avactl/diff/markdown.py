@@ -165,7 +165,7 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
                      + (f" and {len(more) - 12} more" if len(more) > 12 else ""))  # fmt: skip
     others = [c for c in consequences if c.topic in ("capacity", "quota", "cause") or c.level == "warning"]
     lines += [f"- {_said(c)}" for c in others[:_MOST_NAMES] if c.topic != "run"]
-    if not first.objects_known:
+    if not first.objects_known and first.op != "repaired":
         lines.append("- its objects before are not known")
     total = sum(len(found.ids) for found in group.objects)
     details = _details(group.objects, total, several) if objects and total else ""

@@ -100,7 +100,7 @@ def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
         if consequence.topic == "data" and consequence.level != "danger":
             lines.append((consequence.level, consequence.text))
     lines += [("dim", text) for text in _texts(consequences, "cause")]
-    if not first.objects_known:
+    if not first.objects_known and first.op != "repaired":
         lines.append(("warning", "its objects before are not known"))
     lines = lines or [("info", "")]
     head = style("danger" if first.disruption == Disruption.DATA_LOSS else "bold", label)

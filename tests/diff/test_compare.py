@@ -229,6 +229,16 @@ def test_a_base_with_errors() -> None:
     assert the(diff, "w").disruption == Disruption.DATA_LOSS
 
 
+def test_what_depends_on_errors_of_the_base_is_not_called_changed() -> None:
+    pool = "kind: NodePool\nmetadata: {name: extra}\nspec: {cluster: main, machineType: v100-pcie-8, count: 2, "
+    bad, good = pool + "coutn: 1}", pool + "taints: [{key: a, value: b}]}"
+    diff = compare(broken(job(), bad), compiled(job(), good))
+    assert the(diff, "extra").op == "repaired"
+    follower = the(diff, "j")
+    assert (follower.op, follower.objects, follower.objects_known) == ("affected", (), False)
+    assert texts(follower) == ["because of NodePool extra"]
+
+
 def test_new_warnings_are_told_and_old_ones_are_not() -> None:
     base = compiled(job())
     head = compiled(job(retries=4))

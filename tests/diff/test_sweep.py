@@ -1,0 +1,44 @@
+"""Every spec of a small platform taken away, or broken, one after the other: there is always a diff, and it prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.diff import compare
+from avactl.diff.machine import render_json
+from avactl.diff.markdown import render_markdown
+from avactl.diff.text import render_text
+from avactl.source.tree import MemoryTree
+from tests.diff.test_golden import BASE
+
+DOCUMENTS = [(name, index) for name, text in BASE.items() for index in range(len(text.split("\n---\n")))]
+
+
+def repository(name: str, index: int, new: str | None) -> Compilation:
+    """The platform with another text in place of one document, or without it."""
+    parts = BASE[name].rstrip("\n").split("\n---\n")
+    if new is None:
+        del parts[index]
+    else:
+        parts[index] = parts[index].replace("kind: ", f"{new}\nkind: ", 1)
+    files = {**BASE, name: "\n---\n".join(parts) + "\n"}
+    return compile_tree(MemoryTree({path: text for path, text in files.items() if text.strip()}))
+
+
+@pytest.mark.parametrize(("name", "index"), DOCUMENTS)
+def test_one_spec_is_broken_in_the_base_or_missing(name: str, index: int) -> None:
+    whole = compile_tree(MemoryTree(BASE))
+    broken, without = repository(name, index, "wrong: key"), repository(name, index, None)
+    assert not broken.ok
+    diffs = [compare(broken, whole), compare(without, whole)]
+    assert diffs[0].base_problems
+    if without.ok:
+        gone = compare(whole, without)
+        assert any(intent.op == "removed" for intent in gone.intents)
+        diffs.append(gone)
+    for diff in diffs:
+        assert not diff.empty
+        assert render_text(diff)
+        assert len(render_markdown(diff).encode()) < 65_536
+        assert render_json(diff)
