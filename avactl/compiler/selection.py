@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Collection, Iterable
 
 CONFIG_FILE = "avactl.yaml"
 
 
-def _covers(pattern: str, path: str) -> bool:
-    pattern = pattern.removeprefix("./").rstrip("/")
-    return pattern in (".", "", path) or path.startswith(f"{pattern}/") or fnmatch.fnmatchcase(path, pattern)
+class _Patterns:
+    """Directories, files and patterns with `*`, `?`, `[`, as one question."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        clean = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
+        self._all = not {".", ""}.isdisjoint(clean)
+        self._paths = frozenset(clean)
+        self._folders = tuple(f"{pattern}/" for pattern in clean)
+        globs = [fnmatch.translate(pattern) for pattern in clean if any(char in pattern for char in "*?[")]
+        self._glob = re.compile("|".join(globs)).match if globs else None
+
+    def cover(self, path: str) -> bool:
+        if self._all or path.startswith(self._folders) or path in self._paths:
+            return True
+        return self._glob is not None and self._glob(path) is not None
 
 
 def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection[str]) -> list[str]:
@@ -19,12 +32,13 @@ def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection
     A directory with a `Pulumi.yaml` is a Pulumi project, and holds none.
     """
     projects = tuple(path.removesuffix("Pulumi.yaml") for path in paths if path.endswith("/Pulumi.yaml"))
+    wanted, unwanted = _Patterns(include), _Patterns(exclude)
     return [
         path
         for path in paths
         if path.endswith((".yaml", ".yml", ".py"))
         and path != CONFIG_FILE
         and not path.startswith(projects)
-        and any(_covers(pattern, path) for pattern in include)
-        and not any(_covers(pattern, path) for pattern in exclude)
+        and wanted.cover(path)
+        and not unwanted.cover(path)
     ]

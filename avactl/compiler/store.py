@@ -102,6 +102,9 @@ class Store:
                 with open(handle, "wb") as file:
                     file.write(_MAGIC + sha256(content).digest())
                     file.write(content)
+                # Renamed over another file, ext4 would write the new one to the disk first.
+                with suppress(OSError):
+                    os.unlink(self._path)
                 os.rename(aside, self._path)
             except BaseException:
                 os.unlink(aside)

@@ -76,6 +76,17 @@ def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
     return Access(claim, version.url or "", None, dataset.spec.size, claim if list_in_pods(version) else None)
 
 
+def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], str]]:
+    """The datasets and versions that the pods of a spec mount."""
+    found = []
+    for mount in reader.spec.datasets:
+        dataset = find(program, reader.team, mount.name)
+        version = version_of(dataset, mount.version) if dataset is not None else None
+        if dataset is not None and version is not None:
+            found.append((dataset.key, str(version.name)))
+    return found
+
+
 def buckets(program: Program, item: Item) -> list[Any]:
     """The `Bucket`s of an item's team that are mounted through a cache tier of the item's cluster."""
     if item.team is None:

@@ -11,11 +11,10 @@ from avactl.kinds.dataset.listing import listing
 from avactl.kinds.dataset_access import (
     CACHE_NAMESPACE,
     claim_name,
-    find,
     host_path,
     list_in_pods,
+    mounted,
     tier_path,
-    version_of,
 )
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -51,17 +50,6 @@ def clusters(item: Item, tier: Item | None) -> tuple[str, ...]:
 
 
 # -- who reads what ------------------------------------------------------------------------------------------------
-
-
-def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], str]]:
-    """The datasets and versions that the pods of a spec mount."""
-    found = []
-    for mount in reader.spec.datasets:
-        dataset = find(program, reader.team, mount.name)
-        version = version_of(dataset, mount.version) if dataset is not None else None
-        if dataset is not None and version is not None:
-            found.append((dataset.key, str(version.name)))
-    return found
 
 
 def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]]]:
