@@ -33,11 +33,11 @@ USAGE = 2
 MISSING = 3
 """A tool or service that the command needs is missing or failed."""
 CHANGES = 4
-"""`diff --exit-code`: there are changes."""
+"""`--exit-code` of `diff` and `preview`: there are changes."""
 
 EXIT_CODES = (
     "Exit codes: 0 ok · 1 the specs have errors · 2 wrong usage · 3 a needed tool or service is missing or failed · "
-    "4 changes (diff --exit-code)."
+    "4 changes (--exit-code)."
 )
 
 

@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from avactl.cli.main import app
-from avactl.emit.engine import EngineError
+from avactl.compiler import compile_tree
+from avactl.emit.engine import EngineError, Options, Session, stack_names
+from avactl.source.tree import DirTree
 from tests.pulumi.conftest import Repository
 from tools.controlplane import ControlPlane
 
@@ -236,6 +238,45 @@ def test_a_cluster_that_does_not_answer_is_one_clear_word(repository: Repository
     assert code == 3
     assert "Traceback" not in text
     assert "unreachable" in text
+
+
+def test_two_clusters_want_to_be_told_apart(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository.write(("  members:", "  clusters: [main]\n  members:"))
+    (repository.root / "east.yaml").write_text("{apiVersion: avactl.dev/v1, kind: Cluster, metadata: {name: east}}")
+    kubeconfig = str(repository.plane.kubeconfig)
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    code, text = run("preview", str(repository.root), "--stack", "east")
+    assert code == 2
+    assert "--context east=NAME" in text
+    code, text = run("preview", str(repository.root), "--stack", "east", "--context", "east=avactl")
+    assert (code, "+ Cluster east" in text) == (0, True), text
+    code, text = run("preview", str(repository.root), "--context", "avactl")
+    assert (code, "which cluster is that?" in text) == (2, True)
+    # The settings of the stack's project say it too.
+    shutil.copytree(ROOT / "stacks", repository.root / "stacks")
+    (repository.root / "stacks" / "Pulumi.east.yaml").write_text("config: {avactl:context: avactl}\n")
+    code, text = run("preview", str(repository.root), "--stack", "east")
+    assert (code, "+ Cluster east" in text) == (0, True), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["serve", "train"])
+def test_a_whole_platform_is_applied_once(cluster: str, backend: Path) -> None:
+    """examples/ava: nothing in it comes back from the API server in another form than it was sent."""
+    root = ROOT / "examples" / "ava"
+    compilation = compile_tree(DirTree(root))
+    with ControlPlane(controller_manager=True) as plane, plane.client() as kube:
+        options = Options(root, plane.kubeconfig, {cluster: "avactl"})
+        for manifest in compilation.manifests:
+            if manifest.patch and manifest.cluster == cluster:
+                kube.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": manifest.name}})
+        names = [name for name in stack_names(compilation) if name.cluster == cluster]
+        for name in names:
+            Session(compilation, name, options).up()
+        for name in names:
+            session = Session(compilation, name, options)
+            session.refresh()
+            assert session.up().changes == {}
 
 
 def test_by_hand_it_is_the_same_stack(repository: Repository) -> None:

@@ -89,10 +89,12 @@ def test_a_component_registers_the_objects_of_its_spec(repository: Path) -> None
     assert {(entry.type, entry.parent) for entry in found if not entry.request.custom} == {
         ("avactl:index:Workspace", "")
     }
-    children = [entry for entry in found if entry.request.custom]
-    assert [entry.inputs for entry in children] == [manifest.body for manifest in wanted]
-    assert {entry.parent for entry in children} == {"urn:pulumi:own::avactl::avactl:index:Workspace::anna"}
-    assert [entry.request.protect for entry in children] == [manifest.holds_data for manifest in wanted]
+    children = {entry.name + entry.type.rpartition(":")[2]: entry for entry in found if entry.request.custom}
+    registered = [children[f"{manifest.namespace}/{manifest.name}{manifest.kind}"] for manifest in wanted]
+    assert len(children) == len(wanted)
+    assert [entry.inputs for entry in registered] == [manifest.body for manifest in wanted]
+    assert {entry.parent for entry in registered} == {"urn:pulumi:own::avactl::avactl:index:Workspace::anna"}
+    assert [entry.request.protect for entry in registered] == [manifest.holds_data for manifest in wanted]
 
 
 def test_a_component_takes_its_surroundings_typed_too() -> None:
