@@ -153,7 +153,7 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
     main, more = words.headline(first, count), words.further(first)
     if not main:
         main, more = more[:3], more[3:]
-    run = [_said(c) for c in consequences if c.topic == "run"]
+    run = [_said(c) for c in consequences if c.topic == "run" and c.text != str(first.disruption)]
     parts = [prose(part) for part in main] + run
     if parts:
         lines.append(f"- {words.joined(parts)}")

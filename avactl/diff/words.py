@@ -134,7 +134,7 @@ def field(change: FieldChange) -> str:
             return f"{name} in another order: {show(change.new)}"
     if change.lines:
         minus = sum(line.startswith("-") for line in change.lines)
-        return f"{name}: {minus} lines out, {len(change.lines) - minus} in"
+        return f"{name}: {minus} line{'' if minus == 1 else 's'} out, {len(change.lines) - minus} in"
     if change.old == change.new:
         return f"{name} changed (covered: it looks like a credential)"
     return f"{name} {move(change.old, change.new)}"
