@@ -242,23 +242,24 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
         here = names.get(prefix, [])
         if text == lists.get(prefix, "") and prefix not in odd and len(files) == len(here):
             continue
-        touched.add(prefix)
-        deleted += len(files.keys() - set(here))
         listed = _parse(text)
-        for name in here:
-            path = prefix + name
-            if name in files and wanted[path] == (found.digests.get(path) or listed[name][0]):
-                same.add(path)
+        right = {
+            prefix + name
+            for name in here
+            if name in files and wanted[prefix + name] == (found.digests.get(prefix + name) or listed[name][0])
+        }
+        if text == lists.get(prefix, "") and len(right) == len(here) == len(files):
+            continue
+        touched.add(prefix)
+        same |= right
+        deleted += len(files.keys() - set(here))
     written = sum(len(names.get(prefix, ())) for prefix in touched) - len(same)
-    if written or deleted or any(lists.get(p, "") != found.seen.get(p, ("",))[0] for p in touched):
-        stamps = _replace(directory, touched, wanted, lists, texts, found, same)
-    else:
-        stamps = {}
+    stamps = _replace(directory, touched, wanted, lists, texts, found, same) if touched else {}
     seen: Seen = {}
     latest = time.time_ns() - _RACY
     for prefix, here in names.items():
         _, files = found.seen.get(prefix, ("", {}))
-        if prefix in touched:
+        if prefix in touched or prefix in odd:
             at = {name: stamps.get(prefix + name) or files[name] for name in here}
             files = {name: stamp for name, stamp in at.items() if stamp[2] < latest}
         seen[prefix] = (lists[prefix], files)
