@@ -24,7 +24,7 @@ topo = typer.Typer(
     rich_markup_mode=None,
 )
 
-_MOST_BYTES = 16 * 1024 * 1024
+_MOST_BYTES = 4 * 1024 * 1024
 _File = Annotated[str, typer.Argument(help="Output of `nvidia-smi topo -m`; `-` is standard input.")]
 
 

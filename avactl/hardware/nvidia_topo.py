@@ -187,8 +187,8 @@ def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
             f"{matrix.gpus[i]} to {matrix.gpus[j]}{' and others' if len(doubted) > 1 else ''}: SYS with one CPU"
             " affinity; taken as one socket, as the affinity says"
         )
-    hidden = any(matrix.pcie_word(i, j) is None for i, j in pairs)
-    if hidden and not tells and not matrix.nics and not any(matrix.word(i, j) == "SYS" for i, j in pairs):
+    hidden = all(matrix.pcie_word(i, j) is None for i, j in pairs)
+    if hidden and pairs and not matrix.nics and not any(keys):
         remarks.append("NVLink hides the PCIe ways, and no affinity or NIC tells GPUs apart: taken as one socket")
     return _numbered(matrix, groups, remarks)
 
@@ -265,8 +265,9 @@ def _nic_sockets(matrix: Matrix, sockets: list[int], remarks: list[str]) -> list
     lost = [nic for nic in range(count, every) if nic not in found]
     clusters = sorted({groups.of(nic) for nic in lost})
     empty = [socket for socket in range(max(sockets) + 1) if socket not in found.values()]
-    if lost and max(sockets) == 0:
-        # Near no GPU, and all GPUs are on one socket: so there is another one.
+    if lost and max(sockets) == 0 and not any(affinity.memory_node for affinity in matrix.affinities):
+        # Near no GPU, and all GPUs are on one socket: so there is another one. (Not with Grace, where SYS only says
+        # that the GPU's memory is a NUMA node of its own.)
         empty = [1] * len(clusters)
     in_order = len(clusters) == len(empty)
     for nic in lost:

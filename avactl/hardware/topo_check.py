@@ -120,7 +120,7 @@ def _differences(declared: _Declared, seen: _Seen, numbering: Sequence[int], wit
         level = declared.levels[a][b]
         if level not in seen.ways(i, j):
             is_ = " or ".join(_WORDS[way] for way in sorted(seen.ways(i, j)))
-            found.append(f"{pair}: {is_} ({seen.words[i][j]}), the type says {_WORDS[level]}")
+            found.append(f"{pair}: {seen.words[i][j]} ({is_}), the type says {_WORDS[level]}")
     if with_nics:
         for i in range(count):
             wants, has = declared.nics[numbering[i]], seen.nics[i]
@@ -154,7 +154,7 @@ def _links(count: int) -> str:
 
 
 def _count(count: int, what: str) -> str:
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+    return f"{count or 'no'} {what}{'s' if count > 1 else ''}"
 
 
 def _renumber(declared: _Declared, seen: _Seen, with_nics: bool) -> tuple[int, ...] | None:

@@ -111,26 +111,28 @@ class Listed(NamedTuple):
     """Memory of one GPU, MiB; the least where they differ."""
 
 
-_LIST = re.compile(r"^[^\w\n]*GPU [0-9, ]+: *(?P<name>[A-Z][^(\n]*?) *(?:\(UUID:.*)?$", re.MULTILINE)
-_CSV = re.compile(
-    r"^[^\w\n]*(?:[0-9]+, *)?(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce|TITAN)[^,\n|]*?) *,"
-    r" *(?P<memory>[0-9]+) *(?:MiB)?\b",
-    re.MULTILINE,
-)
-_TABLE = re.compile(
-    r"^\|\s+[0-9]+\s+(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce|TITAN) ?[^|]*?)\s+(?:On|Off|N/A)\s*\|", re.M
-)
-_TABLE_MEMORY = re.compile(r"[0-9]+MiB */ *(?P<memory>[0-9]+)MiB *\|")
+_LIST = re.compile(r"\W*GPU [0-9, ]+: *(?P<name>[A-Z][^(]*?) *(?:\(UUID:.*)?").fullmatch
+_BRAND = r"(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce|TITAN)"
+_CSV = re.compile(rf"\W*(?:[0-9]+, *)?{_BRAND}[^,|]*?) *, *(?P<memory>[0-9]+) *(?:MiB)?\b").match
+_TABLE = re.compile(rf"\|\s+[0-9]+\s+{_BRAND} ?[^|]*?)\s+(?:On|Off|N/A)\s*\|").match
+_TABLE_MEMORY = re.compile(r"[0-9]+MiB */ *(?P<memory>[0-9]+)MiB *\|").search
+_LONGEST = 400
+"""No line of these lists has more characters."""
 
 
 def listed(content: str) -> Listed | None:
     """The GPUs that a text lists, in any of the forms of `nvidia-smi`; None where it lists none."""
-    content = content.replace("\r", "")
-    products = [match["name"].strip() for pattern in (_CSV, _LIST, _TABLE) for match in pattern.finditer(content)]
-    products = [name for name in products if any(char.isdigit() for char in name)]
-    memories = [int(match["memory"]) for match in _CSV.finditer(content)]
-    memories += [int(match["memory"]) for match in _TABLE_MEMORY.finditer(content)]
-    sizes = [size for size in memories if size >= 1024]
-    if not products and not sizes:
-        return None
-    return Listed(tuple(dict.fromkeys(products)), min(sizes, default=None))
+    products: dict[str, None] = {}
+    sizes: list[int] = []
+    for line in content.split("\n"):
+        line = line.rstrip("\r")
+        if len(line) > _LONGEST:
+            continue
+        csv = _CSV(line)
+        named = csv or _LIST(line) or _TABLE(line)
+        if named and any(char.isdigit() for char in named["name"]):
+            products[named["name"].strip()] = None
+        memory = csv or _TABLE_MEMORY(line)
+        if memory and int(memory["memory"]) >= 1024:
+            sizes.append(int(memory["memory"]))
+    return Listed(tuple(products), min(sizes, default=None)) if products or sizes else None

@@ -136,12 +136,11 @@ def _blocks(every: tuple[Line, ...]) -> list[_Block]:
             continue
         if not names:
             continue
-        if line.tokens[0].text.rstrip(":").lower() == "legend" or line.text.strip().startswith("X    ="):
+        if any(token.text.rstrip(":").lower() == "legend" for token in line.tokens[:2]):
             ended = bool(blocks[-1].rows)
         elif blocks[-1].rows:
             _add_orphan(blocks[-1], line)
-        elif _is_more_nics(line):
-            more = Header(line.tokens, (), False, False)
+        elif (more := text.more_columns(line)) is not None:
             blocks[-1].header = _joined(blocks[-1].header, more)
     return blocks
 
@@ -152,11 +151,6 @@ def _joined(first: Header, second: Header) -> Header:
     return Header(devices, first.affinities + second.affinities, first.leading, first.glued or second.glued)
 
 
-def _is_more_nics(line: Line) -> bool:
-    """Whether a line below a header without rows is the rest of it: names of NICs only."""
-    return all(re.fullmatch(r"NIC[0-9]+|mlx[0-9]+_[a-z0-9_]+", token.text) for token in line.tokens)
-
-
 def _add_row(block: _Block, found: Row) -> None:
     if not found.rest or any(token.text in _PEER_WORDS - {"N/A"} for token in found.rest):
         # `GPU0` alone is prose, or the peer-to-peer matrix of `topo -p2p`.
@@ -165,11 +159,9 @@ def _add_row(block: _Block, found: Row) -> None:
             block.peer = True
             block.rows.append(_Cells(found.name, [], [], False))
             return
+    cells = _take_apart(found.name, found.rest, len(block.header.devices))
     if block.header.leading:
-        cells = _take_apart(found.name, found.rest, len(block.header.devices))
         cells.tail = list(found.front)
-    else:
-        cells = _take_apart(found.name, found.rest, len(block.header.devices))
     block.rows.append(cells)
 
 
@@ -202,9 +194,9 @@ def _add_orphan(block: _Block, line: Line) -> None:
     splits = [text.split_links(token) for token in line.tokens]
     links = sum(len(split.links) for split in splits if split)
     fits = all(split or text.is_tail(token) for split, token in zip(splits, line.tokens, strict=True))
-    if not links or not fits:
+    if not fits:
         return
-    if len(last.cells) + links == wanted and not last.tail:
+    if not last.tail and len(last.cells) + links <= wanted and (links or len(last.cells) == wanted):
         more = _take_apart(last.name, line.tokens, wanted - len(last.cells))
         last.cells += more.cells
         last.tail += more.tail
@@ -292,12 +284,13 @@ def _cells(devices: Sequence[Token], rows: Mapping[str, _Cells], file: str) -> l
         if len(row.cells) != len(devices):
             problems.append(_wrong_length(device, row, len(devices), file))
             continue
+        wrong = None
         for column, cell in enumerate(row.cells):
-            problem = _wrong_word(device, devices[column], cell, index == column, file)
-            if problem is None:
-                good[index, column] = cell
-            else:
-                problems.append(problem)
+            wrong = wrong or _wrong_word(device, devices[column], cell, index == column, file)
+        if wrong is None:
+            good.update({(index, column): cell for column, cell in enumerate(row.cells)})
+        elif not any(problem.message == _mirrored(wrong.message) for problem in problems):
+            problems.append(wrong)
     for (index, column), cell in good.items():
         other = good.get((column, index))
         if index > column and other is not None and other.text != cell.text:
@@ -313,6 +306,11 @@ def _cells(devices: Sequence[Token], rows: Mapping[str, _Cells], file: str) -> l
                 )
             )
     return problems
+
+
+def _mirrored(message: str) -> str:
+    """The message on the cell of the other half that says the same: it is told once."""
+    return re.sub(r"between (\S+) and (\S+) is", r"between \2 and \1 is", message)
 
 
 def _wrong_length(device: Token, row: _Cells, wanted: int, file: str) -> Diagnostic:

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from avactl.diagnostics import Span
 
-MOST_LINKS = 36
-"""Most NVLinks between two GPUs (NVLink 6); `nvidia-smi` writes their number behind `NV`."""
+_LONGEST = 32 * 1024
+"""A line with more characters is not looked at."""
+_MOST_COLUMNS = 512
+"""A line with more names is no header: the largest machines have 16 GPUs and some tens of virtual NICs."""
 
 WORDS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 """Link words but those of NVLink. SOC is what drivers before 2017 wrote for SYS."""
@@ -50,7 +52,9 @@ _DECORATION = re.compile(
 )
 _GPU_BLANK = re.compile(r"\bGPU (?=\d+\b)")
 _CHUNK = re.compile(r"\S+").finditer
+_BREAK = re.compile(r"<br */?>", re.IGNORECASE).finditer
 
+# NVLink 6 has 36 links a GPU; up to Blackwell they are 18.
 _LINK = r"(?:NV(?:3[0-6]|[12][0-9]|[1-9])|PIX|PXB|PHB|NODE|SYS|SOC|X)"
 _TAIL = r"(?:[0-9][0-9,-]*)?(?:N/A)?"
 _CELLS = re.compile(f"((?:{_LINK})+)({_TAIL})").fullmatch
@@ -76,15 +80,22 @@ def decode(data: bytes) -> str:
 
 
 def lines(text: str) -> Iterator[Line]:
-    """The lines of a text, as `\\n` ends them; decoration is blanked."""
+    """The lines of a text, as `\\n` ends them (or `<br>` within one); decoration is blanked."""
     for number, raw in enumerate(text.split("\n"), 1):
-        line = _DECORATION.sub(lambda match: " " * len(match[0]), raw)
-        # `GPU 0` is one name; the blank stays in its column behind the name.
-        line = _GPU_BLANK.sub("GPU\x01", line)
-        tokens = tuple(
-            Token(match[0].replace("\x01", "").replace("\\", ""), number, match.start() + 1) for match in _CHUNK(line)
-        )
-        yield Line(number, line, tokens)
+        begin = 0
+        for end in [*(match.start() for match in _BREAK(raw)), len(raw)]:
+            yield _line(number, " " * begin + raw[begin:end])
+            begin = end
+
+
+def _line(number: int, raw: str) -> Line:
+    if len(raw) > _LONGEST:
+        return Line(number, "", ())
+    line = _DECORATION.sub(lambda match: " " * len(match[0]), raw)
+    # `GPU 0` is one name; the blank stays in its column behind the name.
+    line = _GPU_BLANK.sub("GPU\x01", line)
+    found = ((match[0].replace("\x01", "").replace("\\", ""), match.start() + 1) for match in _CHUNK(line))
+    return Line(number, line, tuple(Token(word, number, column) for word, column in found if word))
 
 
 class Split(NamedTuple):
@@ -135,12 +146,7 @@ def header(line: Line, known: frozenset[str]) -> Header | None:
     first = next((i for i, token in enumerate(line.tokens) if _starts_with_gpu(token.text)), None)
     if first is None:
         return None
-    text, affinities, begins = line.text, [], []
-    for match in _AFFINITY(text):
-        if match.lastgroup != "bare" or match[0].upper().startswith("CPU"):
-            affinities.append("GPU NUMA" if match["gpu"] else "NUMA" if match["numa"] else "CPU")
-            begins.append(match.start() + 1)
-        text = text[: match.start()] + " " * len(match[0]) + text[match.end() :]
+    text, affinities = _without_affinities(line.text)
     devices: list[Token] = []
     glued = False
     start = line.tokens[first].column
@@ -153,9 +159,29 @@ def header(line: Line, known: frozenset[str]) -> Header | None:
             return None
         glued |= len(names) > 1
         devices += names
-    if not devices or not is_gpu(devices[0].text):
+    if not devices or not is_gpu(devices[0].text) or len(devices) > _MOST_COLUMNS:
         return None
-    return Header(tuple(devices), tuple(affinities), bool(begins) and begins[0] < start, glued)
+    leading = bool(affinities) and bool(_without_affinities(line.text[: start - 1])[1])
+    return Header(tuple(devices), affinities, leading, glued)
+
+
+def more_columns(line: Line) -> Header | None:
+    """The rest of a header that the terminal broke: names of NICs and affinity columns only."""
+    text, affinities = _without_affinities(line.text)
+    tokens = [Token(match[0], line.number, match.start() + 1) for match in _CHUNK(text)]
+    if not all(_DEVICE(token.text) for token in tokens) or not (tokens or affinities):
+        return None
+    return Header(tuple(tokens), affinities, False, False)
+
+
+def _without_affinities(text: str) -> tuple[str, tuple[str, ...]]:
+    """A line of column names without those of the affinity columns, and which these are."""
+    affinities = []
+    for match in _AFFINITY(text):
+        if match.lastgroup != "bare" or match[0].upper().startswith("CPU"):
+            affinities.append("GPU NUMA" if match["gpu"] else "NUMA" if match["numa"] else "CPU")
+        text = text[: match.start()] + " " * len(match[0]) + text[match.end() :]
+    return text, tuple(affinities)
 
 
 def _starts_with_gpu(text: str) -> bool:
@@ -197,7 +223,7 @@ def row(line: Line, known: frozenset[str]) -> Row | None:
         if name is None:
             continue
         following = ((rest,) if rest else ()) + line.tokens[at + 1 :]
-        if _reads_as_row(following):
+        if _reads_as_row(following) and (following or at == 0):
             return Row(name, following, line.tokens[:at])
         return None
     return None
@@ -206,9 +232,11 @@ def row(line: Line, known: frozenset[str]) -> Row | None:
 def _row_name(token: Token, known: frozenset[str]) -> tuple[Token | None, Token | None]:
     """The name of a row at the start of a chunk, and the links glued to it."""
     text = token.text
-    if text in known or (_DEVICE(text) and _DEVICE(text)[0] == text):  # type: ignore[index]
-        return token, None
+    if text[-1] == ":":
+        return _row_name(Token(text[:-1], token.line, token.column), known) if len(text) > 1 else (None, None)
     match = _DEVICE(text)
+    if text in known or (match and match[0] == text):
+        return token, None
     prefix = max((name for name in known if text.startswith(name)), key=len, default=match[0] if match else "")
     if prefix:
         rest = Token(text[len(prefix) :], token.line, token.column + len(prefix))
