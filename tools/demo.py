@@ -52,7 +52,8 @@ def main() -> None:
 
         heading("A change, and what it means")
         run("avactl set teams/vision/jobs.yaml --name resnet50 spec.workers.replicas=8", repository)
-        run("avactl set cache/read.yaml spec.workers.tiers[medium=MEM].quota=256Gi", repository)
+        run("avactl set teams/vision/serving.yaml spec.replicas.min=6 spec.replicas.max=30", repository)
+        run("avactl set teams/vision/team.yaml --name Team/vision spec.workspace.storage=20Gi", repository)
         run("avactl diff", repository)
 
         heading("A mistake, and what you are told")
