@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
@@ -345,7 +345,7 @@ def _wrong_word(device: Token, other: Token, cell: Token, diagonal: bool, file: 
 # -- taking it over --------------------------------------------------------------------------------------------------
 
 
-def _matrix(block: _Block, others: Iterable[_Block], file: str) -> Matrix:
+def _matrix(block: _Block, others: Sequence[_Block], file: str) -> Matrix:
     devices = sorted(block.header.devices, key=lambda token: not text.is_gpu(token.text))
     gpus = tuple(token.text for token in devices if text.is_gpu(token.text))
     labels = [token.text for token in devices if not text.is_gpu(token.text)]
@@ -353,7 +353,7 @@ def _matrix(block: _Block, others: Iterable[_Block], file: str) -> Matrix:
     rows = {row.name.text: row for row in block.rows}
     affinities = tuple(_affinity(block.header.affinities, rows[name]) for name in gpus)
     pcie: dict[tuple[int, int], str] = {}
-    remarks = []
+    remarks: list[str] = []
     hidden = any(word.startswith("NV") for word in words.values())
     for other in others:
         names = [token.text for token in other.header.devices]
@@ -363,6 +363,9 @@ def _matrix(block: _Block, others: Iterable[_Block], file: str) -> Matrix:
         if not any(word.startswith("NV") for word in found.values()):
             pcie = found
             remarks.append("PCIe ways that NVLink hides are taken from the second matrix (`topo -mp`)")
+    more = len(others) - len(remarks)
+    if more:
+        remarks.append(f"the text holds {more + 1} matrices: this is the first")
     unnamed = [label for label in labels if label.startswith("NIC") and label not in block.legend]
     if unnamed:
         which = f"{unnamed[0]} is" if len(unnamed) == 1 else f"{unnamed[0]} to {unnamed[-1]} are"

@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 _DECORATION = re.compile(
     r"""(?:\x1b|\x9b|\^\[|\\x1b|\\033|\\e|\\u001b|␛|�)\[[0-9;?]*[A-Za-z]   # escape codes, also written out
-      | \[[0-9;]+m                              # ... whose ESC byte got lost
+      | \[[0-9;]+m | \[[0-9;]*[mK](?=\s|$)      # ... whose ESC byte got lost
       | \\[trn](?=[\sA-Z0-9\\"']|$)             # tabs and line ends written out
       | <[^<>]{0,200}> | &[a-z]{2,6};           # HTML
       | [|│┃║╎`*"'>\#\ufeff\u200b\x00-\x08\x0b-\x1f\x7f]  # tables, markup, quotes, comments, control characters

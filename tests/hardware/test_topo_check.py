@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from avactl.cli.topo import topo
@@ -107,6 +108,17 @@ def test_missing_nic() -> None:
     done = check(render([row[:column] + row[column + 1 :] for row in table]), "dgx1-v100")
     assert done.exit_code == 1
     assert "GPU0: no NIC under its PCIe switch, the type has 1" in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*.txt")), ids=lambda path: path.stem)
+def test_machine_is_of_the_type_that_was_imported_from_it(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "machine.yaml").write_bytes(path.with_suffix(".yaml").read_bytes())
+    name = yaml.safe_load((tmp_path / "machine.yaml").read_text(encoding="utf-8"))["metadata"]["name"]
+    done = CliRunner().invoke(topo, ["check", str(path), "--type", name, str(tmp_path)])
+    if path.stem == "h100-sxm-8-links-down":
+        assert "GPU2: 16 of 18 NVLinks to NVSwitch: 2 down" in done.stdout
+    else:
+        assert done.exit_code == 0, done.output
 
 
 def test_type_of_the_repository_goes_before_the_shipped_one(tmp_path: Path) -> None:

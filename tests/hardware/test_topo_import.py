@@ -20,6 +20,7 @@ from avactl.compiler.validate import validate_document
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
 from avactl.hardware.topo_gpu import listed, parse_name
+from avactl.hardware.topo_matrix import read
 from avactl.hardware.topology import topology
 from avactl.kinds.machine_type import MachineType
 from avactl.kinds.machine_type.hardware import machine_facts
@@ -99,6 +100,28 @@ def test_round_trip_of_the_library(name: str) -> None:
         assert [switch.socket for switch in found.switches] == [switch.socket for switch in declared.switches]
 
 
+@pytest.mark.parametrize("name", [name for name in library.names() if library_machine(name).gpus > 1])
+def test_any_single_damage_is_refused_at_its_line(name: str) -> None:
+    """A cell gone, one too many or changed on one side, or a row gone: at the line of that row, or said which."""
+    table = rows(library_machine(name))
+    devices = range(1, len(table))
+    for at in devices:
+        for cell in devices:
+            row = table[at]
+            gone = row[:cell] + row[cell + 1 :]
+            twice = [*row[:cell], row[cell], *row[cell:]]
+            other = [*row[:cell], "PXB", *row[cell + 1 :]]
+            for changed in (gone, twice, other):
+                result = read(render([*table[:at], changed, *table[at + 1 :]]), "a.txt")
+                assert isinstance(result, list), changed
+                lines = {problem.span.line for problem in result} | {n.span.line for p in result for n in p.notes}
+                assert at + 1 in lines, (changed, result)
+        if table[at][0].startswith("GPU"):
+            result = read(render([*table[:at], *table[at + 1 :]]), "a.txt")
+            assert isinstance(result, list)
+            assert f"column {table[at][0]} has no row" in result[0].message
+
+
 # -- what stands around and between the cells ------------------------------------------------------------------------
 
 PLAIN = [path for path in CASES if path.stem not in ("cloud-vm-t4-4-crlf", "a100-2-html-breaks")]
@@ -119,6 +142,7 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "prompt": lambda text: f"root@node-1:~# nvidia-smi topo -m\n{text}root@node-1:~# exit\n",
     "bold": lambda text: re.sub(r"(NV[0-9]+)", r"**\1**", text),
     "escapes": lambda text: text.replace("CPU Affinity", "\x1b[4mCPU Affinity\x1b[0m"),
+    "escapes written out": lambda text: text.replace("CPU Affinity", "^[[4mCPU Affinity^[[m"),
     "escapes without ESC": lambda text: text.replace("CPU Affinity", "[4mCPU Affinity[0m"),
 }
 
