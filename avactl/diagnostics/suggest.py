@@ -22,7 +22,9 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.6)
     if near:
         return by_fold[near[0]]
-    starts = [c for c in candidates if len(folded) >= 3 and (_fold(c).startswith(folded) or folded.startswith(_fold(c)))]
+    if len(folded) < 3:
+        return None
+    starts = [c for c in candidates if _fold(c).startswith(folded) or folded.startswith(_fold(c))]
     return starts[0] if len(starts) == 1 else None
 
 

@@ -16,7 +16,7 @@ _INF = re.compile(r"[-+]?\.(inf|Inf|INF)").fullmatch
 Scalar = str | int | float | bool | None
 
 _WORDS: dict[str, Scalar] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-_WORDS |= {word: True for word in ("true", "True", "TRUE")} | {word: False for word in ("false", "False", "FALSE")}
+_WORDS |= dict.fromkeys(("true", "True", "TRUE"), True) | dict.fromkeys(("false", "False", "FALSE"), False)
 _WORDS |= {word: float("nan") for word in (".nan", ".NaN", ".NAN")}
 
 # Python refuses to parse longer numbers by default (sys.int_info.str_digits_check_threshold); no field needs them.
