@@ -1,0 +1,371 @@
+"""A compile with kept results tells the same as one without, whatever was edited in between."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avactl.compiler import cache, compile_tree
+from avactl.compiler.cache import Compiled, compile_cached
+from avactl.compiler.store import Store
+from avactl.diagnostics.secrets import redacted
+from avactl.emit.files import object_text
+from avactl.emit.paths import object_path
+from avactl.source.tree import DirTree
+from tests.conftest import ROOT
+
+AVA = ROOT / "examples" / "ava"
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AVACTL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "compile"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(AVA, tmp_path / "ava"))
+
+
+def compiled(root: Path) -> Compiled:
+    return compile_cached(DirTree(root), object_path, object_text)
+
+
+def check(root: Path, files: bool = True) -> Compiled:
+    """Compile with and without kept results, and compare."""
+    plain = compile_tree(DirTree(root))
+    kept = compile_cached(DirTree(root), object_path, object_text if files else None)
+    assert kept.diagnostics == plain.diagnostics
+    if files:
+        texts = {object_path(manifest): object_text(manifest) for manifest in plain.manifests}
+        assert kept.files.keys() == texts.keys()
+        assert kept.texts(list(texts)) == texts
+        assert kept.files == compile_cached(DirTree(root), object_path, object_text, use_cache=False).files
+    assert sum(kept.kinds.values()) == len(plain.program.items)
+    return kept
+
+
+# -- edits ---------------------------------------------------------------------------------------------------------
+
+Edit = Callable[[Path, random.Random], None]
+
+
+def _spec(root: Path, randomly: random.Random) -> Path:
+    return randomly.choice(sorted(root.rglob("*.yaml")))
+
+
+def change_a_number(root: Path, randomly: random.Random) -> None:
+    path = _spec(root, randomly)
+    text = path.read_text()
+    found = list(re.finditer(r"\b[0-9]+\b", text))
+    if found:
+        at = randomly.choice(found)
+        value = str(max(0, int(at[0]) + randomly.choice([-1, 1, 1, 2, 100])))
+        path.write_text(text[: at.start()] + value + text[at.end() :])
+
+
+def change_a_word(root: Path, randomly: random.Random) -> None:
+    """Another word of the same file: names, references, values of other fields."""
+    path = _spec(root, randomly)
+    text = path.read_text()
+    found = list(re.finditer(r"(?<=[ :\[])[a-z][A-Za-z0-9-]+\b", text))
+    if found:
+        at, other = randomly.choice(found), randomly.choice(found)
+        path.write_text(text[: at.start()] + other[0] + text[at.end() :])
+
+
+def rename_a_spec(root: Path, randomly: random.Random) -> None:
+    path = _spec(root, randomly)
+    path.write_text(re.sub(r"\{name: ([a-z0-9-]+)", r"{name: \1-x", path.read_text(), count=1))
+
+
+def add_a_comment(root: Path, randomly: random.Random) -> None:
+    path = _spec(root, randomly)
+    path.write_text(f"# {randomly.random()}\n{path.read_text()}")
+
+
+def drop_a_document(root: Path, randomly: random.Random) -> None:
+    path = _spec(root, randomly)
+    parts = path.read_text().split("---\n")
+    parts.pop(randomly.randrange(len(parts)))
+    if parts:
+        path.write_text("---\n".join(parts))
+    else:
+        path.unlink()
+
+
+def move_a_document(root: Path, randomly: random.Random) -> None:
+    one, other = _spec(root, randomly), _spec(root, randomly)
+    parts = one.read_text().split("---\n")
+    moved = parts.pop(randomly.randrange(len(parts)))
+    one.write_text("---\n".join(parts))
+    other.write_text(f"{other.read_text().rstrip()}\n---\n{moved}" if other.read_text().strip() else moved)
+
+
+def copy_a_job(root: Path, randomly: random.Random) -> None:
+    text = (AVA / "teams" / "vision" / "jobs.yaml").read_text().split("---\n")[randomly.randrange(3)]
+    name = f"copy-{randomly.randrange(4)}"
+    (root / "teams" / f"{name}.yaml").write_text(re.sub(r"name: [a-z0-9-]+", f"name: {name}", text, count=1))
+
+
+def move_a_file(root: Path, randomly: random.Random) -> None:
+    path = _spec(root, randomly)
+    path.rename(path.with_name(f"moved-{path.name}"))
+
+
+def change_a_listing(root: Path, randomly: random.Random) -> None:
+    path = randomly.choice(sorted(root.rglob("*.jsonl")))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[: randomly.randint(1, len(lines))]) + "\n")
+
+
+def remove_a_listing(root: Path, randomly: random.Random) -> None:
+    randomly.choice(sorted(root.rglob("*.jsonl"))).unlink()
+
+
+def exclude_something(root: Path, randomly: random.Random) -> None:
+    folder = randomly.choice(["teams/ads", "teams/students", "datasets", "cache", "nothing"])
+    (root / "avactl.yaml").write_text(f"include: [clusters, pools, cache, datasets, teams]\nexclude: [{folder}]\n")
+
+
+def break_a_file(root: Path, randomly: random.Random) -> None:
+    path = _spec(root, randomly)
+    path.write_bytes(path.read_bytes() + randomly.choice([b"}", b"\xff", b"\tx: 1\n", b"x: &a [*a]\n", b"\r\n"]))
+
+
+def restore(root: Path, randomly: random.Random) -> None:
+    """The repository as it was in the beginning."""
+    shutil.rmtree(root)
+    shutil.copytree(AVA, root)
+
+
+def nothing(root: Path, randomly: random.Random) -> None:
+    """Only look again."""
+
+
+EDITS: list[Edit] = [
+    change_a_number, change_a_word, rename_a_spec, add_a_comment, drop_a_document, move_a_document, copy_a_job,
+    move_a_file, change_a_listing, remove_a_listing, exclude_something, break_a_file, restore, nothing,
+]  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 2**32), st.booleans()), min_size=1, max_size=6))
+def test_any_edits(edits: list[tuple[Edit, int, bool]]) -> None:
+    base = Path(os.environ["AVACTL_CACHE_DIR"]).parent / "any"
+    shutil.rmtree(base, ignore_errors=True)
+    shutil.copytree(AVA, base)
+    check(base)
+    for edit, seed, files in edits:
+        try:
+            edit(base, random.Random(seed))
+        except IndexError:  # nothing left to edit
+            continue
+        check(base, files)
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: str(edit.__name__))
+def test_each_edit(edit: Edit, repository: Path) -> None:
+    randomly = random.Random(3)
+    check(repository)
+    for _ in range(4):
+        edit(repository, randomly)
+        check(repository)
+        restore(repository, randomly)
+        check(repository)
+
+
+DIRECTED = [
+    # What others read of a spec: each edit changes what some other spec compiles to, or whether it is right.
+    ("clusters/train.yaml", "scheduler: true", "scheduler: false"),
+    ("clusters/train.yaml", "mode: pulumi", "mode: flux"),
+    ("clusters/train.yaml", 'usernamePrefix: "oidc:"', 'usernamePrefix: "sso:"'),
+    ("clusters/train.yaml", "cache: local-ssd", "cache: other"),
+    ("pools/train.yaml", "count: 12", "count: 1"),
+    ("pools/train.yaml", "count: 12", "count: 13"),
+    ("pools/train.yaml", "machineType: dgx1-v100", "machineType: v100-pcie-8"),
+    ("pools/train.yaml", "value: large-jobs", "value: others"),
+    ("pools/train.yaml", "labels: {example.com/use: debug}", "allocation: dra"),
+    ("cache/read.yaml", "mount: /datasets", "mount: /data"),
+    ("cache/read.yaml", "cluster: train", "cluster: serve"),
+    ("cache/read.yaml", "quota: 200Gi", "quota: 100Gi"),
+    ("datasets/images.yaml", "{name: imagenet}", "{name: imagenet-1k}"),
+    ("datasets/images.yaml", "name: v3", "name: v4"),
+    ("datasets/images.yaml", "imagenet/v3", "imagenet/fixed"),
+    ("datasets/images.yaml", "metadata: {name: mnist}", "metadata: {name: mnist, team: vision}"),
+    ("datasets/video.yaml", "sharedWith: [vision]", "sharedWith: [ads]"),
+    ("teams/vision/team.yaml", 'cpu: "4"', 'cpu: "5"'),
+    ("teams/vision/team.yaml", "clusters: [train, serve]", "clusters: [serve]"),
+    ("teams/vision/team.yaml", "name: models", "name: models-2"),
+    ("teams/vision/team.yaml", "guaranteed: 40, borrow: 24", "guaranteed: 8, borrow: 0"),
+    ("teams/students/team.yaml", "clusters: [train]", "clusters: [train, serve]"),
+    ("teams/students/team.yaml", "podMaxMemory: 64Gi", "podMaxMemory: 4Gi"),
+    ("teams/students/team.yaml", "memory: 4Gi", "memory: 40Gi"),
+    ("teams/vision/jobs.yaml", "replicas: 4, gpus: 8", "replicas: 9, gpus: 8"),
+    ("teams/vision/jobs.yaml", "name: imagenet, version: v3", "name: imagenet, version: v2"),
+    ("teams/vision/jobs.yaml", "name: resnet50", "name: detector"),
+    ("teams/vision/serving.yaml", "exposeTo: [video, ads]", "exposeTo: [video]"),
+    ("teams/vision/serving.yaml", "min: 4, max: 24", "min: 40, max: 44"),
+    ("teams/vision/workspaces.yaml", "gpus: 1\n", "gpus: 8\n"),
+    ("teams/ads/team.yaml", "talksTo: [vision]", "talksTo: []"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new"), DIRECTED)
+def test_what_others_read(file: str, old: str, new: str, repository: Path) -> None:
+    before = check(repository)
+    path = repository / file
+    text = path.read_text()
+    path.write_text(text.replace(old, new, 1))
+    assert path.read_text() != text
+    after = check(repository)
+    assert (after.files, after.diagnostics) != (before.files, before.diagnostics)
+    path.write_text(text)
+    assert check(repository).files == before.files
+
+
+# -- work is proportional to the change --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is lowered and checked, by name."""
+    done: list[str] = []
+    for name in ("_objects_of", "_problems_of"):
+        real = getattr(cache._Run, name)
+
+        def noted(self: cache._Run, item: object, real: Callable[..., object] = real) -> object:
+            done.append(str(item))
+            return real(self, item)
+
+        monkeypatch.setattr(cache._Run, name, noted)
+    return iter([done])
+
+
+def test_only_what_changed_is_done_again(repository: Path, work: Iterator[list[str]]) -> None:
+    done = next(work)
+    jobs = repository / "teams" / "vision" / "jobs.yaml"
+    compiled(repository)
+    assert len(done) > 50
+    done.clear()
+    compiled(repository)
+    assert done == []
+    parts = jobs.read_text().split("---\n")
+    last = repository / "teams" / "vision" / "last.yaml"
+    last.write_text(parts.pop())
+    jobs.write_text("---\n".join(parts))
+    compiled(repository)
+    done.clear()
+    last.write_text(last.read_text().replace("finetune.py", "other.py"))
+    compiled(repository)
+    assert set(done) == {"TrainingJob vision/places-finetune"}
+    done.clear()
+    # Mounting another dataset asks for its volume where the pods are.
+    last.write_text(last.read_text().replace("{name: places365", "{name: mnist"))
+    compiled(repository)
+    assert {"TrainingJob vision/places-finetune", "Dataset mnist", "Dataset places365"} <= set(done)
+    assert not any(name.startswith(("ServingDeployment", "Workspace", "Team")) for name in done)
+
+
+# -- the store -----------------------------------------------------------------------------------------------------
+
+
+def test_kept_results_are_private_and_checked(repository: Path, store: Path, work: Iterator[list[str]]) -> None:
+    done = next(work)
+    compiled(repository)
+    (file,) = store.iterdir()
+    assert store.stat().st_mode & 0o777 == 0o700
+    good = file.read_bytes()
+    for bad in (b"", good[:-1], good[:1000] + b"x" + good[1001:], b"x" + good, os.urandom(5000)):
+        file.write_bytes(bad)
+        done.clear()
+        check(repository)
+        assert done, "not made again"
+    store.chmod(0o777)
+    done.clear()
+    compiled(repository)
+    assert done, "read from a folder that others may write"
+
+
+def test_no_place_to_keep(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("/proc/nothing", str(repository / "avactl.yaml")):
+        monkeypatch.setenv("AVACTL_CACHE_DIR", place)
+        check(repository)
+
+
+def test_another_version_keeps_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    Store("compile", "x").save([1])
+    assert Store("compile", "x").load() == [1]
+    assert Store("compile", "y").load() is None
+    monkeypatch.setattr("avactl.compiler.store._version", lambda: "another")
+    assert Store("compile", "x").load() is None
+
+
+def test_old_files_go(store: Path) -> None:
+    for i in range(70):
+        Store("compile", str(i)).save(i)
+    assert len(list(store.iterdir())) <= 64
+    assert Store("compile", "69").load() == 69
+
+
+def test_errors_are_not_kept(repository: Path, store: Path) -> None:
+    """What is wrong may be a credential; and it is told from the files as they are."""
+    key = "AKIA" + "IOSFODNN7EXAMPLE"
+    path = repository / "teams" / "vision" / "jobs.yaml"
+    path.write_text(path.read_text().replace("priority: high", f"env: {{KEY: {key}}}"))
+    result = check(repository)
+    assert not result.ok
+    assert key not in repr([redacted(d) for d in result.diagnostics])
+    assert not any(key.encode() in file.read_bytes() for file in store.glob("*"))
+
+
+def test_same_size_and_time_is_not_taken_for_the_same(repository: Path) -> None:
+    """A change within the tick of the clock in which the file was read."""
+    path = repository / "clusters" / "train.yaml"
+    for objective in ("spread", "pack", "spread"):
+        path.write_text(re.sub("objective: [a-z]+", f"objective: {objective}", path.read_text()))
+        check(repository)
+
+
+_LOOP = """
+import sys
+from pathlib import Path
+from tests.compiler.test_cache import compiled
+path = Path(sys.argv[1]) / "teams" / "vision" / "jobs.yaml"
+text = path.read_text()
+print(flush=True)
+for i in range(int(sys.argv[2])):
+    (path.parent / f"mine-{sys.argv[3]}.yaml").write_text(
+        text.split("---\\n")[0].replace("name: resnet50", f"name: mine-{sys.argv[3]}").replace("15m", f"{i + 1}m"))
+    assert compiled(Path(sys.argv[1])).files
+"""
+
+
+def test_killed_and_at_once(repository: Path) -> None:
+    command = [sys.executable, "-c", _LOOP, str(repository)]
+    randomly = random.Random(5)
+    for _ in range(6):
+        child = subprocess.Popen([*command, "1000", "a"], stdout=subprocess.PIPE, cwd=ROOT)
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(randomly.uniform(0, 0.3))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        check(repository)
+    children = [subprocess.Popen([*command, "8", name], stdout=subprocess.DEVNULL, cwd=ROOT) for name in "bc"]
+    assert [child.wait() for child in children] == [0, 0]
+    check(repository)
