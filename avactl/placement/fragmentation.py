@@ -26,6 +26,10 @@ Ints = npt.NDArray[np.int64]
 _CELLS = 1 << 13
 """Cells of the table of amounts. Where requests are more various, amounts are rounded up to fewer values."""
 
+_WITHOUT_GPUS = 0.5
+"""How much of what pods without GPUs ask for counts to the mean need beside a GPU: they run on nodes with GPUs too,
+and prefer others. None of it strands GPUs where such pods are many, all of it leaves CPU idle where they are few."""
+
 
 def _axis(amounts: set[int]) -> Ints:
     return np.array(sorted(amounts), np.int64)
@@ -34,7 +38,7 @@ def _axis(amounts: set[int]) -> Ints:
 class Measure:
     """The measures against one workload, of which `shares` says how often each request comes.
 
-    Only requests for GPUs count. Node sets of requests are left out: they come and go with their pods.
+    Fragmentation counts requests for GPUs only. Node sets of requests are left out: they come and go with their pods.
     """
 
     def __init__(self, shares: Mapping[Request, float], resources: int) -> None:
@@ -56,9 +60,9 @@ class Measure:
         self._strides = np.cumprod([1, *(len(axis) + 1 for axis in self._axes)])
         milli = sum(share * request.total_milli for request, share in asking.items())
         amounts = np.zeros(resources)
-        for request, share in asking.items():
-            amounts += share * np.array(request.amounts, float)
-        self._per_milli = amounts / milli if milli else amounts
+        for request, share in shares.items():
+            amounts += (share if request.gpus else _WITHOUT_GPUS * share) * np.array(request.amounts, float)
+        self._per_milli = amounts / milli if milli else np.zeros(resources)
         constrained: dict[frozenset[str], float] = {}
         for request, share in asking.items():
             if request.models:
