@@ -81,10 +81,9 @@ class Repository:
         assert compilation.ok, compilation.diagnostics
         return compilation
 
-    def session(self, *, platform: bool = False, adopt: bool = False) -> Session:
-        """The team's stack, or the platform's."""
-        name = StackName("main", None if platform else self.team)
-        return Session(self.compile(), name, Options(self.root, self.plane.kubeconfig, adopt=adopt))
+    def session(self) -> Session:
+        """The team's stack."""
+        return Session(self.compile(), StackName("main", self.team), Options(self.root, self.plane.kubeconfig))
 
     def live(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object of the team's namespace as it is in the cluster."""

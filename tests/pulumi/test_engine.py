@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from avactl.cli.main import app
 from avactl.compiler import compile_tree
 from avactl.emit.engine import EngineError, Options, Session, stack_names
 from avactl.source.tree import DirTree
@@ -31,8 +29,10 @@ def uid(found: dict[str, Any] | None) -> str:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.output
+    """Run the command in a process of its own: a run of the engine that fails leaves its program behind."""
+    command = [sys.executable, "-m", "avactl.cli.main", *arguments]
+    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout
 
 
 def test_preview_makes_nothing_up_makes_all_and_a_second_up_changes_nothing(repository: Repository) -> None:
@@ -218,10 +218,18 @@ def test_what_is_there_already_is_refused_or_adopted(repository: Repository) -> 
             "metadata": {"name": "resnet-rendezvous", "namespace": repository.team},
         }
     )
-    with pytest.raises(EngineError, match="already exists") as caught:
-        repository.session().up()
-    assert "--adopt" in caught.value.hint
-    repository.session(adopt=True).up()
+    where = [
+        str(repository.root),
+        "--stack",
+        f"main.{repository.team}",
+        "--kubeconfig",
+        str(repository.plane.kubeconfig),
+    ]
+    code, text = run("up", "--yes", *where)
+    assert (code, "already exists" in text, "`--adopt` takes over" in text) == (3, True, True), text
+    assert "Traceback" not in text
+    code, text = run("up", "--yes", "--adopt", *where)
+    assert code == 0, text
     live = repository.live("ConfigMap", "resnet-rendezvous")
     assert live is not None
     assert live["data"]
