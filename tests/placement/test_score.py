@@ -51,7 +51,7 @@ def cost(shares: dict[Request, float], cpu: int, memory: int, gpus: list[int], m
         fits = fits and len(large) >= request.gpus
         lost += share / everything * (sum(gpus) - (sum(large) if fits else 0))
     milli = sum(share * request.total_milli for request, share in asking.items())
-    need = {request: share if request.gpus else share / 2 for request, share in shares.items()}
+    need = {request: share if request.gpus else share / 4 for request, share in shares.items()}
     usable = min(
         have / (sum(share * request.amounts[index] for request, share in need.items()) / milli)
         for index, have in enumerate((cpu, memory))

@@ -1,0 +1,179 @@
+"""The fewest moves that make room for a gang, as a proposal: nothing is moved here."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from avactl.placement.fragmentation import Ints
+from avactl.placement.gang import Gang, Role, place_gang, rooms
+from avactl.placement.request import Request
+from avactl.placement.score import Scorer
+from avactl.placement.state import ABSENT, State
+
+_SETS = 2000
+"""Sets of pods of one node that are tried at the most."""
+_PLANS = 24
+"""Plans that are tried in one domain when moved pods find no new place."""
+
+
+class Move(NamedTuple):
+    """A pod that goes from one node to another."""
+
+    key: Hashable
+    source: int
+    target: int
+    gpus: int
+    """Mask, on the target."""
+
+
+def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hashable, Request]) -> list[Move] | None:
+    """Moves after which the least members of a gang fit; [] where they do already, None where none would do.
+
+    `movable` are the bookings that may move, and what they ask for: pods of jobs that have checkpoints and allow it.
+    For each member the node is taken that needs fewest moves, exactly; of several members, one after the other. Moved
+    pods go where there is room: nothing moves to make room for them. The state is as before afterwards.
+    """
+    state = scorer.state
+    mark = state.mark()
+    try:
+        if place_gang(scorer, key, gang) is not None:
+            return []
+    finally:
+        state.rollback(mark)
+    plans = (_in_domain(scorer, key, gang, movable, slots) for slots in _scopes(state, gang))
+    found = [plan for plan in plans if plan is not None]
+    return min(found, key=len, default=None)
+
+
+def _scopes(state: State, gang: Gang) -> Iterator[Ints]:
+    """The slots among which the gang must stay."""
+    if gang.within is None:
+        yield np.arange(state.size)
+        return
+    domain = state.domains[: state.size, state.levels.index(gang.within)]
+    for name in np.unique(domain[domain != ABSENT]).tolist():
+        yield np.flatnonzero(domain == name)
+
+
+def _in_domain(
+    scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hashable, Request], slots: Ints
+) -> list[Move] | None:
+    """Moves for a gang in one domain. A node whose pods find no other place is left out, and it is tried again."""
+    state = scorer.state
+    barred: set[frozenset[Hashable]] = set()
+    for _ in range(_PLANS):
+        mark = state.mark()
+        try:
+            freed = _free(scorer, key, gang, movable, slots, barred)
+            if freed is None:
+                return None
+            moves, stuck = _replace(scorer, movable, freed)
+            if stuck is None:
+                return moves
+            barred.add(next(each for each in freed.values() if stuck in each))
+        finally:
+            state.rollback(mark)
+    return None
+
+
+Freed = dict[tuple[Hashable, int], frozenset[Hashable]]
+"""Pods taken away and their nodes; and the pods that were taken away together."""
+
+
+def _free(
+    scorer: Scorer,
+    key: Hashable,
+    gang: Gang,
+    movable: Mapping[Hashable, Request],
+    slots: Ints,
+    barred: set[frozenset[Hashable]],
+) -> Freed | None:
+    """Take pods away and book the gang's members, the largest first; None where it does not come to that."""
+    state = scorer.state
+    freed: Freed = {}
+    for role in sorted(gang.roles, key=lambda role: -role.request.total_milli):
+        for number in range(role.least):
+            found = _cheapest(state, role.request, movable, slots, barred)
+            if found is None:
+                return None
+            node, keys = found
+            for each in keys:
+                freed[each, node] = keys
+                state.release(each)
+            only = np.zeros(len(state.free), np.bool_)
+            only[node] = True
+            single = Gang((Role(role.name, role.request, 1),))
+            if place_gang(scorer, (key, number, role.name), single, only) is None:
+                return None
+    return freed
+
+
+def _cheapest(
+    state: State,
+    request: Request,
+    movable: Mapping[Hashable, Request],
+    slots: Ints,
+    barred: set[frozenset[Hashable]],
+) -> tuple[int, frozenset[Hashable]] | None:
+    """The node on which fewest pods must go for one more member, and these pods."""
+    now = rooms(state, request, slots)
+    if (now > 0).any():
+        return int(slots[now.argmax()]), frozenset()
+    able = rooms(state, request, slots, empty=True) > 0
+    bounds = []
+    for slot in slots[able].tolist():
+        keys = [key for key in state.held[slot] if key in movable]
+        sizes = sorted((state.bookings[key].gpus.bit_count() for key in keys), reverse=True)
+        missing = request.gpus - int(state.whole[slot]).bit_count()
+        bound = next((count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) >= missing), None)
+        if bound is not None:
+            bounds.append((bound, slot, keys))
+    best: tuple[int, frozenset[Hashable]] | None = None
+    for bound, slot, keys in sorted(bounds, key=lambda each: each[:2]):
+        if best is not None and bound >= len(best[1]):
+            break
+        most = len(keys) if best is None else len(best[1]) - 1
+        found = _fewest(state, request, slot, keys, most, barred)
+        best = best if found is None else (slot, found)
+    return best
+
+
+def _fewest(
+    state: State, request: Request, slot: int, keys: list[Hashable], most: int, barred: set[frozenset[Hashable]]
+) -> frozenset[Hashable] | None:
+    here, tried = np.array([slot]), 0
+    # The smallest pods of equal number first: they find a place most easily.
+    keys = sorted(keys, key=lambda key: (state.bookings[key].gpus.bit_count(), str(key)))
+    for count in range(1, most + 1):
+        for each in combinations(keys, count):
+            tried += 1
+            if tried > _SETS:
+                return None
+            chosen = frozenset(each)
+            if chosen in barred:
+                continue
+            mark = state.mark()
+            for key in each:
+                state.release(key)
+            enough = rooms(state, request, here)[0] > 0
+            state.rollback(mark)
+            if enough:
+                return chosen
+    return None
+
+
+def _replace(scorer: Scorer, movable: Mapping[Hashable, Request], freed: Freed) -> tuple[list[Move], Hashable | None]:
+    """New places for the pods that were taken away, the largest first; the second is one that finds none."""
+    moves = []
+    pods = sorted(freed, key=lambda each: (-movable[each[0]].total_milli, str(each[0])))
+    for key, source in pods:
+        choice = scorer.choose(movable[key])
+        if choice is None:
+            return [], key
+        scorer.state.book(key, choice.booking(movable[key]))
+        moves.append(Move(key, source, choice.node, choice.gpus))
+    return moves, None
