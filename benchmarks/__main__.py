@@ -1,0 +1,25 @@
+"""Every benchmark, one after the other: `python -m benchmarks`. Arguments go to none of them."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import benchmarks
+
+NO_BENCHMARKS = {"__main__", "generate", "measure"}
+
+
+def main() -> None:
+    names = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
+    for name in names:
+        if name not in NO_BENCHMARKS:
+            print(f"— benchmarks.{name} —", flush=True)
+            root = Path(benchmarks.__path__[0]).parent
+            subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=root, check=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Running commands for their time and memory, and the lines that the bars are read from."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+
+console = Console()
+
+
+class Run(NamedTuple):
+    """One run of a command."""
+
+    seconds: float
+    """Wall time from start to end of the process."""
+    memory: int
+    """Largest resident size, bytes; at least that of the process that measures, which should be small."""
+
+
+class CommandError(Exception):
+    """A measured command ended with an error."""
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Run:
+    """Run a command in a fresh process; its output goes nowhere. Raises CommandError."""
+    nowhere = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
+    began = time.perf_counter()
+    child = os.posix_spawnp(command[0], list(command), {**os.environ, **(environment or {})}, file_actions=[nowhere])
+    _, status, usage = os.wait4(child, 0)
+    seconds = time.perf_counter() - began
+    if status:
+        raise CommandError(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    return Run(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+
+
+def fastest(
+    command: Sequence[str] | Callable[[int], Sequence[str]],
+    repeats: int,
+    environment: Callable[[int], Mapping[str, str]] | None = None,
+    before: Callable[[int], None] | None = None,
+) -> Run:
+    """The fastest of several runs: on a machine that does other things too, what is slower measures those."""
+    runs = []
+    for index in range(repeats):
+        if before is not None:
+            before(index)
+        words = command(index) if callable(command) else command
+        runs.append(run(words, environment(index) if environment else None))
+    return best(runs)
+
+
+def best(runs: Sequence[Run]) -> Run:
+    """The least time and the most memory of several runs."""
+    return Run(min(each.seconds for each in runs), max(each.memory for each in runs))
+
+
+class Bar(NamedTuple):
+    """A figure that must be kept. `value` is None where it could not be measured."""
+
+    name: str
+    value: float | None
+    most: float
+    unit: str = ""
+    digits: int = 2
+
+
+def bar(figure: Bar) -> bool:
+    """Print a bar's line, `bar NAME: VALUE (at most MOST) ok`, or `… short`; whether it is kept."""
+    name, value, most, unit, digits = figure
+    kept = value is not None and value <= most
+    shown = "not measured" if value is None else f"{value:.{digits}f}{unit}"
+    print(f"bar {name}: {shown} (at most {most:.{digits}f}{unit}) {'ok' if kept else 'short'}", flush=True)
+    return kept
