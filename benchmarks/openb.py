@@ -105,13 +105,14 @@ def replay(nodes: Path, pods: Path, seed: int) -> Replay:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("lists", nargs="+", metavar="LIST.csv", help="pod lists of the trace")
-    parser.add_argument(
-        "--trace", type=Path, required=True, metavar="DIR", help=f"directory with {NODES} and the lists"
-    )
+    parser.add_argument("lists", nargs="*", metavar="LIST.csv", help="pod lists of the trace")
+    parser.add_argument("--trace", type=Path, metavar="DIR", help=f"directory with {NODES} and the lists")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many seeds, from 42 on")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="replays at the same time")
     options = parser.parse_args()
+    if options.trace is None or not options.lists:
+        print("not run: the trace comes from outside, give --trace DIR LIST.csv…")
+        return
     seeds = range(SEEDS.start, SEEDS.start + options.seeds)
     bars, slowest, decision = [], 0.0, 0.0
     with ProcessPoolExecutor(options.jobs) as pool:
