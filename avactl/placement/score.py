@@ -17,6 +17,10 @@ from avactl.placement.workload import Workload, distance
 
 _CHUNK = 512
 """Nodes scored at once: their intermediate arrays stay in the processor's cache."""
+_FEW = 64
+"""Touched nodes up to which each is looked up by itself."""
+_LOOKS = 512
+"""States of nodes of which a class keeps the scores."""
 _CLASSES = 256
 """Classes of requests whose scores are kept."""
 _RENEW = 1000
@@ -44,12 +48,14 @@ class Choice(NamedTuple):
 class _Class:
     """Scores of one class of requests; infinite where it does not fit."""
 
-    __slots__ = ("gpus", "position", "scores")
+    __slots__ = ("gpus", "position", "scores", "seen")
 
     def __init__(self, slots: int) -> None:
         self.scores: Floats = np.full(slots, np.inf)
         self.gpus: npt.NDArray[np.int32] = np.zeros(slots, np.int32)
         self.position: int | None = None
+        self.seen: dict[tuple[Hashable, ...], tuple[float, int]] = {}
+        """Score and GPUs by what a node looks like. Machines of a pool go through the same few states."""
 
 
 class Scorer:
@@ -127,11 +133,41 @@ class Scorer:
         else:
             self._classes.move_to_end(request)
         if known.position != state.position:
-            self._renew_costs()
-            for slots in _chunks(self._stale(known.position)):
+            stale = self._stale(known.position)
+            if len(stale) <= _FEW:
+                stale = self._recall(known, request, stale)
+            if len(stale):
+                self._renew_costs()
+            for slots in _chunks(stale):
                 known.scores[slots], known.gpus[slots] = self._evaluate(request, slots)
+                if len(stale) <= _FEW:
+                    self._remember(known, request, slots)
             known.position = state.position
         return known
+
+    def _look_of(self, request: Request, slot: int) -> tuple[Hashable, ...]:
+        """All that a node's score depends on."""
+        state = self.state
+        may = request.nodes is None or bool(state.allowed[request.nodes][slot])
+        amounts, gpus = state.free[slot].tobytes(), state.gpu_free[slot].tobytes()
+        return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), may, state.width, state.most_cpu
+
+    def _recall(self, known: _Class, request: Request, slots: Ints) -> Ints:
+        """Score nodes that look like one scored before; returns the others."""
+        missing = []
+        for slot in slots.tolist():
+            found = known.seen.get(self._look_of(request, slot))
+            if found is None:
+                missing.append(slot)
+            else:
+                known.scores[slot], known.gpus[slot] = found
+        return np.array(missing, np.int64)
+
+    def _remember(self, known: _Class, request: Request, slots: Ints) -> None:
+        if len(known.seen) > _LOOKS:
+            known.seen.clear()
+        for slot in slots.tolist():
+            known.seen[self._look_of(request, slot)] = (float(known.scores[slot]), int(known.gpus[slot]))
 
     def _stale(self, position: int | None) -> Ints:
         touched = None if position is None else self.state.touched(position)
