@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -80,17 +82,33 @@ def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
     from avactl.source.tree import DirTree
 
     for path in paths:
-        if not path.exists():
-            fail(f"{path}: no such file or directory", USAGE)
+        _want_readable(path)
     roots = [find_root(path) for path in paths]
     if len({root.resolve() for root in roots}) > 1:
         names = ", ".join(str(root) for root in roots)
         fail(f"the paths belong to several repositories ({names})", USAGE, "run the command once for each")
     root = roots[0]
-    inside = [path.resolve().relative_to(root.resolve()).as_posix() for path in paths]
+    inside = [_place(path).relative_to(root.resolve()).as_posix() for path in paths]
     if (root / "avactl.yaml").is_file():
         return DirTree(root), [path for path in inside if path != "."]
     return (DirTree(root) if "." in inside else DirTree(root, inside)), []
+
+
+def _want_readable(path: Path) -> None:
+    """Exits with USAGE where a path of the command line is neither a file nor a directory."""
+    try:
+        about = path.stat()
+    except OSError as error:
+        if error.errno == errno.ENOENT and path.is_symlink():
+            fail(f"{path}: a symbolic link to nothing", USAGE)
+        fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE)
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+        fail(f"{path}: neither a file nor a directory", USAGE, "name a spec file, or the directory of a repository")
+
+
+def _place(path: Path) -> Path:
+    """Where a path stands: a file that is a symbolic link stands where the link is."""
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def _prefix(root: Path) -> str:
@@ -116,7 +134,9 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
     prefix = _prefix(tree.root)
 
     def placed(span: Span) -> Span:
-        return span if not prefix or span.file.startswith("<") else span._replace(file=prefix + span.file)
+        if not prefix or span.file.startswith("<"):
+            return span
+        return span._replace(file=prefix.rstrip("/") if span.file == "." else prefix + span.file)
 
     shown = [
         replace(d, span=placed(d.span), notes=tuple(n._replace(span=placed(n.span)) for n in d.notes))
@@ -131,11 +151,17 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
             Format.github: machine.render_github,
         }
         return renderers[format](shown)
-    from avactl.diagnostics.text import render_text
+    from functools import lru_cache
 
+    from avactl.diagnostics.text import render_text
+    from avactl.source.yaml import MAX_BYTES
+
+    @lru_cache(maxsize=1)  # problems come file by file
     def source(file: str) -> str | None:
         try:
-            return tree.read(file.removeprefix(prefix)).decode("utf-8", "replace")
+            path = file.removeprefix(prefix)
+            # Of what is too large to be a spec, no line has to do with the problem.
+            return tree.read(path).decode("utf-8", "replace") if tree.size(path) <= MAX_BYTES else None
         except OSError:
             return None
 

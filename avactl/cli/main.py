@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,39 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _streams() -> None:
+    """Standard streams that can be written to: a closed one swallows, and what is written is UTF-8 everywhere.
+
+    The same bytes under every locale; a file name that is not UTF-8 must not stop a message about it.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _no_output(error: OSError) -> None:
+    """The system said no where no command expected it: a full disk behind standard output, a directory that is gone."""
+    gone = error.errno == errno.ENOENT and error.filename is None
+    what = "the current directory is gone" if gone else f"{error.filename or 'output'}: {error.strerror or error}"
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer is not tried again
+    fail(what, MISSING)
+
+
 def main() -> None:
     """Run the command line. Whatever goes wrong ends in one clear line and an exit code."""
+    _streams()
     try:
         arguments = plain.parse(sys.argv[1:])
         if arguments is None:
             from avactl.cli.app import app
 
-            app(prog_name="avactl")
+            try:
+                app(prog_name="avactl")
+            finally:
+                sys.stdout.flush()
         else:
             code = plain.run(arguments)
             sys.stdout.flush()
@@ -38,13 +64,15 @@ def main() -> None:
             os._exit(code)  # taking ten thousand objects apart first helps nobody
     except BrokenPipeError:
         # The reader (`head`) has seen enough. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(MISSING)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
         if os.environ.get("AVACTL_DEBUG"):
             raise
+        if isinstance(error, OSError):
+            _no_output(error)
         fail(
             f"internal error: {type(error).__name__}: {error}",
             MISSING,

@@ -139,7 +139,7 @@ class _Run:
         stamps = self.tree.stamps()
         chosen = self._configuration()
         paths = spec_files(*chosen, stamps) if chosen else []
-        if not paths or any(path.endswith(".py") for path in paths):
+        if not paths or self.tree.skipped or any(path.endswith(".py") for path in paths):
             return _plain(self.tree, self.path, self.text)
         try:
             self._read(paths, stamps)

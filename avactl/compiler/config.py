@@ -9,10 +9,10 @@ from pydantic import Field, ValidationError
 from avactl.compiler.errors import to_diagnostics
 from avactl.compiler.selection import CONFIG_FILE
 from avactl.compiler.state import Tree
-from avactl.diagnostics import Diagnostic
+from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.base import Model
 from avactl.kinds.values import Duration, RelPath
-from avactl.source.yaml import load_yaml
+from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 
 class PythonFiles(Model):
@@ -34,12 +34,23 @@ class Config(Model):
     python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files.")
 
 
+def unreadable(path: str, error: OSError) -> Diagnostic:
+    """The diagnostic of a file that is there and cannot be read."""
+    hint = "look at its permissions" if isinstance(error, PermissionError) else "put a file there that can be read"
+    return Diagnostic("file-unreadable", f"cannot be read: {error.strerror or error}", Span(path), hint=hint)
+
+
 def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
     """The repository's settings, the defaults where there is no file."""
     try:
+        size = tree.size(CONFIG_FILE)
+        if size > MAX_BYTES:
+            return Config(), [too_large(CONFIG_FILE, size)]
         data = tree.read(CONFIG_FILE)
-    except OSError:
+    except FileNotFoundError:
         return Config(), []
+    except OSError as error:
+        return Config(), [unreadable(CONFIG_FILE, error)]
     documents, problems = load_yaml(CONFIG_FILE, data)
     if not documents:
         return Config(), [p for p in problems if p.code != "empty-file"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -107,10 +107,35 @@ def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
     found = set()
     for parent, keys in missing.items():
         for word in unknown.get(parent, ()):
-            meant = closest(word, keys)
+            meant = _meant(word, keys)
             if meant is not None:
                 found.add((*parent, meant))
     return found
+
+
+_SYNONYMS = {
+    "branch": "ref",
+    "commit": "ref",
+    "revision": "ref",
+    "tag": "ref",
+    "generateName": "name",
+    "repo": "url",
+    "repository": "url",
+    "uri": "url",
+    "secretKeyRef": "secret",
+    "secretRef": "secret",
+    "valueFrom": "secret",
+    "instanceType": "machineType",
+    "nodeType": "machineType",
+    "size": "count",
+}
+"""Keys that other tools have for ours. They count where ours is known and the word itself is not."""
+
+
+def _meant(word: str, known: Collection[str]) -> str | None:
+    """The key that was likely meant."""
+    synonym = _SYNONYMS.get(word)
+    return synonym if synonym in known else closest(word, known)
 
 
 def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) -> Diagnostic:
@@ -129,20 +154,36 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
         if first["loc"][-1] == "[key]":
             name, span = dotted(path[:-1]), doc.span(*path, key=True)
         return Diagnostic(code, f"{name}: {first['msg']}", span, hint=str(context.get("hint", "")))
-    if path and not isinstance(value, dict | list) and looks_secret(str(value), str(path[-1])):
+    at_key = any(entry["loc"][-1] == "[key]" for entry in entries)
+    if path and not at_key and not isinstance(value, dict | list) and looks_secret(str(value), str(path[-1])):
         return _covered(name, span)
     if all(entry["type"] in _EXPECTED for entry in entries):
         words = dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries)
         if "a number" in words:
             words.pop("a whole number", None)
         expected = " or ".join(words)
-        return Diagnostic(
-            "wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=_type_hint(entries, value, path)
-        )
+        hint = _type_hint(entries, value, path) or _explained(model, path)
+        return Diagnostic("wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=hint)
     entry = next((entry for entry in entries if entry["type"] not in _EXPECTED), first)
+    if entry["loc"][-1] == "[key]":
+        message, hint = _value_message(entry, path[-1])
+        return Diagnostic("invalid-value", f"{dotted(path[:-1])}: {message}", doc.span(*path, key=True), hint=hint)
     message, hint = _value_message(entry, value)
-    key = entry["loc"][-1] == "[key]"
-    return Diagnostic("invalid-value", f"{name}: {message}", doc.span(*path, key=key), hint=hint)
+    return Diagnostic("invalid-value", f"{name}: {message}", span, hint=hint or _explained(model, path))
+
+
+def _explained(model: type[BaseModel], path: Path) -> str:
+    """Where it is told what a field takes: the remedy where there is no better one."""
+    kind = getattr(model, "KIND", "")
+    keys: list[str] = []
+    for depth, step in enumerate(path):
+        if isinstance(step, str):
+            if not any(
+                step in introspect.fields_by_key(parent) for parent in introspect.models_at(model, path[:depth])
+            ):
+                break  # a key that the author chooses, such as the name of a variable
+            keys.append(step)
+    return f"`avactl explain {'.'.join((kind, *keys))}` shows what it takes" if kind and keys else ""
 
 
 def _covered(name: str, span: Span) -> Diagnostic:
@@ -172,7 +213,19 @@ def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
             return "write `false`"
     if value is None:
         return f"give `{key}` a value, or remove the key"
+    if types & {"int_type", "int_from_float", "float_type"} and _number(value) is not None:
+        return f"write `{_number(value)}`"
+    if "dict_type" in types and isinstance(value, list):
+        return f"write a mapping: `{key}: {{NAME: value}}`"
     return ""
+
+
+def _number(value: Any) -> int | None:
+    """The whole number that was likely meant by `3.0` or `1_000`."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    digits = value.replace("_", "").replace(",", "").strip() if isinstance(value, str) else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
 
 
 def _value_message(entry: Any, value: Any) -> tuple[str, str]:
@@ -203,7 +256,7 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
     key = str(path[-1])
     parents = introspect.models_at(model, path[:-1])
     known = sorted({name for parent in parents for name in introspect.fields_by_key(parent)})
-    near = closest(key, known)
+    near = _meant(key, known)
     if near is not None:
         hint = f"did you mean `{near}`?"
     else:

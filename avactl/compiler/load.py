@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.compiler.config import Config, load_config
+from avactl.compiler.config import Config, load_config, unreadable
 from avactl.compiler.selection import spec_files
 from avactl.compiler.state import State, Tree
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.values import seconds
 from avactl.source.document import Document
+from avactl.source.tree import NOWHERE
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 
@@ -19,6 +20,7 @@ def load(state: State) -> State:
     config, problems = load_config(tree)
     files = spec_files(config.include, config.exclude, tree.paths())
     documents: list[Document] = list(state.documents)
+    problems += _skipped(tree, config)
     for path in files:
         found, new = _load_python(tree, path, config) if path.endswith(".py") else load_file(tree, path)
         documents += found
@@ -29,14 +31,27 @@ def load(state: State) -> State:
     return replace(state, documents=tuple(documents), diagnostics=state.diagnostics + tuple(problems))
 
 
+def _skipped(tree: Tree, config: Config) -> list[Diagnostic]:
+    """What may hold specs and was not looked into."""
+    found = []
+    for path, why in sorted(tree.skipped.items()):
+        if why == NOWHERE:
+            if spec_files(config.include, config.exclude, [path]):
+                hint = "put the file itself here, or list the link under `exclude` in avactl.yaml"
+                found.append(Diagnostic("unsafe-path", f"this {why}", Span(path), hint=hint))
+        elif spec_files(config.include, config.exclude, [f"{path}/.yaml"]) or path == ".":
+            hint = "look at its permissions, or list it under `exclude` in avactl.yaml"
+            found.append(Diagnostic("file-unreadable", f"the directory {why}", Span(path), hint=hint))
+    return found
+
+
 def load_file(tree: Tree, path: str) -> tuple[list[Document], list[Diagnostic]]:
     """The documents of one YAML file, and what is wrong with it."""
     try:
         size = tree.size(path)
         return load_yaml(path, tree.read(path)) if size <= MAX_BYTES else ([], [too_large(path, size)])
     except OSError as error:
-        message = f"cannot be read: {error.strerror or error}"
-        return [], [Diagnostic("file-unreadable", message, Span(path), hint="look at its permissions")]
+        return [], [unreadable(path, error)]
 
 
 def _load_python(tree: Tree, path: str, config: Config) -> tuple[list[Document], list[Diagnostic]]:

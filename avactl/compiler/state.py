@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,12 +16,17 @@ from avactl.source.document import Document
 class Tree(Protocol):
     """A repository's files: a directory, a git revision, or memory."""
 
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """What `paths` last left out though it may hold specs, by path: directories and links, and why."""
+        ...
+
     def paths(self) -> list[str]:
         """Paths of all files from the root, with `/`."""
         ...
 
     def size(self, path: str) -> int:
-        """Bytes of a file."""
+        """Bytes of a file. Raises OSError."""
         ...
 
     def read(self, path: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from avactl.diagnostics.suggest import closest, did_you_mean
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION, GROUP, Resource
 from avactl.source.document import Document
+from avactl.source.yaml import MAX_BYTES
 
 _TOP = ("apiVersion", "kind", "metadata", "spec")
 
@@ -22,13 +24,12 @@ def validate(state: State) -> State:
     """Typed resources of all documents that are specs; the others leave a diagnostic."""
     found: list[tuple[Document, Resource]] = []
     problems: list[Diagnostic] = []
-    broken: set[tuple[str, str]] = set()
+    broken = _unread(state)
     for doc in state.documents:
         result = validate_document(doc)
         if isinstance(result, list):
             problems += result
-            name = doc.get("metadata", "name")
-            broken.add((str(doc.get("kind")), name if isinstance(name, str) else ""))
+            broken |= _declared(doc.get("kind"), doc.get("metadata", "name"))
         else:
             found.append((doc, result))
     return replace(
@@ -37,6 +38,32 @@ def validate(state: State) -> State:
         broken=state.broken | broken,
         diagnostics=state.diagnostics + tuple(problems),
     )
+
+
+def _declared(kind: Any, name: Any) -> set[tuple[str, str]]:
+    """What a document with problems was likely meant to declare, so that references to it are not told too."""
+    near = closest(kind, registry.names()) if isinstance(kind, str) else None
+    kinds = registry.names() if near is None else [near]
+    names = {name, name.lower()} if isinstance(name, str) else {""}
+    return {(kind, name) for kind in kinds for name in names}
+
+
+_KINDS = re.compile(r"\b([A-Z][A-Za-z]+)\b").findall
+_NAMES = re.compile(r"""\bname["']?\s*[:=]\s*["']?([a-z0-9][-a-z0-9]*)""").findall
+
+
+def _unread(state: State) -> set[tuple[str, str]]:
+    """What files whose text could not be read seem to declare."""
+    found: set[tuple[str, str]] = set()
+    for path in sorted({d.span.file for d in state.diagnostics if d.severity == "error"}):
+        try:
+            text = state.tree.read(path).decode("utf-8", "replace") if state.tree.size(path) <= MAX_BYTES else ""
+        except OSError:
+            continue
+        kinds = set(_KINDS(text)).intersection(registry.names())
+        names = set(_NAMES(text))
+        found |= {(kind, name) for kind in kinds for name in names}
+    return found
 
 
 def validate_document(doc: Document) -> Resource | list[Diagnostic]:
@@ -95,14 +122,20 @@ def _envelope(doc: Document) -> Diagnostic | None:
             hint = f"did you mean `{missing}`?"
             return Diagnostic("unknown-key", f"a spec has no key `{typo}`", doc.span(typo, key=True), hint=hint)
         hint = f"write `apiVersion: {API_VERSION}`" if missing == "apiVersion" else "`avactl explain` lists the kinds"
-        return Diagnostic("not-a-spec", f"the document has no `{missing}`", doc.span(), hint=hint)
+        if missing in value:
+            return Diagnostic("not-a-spec", f"`{missing}` has no value", doc.span(missing, key=True), hint=hint)
+        if version is None and kind is None:
+            hint = f"begin with `apiVersion: {API_VERSION}` and `kind: …`"
+        if version != API_VERSION and kind not in registry.names():
+            hint += "; what is no spec belongs under `exclude` in avactl.yaml"
+        what = "neither `apiVersion` nor `kind`" if version is None and kind is None else f"no `{missing}`"
+        return Diagnostic("not-a-spec", f"the document has {what}", doc.span(), hint=hint)
     if version != API_VERSION:
         return _other_version(doc, version, kind)
     if not isinstance(kind, str) or kind not in registry.names():
         hint = did_you_mean(str(kind), registry.names(), "known kinds")
-        return Diagnostic(
-            "unknown-kind", f"there is no kind {show(kind).removeprefix('text ')}", doc.span("kind"), hint=hint
-        )
+        message = f"there is no kind `{kind}`" if isinstance(kind, str) else f"kind: expected text, got {show(kind)}"
+        return Diagnostic("unknown-kind", message, doc.span("kind"), hint=hint)
     return None
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.model import Diagnostic
+
+
+def _text(file: str) -> str:
+    """The name of a file as text, also where it is not UTF-8 on disk."""
+    return file.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def render_json(diagnostics: Sequence[Diagnostic]) -> str:
@@ -18,7 +24,7 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
         entry: dict[str, Any] = {
             "code": d.code,
             "severity": d.severity,
-            "file": d.span.file,
+            "file": _text(d.span.file),
             "line": d.span.line,
             "column": d.span.column,
             "message": d.message,
@@ -26,7 +32,8 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
         }
         if d.notes:
             entry["notes"] = [
-                {"file": n.span.file, "line": n.span.line, "column": n.span.column, "message": n.text} for n in d.notes
+                {"file": _text(n.span.file), "line": n.span.line, "column": n.span.column, "message": n.text}
+                for n in d.notes
             ]
         entries.append(entry)
     return orjson.dumps(entries, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
@@ -36,7 +43,8 @@ def _location(span: Any) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": span.line, "startColumn": span.column}
     if span.end_column:
         region["endColumn"] = span.end_column
-    return {"physicalLocation": {"artifactLocation": {"uri": span.file.replace(" ", "%20")}, "region": region}}
+    uri = quote(span.file.encode("utf-8", "surrogateescape"), safe="/<>")
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
 
 
 def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
@@ -72,6 +80,7 @@ def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _data(text: str) -> str:
+    text = "".join(ch if ch.isprintable() or ch in "\r\n" else "\ufffd" for ch in text)
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -83,7 +92,7 @@ def render_github(diagnostics: Sequence[Diagnostic]) -> str:
     """GitHub Actions workflow commands: one annotation a problem, on its line."""
     lines = []
     for d in diagnostics:
-        place = f"file={_property(d.span.file)},line={d.span.line},col={d.span.column}"
+        place = f"file={_property(_text(d.span.file))},line={d.span.line},col={d.span.column}"
         if d.span.end_column:
             place += f",endColumn={d.span.end_column}"
         text = d.message + (f" – {d.hint}" if d.hint else "")

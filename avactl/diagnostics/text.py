@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from unicodedata import combining, east_asian_width
 
 from avactl.diagnostics.model import Diagnostic, Span
 from avactl.diagnostics.secrets import MASK, redact
@@ -15,6 +16,8 @@ CAP = 200
 
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "bold": "\x1b[1m", "blue": "\x1b[1;34m", "off": "\x1b[0m"}
 _WIDTH = 160
+_AROUND = 8192
+"""Characters before and behind a cut line that are looked at for credentials."""
 
 
 class _Style:
@@ -27,25 +30,39 @@ class _Style:
 
 def _visible(text: str) -> str:
     """Text without control characters, each still one column wide, so that the caret stands right."""
+    if not text.isascii():
+        # A file's name that is not UTF-8 here, by the locale or on disk.
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return "".join(ch if ch.isprintable() else " " if ch == "\t" else "�" for ch in text)
 
 
 def _line(source: str | None, span: Span) -> str | None:
     if source is None:
         return None
-    lines = source.split("\n")
+    lines = source.split("\n", span.line)
     return lines[span.line - 1].rstrip("\r") if 0 < span.line <= len(lines) else None
 
 
-def _window(line: str, span: Span) -> tuple[str, int]:
-    """A long line cut around the caret, and the caret's column in what is left (from 0)."""
+def _window(line: str, span: Span, secret: bool) -> tuple[str, int]:
+    """What is shown of a line, a long one cut around the caret, and the caret's column in it (from 0)."""
     column = span.column - 1
-    if len(line) <= _WIDTH:
-        return line, column
-    start = max(0, min(column - _WIDTH // 2, len(line) - _WIDTH))
+    start = max(0, min(column - _WIDTH // 2, len(line) - _WIDTH)) if len(line) > _WIDTH else 0
     end = start + _WIDTH
+    # Credentials are looked for around what is shown too: one that begins before the cut is still one.
+    far = max(0, start - _AROUND)
+    if secret:
+        line = line[:far] + redact(line[far:column]) + MASK
+    else:
+        line = line[:far] + redact(line[far : end + _AROUND]) + line[end + _AROUND :]
     before, after = ("…" if start else ""), ("…" if end < len(line) else "")
-    return f"{before}{line[start:end]}{after}", column - start + len(before)
+    return f"{before}{_visible(line[start:end])}{after}", column - start + len(before)
+
+
+def _columns(text: str) -> int:
+    """Columns of a terminal that a text takes: characters of East Asia take two, marks on others none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(ch) else 2 if east_asian_width(ch) in "WF" else 1 for ch in text)
 
 
 def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False) -> str:
@@ -55,15 +72,14 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
     out = [f"{style(d.severity, f'{d.severity}[{d.code}]')}{style('bold', ': ' + _visible(d.message))}"]
     out.append(f"{style('blue', '  -->')} {_visible(str(d.span))}")
     line = _line(source(d.span.file), d.span)
-    if line is not None:
-        line = line[: d.span.column - 1] + MASK if d.secret else redact(line)
     pad = " " * len(str(d.span.line))
     if line is not None:
-        shown, column = _window(_visible(line), d.span)
-        width = max(1, min(d.span.end_column - d.span.column, len(shown) - column)) if d.span.end_column else 1
+        shown, column = _window(line, d.span, d.secret)
+        width = min(d.span.end_column - d.span.column, len(shown) - column) if d.span.end_column else 1
+        caret = "^" * max(1, _columns(shown[column : column + max(1, width)]))
         label = f" {_visible(d.label)}" if d.label else ""
         out.append(f"{style('blue', f'{d.span.line} |')} {shown}".rstrip())
-        out.append(f"{style('blue', f'{pad} |')} {' ' * column}{style(d.severity, '^' * width + label)}")
+        out.append(f"{style('blue', f'{pad} |')} {' ' * _columns(shown[:column])}{style(d.severity, caret + label)}")
     for note in d.notes:
         place = _visible(str(note.span))
         out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {_visible(note.text)} ({place})")

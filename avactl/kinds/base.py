@@ -98,7 +98,20 @@ class SecretValue(Model):
     secret: SecretKey = Field(description="Where the value is.")
 
 
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_ENV_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+
+
+def _env_name(value: str) -> str:
+    if not re.fullmatch(_ENV_NAME, value):
+        fixed = re.sub(r"[^A-Za-z0-9_]+", "_", value).lstrip("0123456789")
+        raise bad(
+            f"`{value}` is not the name of a variable: letters, digits and `_`, not beginning with a digit",
+            f"write `{fixed}`" if fixed.strip("_") else "write a name such as `LOG_LEVEL`",
+        )
+    return value
+
+
+EnvName = Annotated[str, AfterValidator(_env_name), WithJsonSchema({"type": "string", "pattern": f"^{_ENV_NAME}$"})]
 Env = Annotated[
     dict[EnvName, str | SecretValue],
     Field(description="Environment variables: text, or `{secret: {name, key}}`. Credentials are refused as text."),

@@ -291,7 +291,7 @@ ObjectUrl = Annotated[
 
 
 def _abs_path(value: str) -> str:
-    if not value.startswith("/") or ".." in value.split("/") or "\0" in value:
+    if not value.startswith("/") or ".." in value.split("/") or not value.isprintable():
         raise PydanticCustomError(
             "unsafe_path",
             "{message}",
@@ -301,7 +301,13 @@ def _abs_path(value: str) -> str:
 
 
 def _rel_path(value: str) -> str:
-    if value.startswith(("/", "~")) or ".." in value.split("/") or "\0" in value or "\\" in value:
+    if not value.isprintable():
+        raise PydanticCustomError(
+            "unsafe_path",
+            "{message}",
+            {"message": f"{value!r} has a control character in it", "hint": "write a relative path without `..`"},
+        )
+    if value.startswith(("/", "~")) or ".." in value.split("/") or "\\" in value:
         raise PydanticCustomError(
             "unsafe_path",
             "{message}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from avactl.diagnostics.suggest import closest, one_of
 _SKIPPED = {"node_modules", "__pycache__"}
 RENDERED = ".avactl-render"
 """Stands in directories that `avactl render` writes: what is in them is output, never specs."""
+
+SPEC_SUFFIXES = (".yaml", ".yml", ".py")
+"""How names of spec files end."""
+
+NOWHERE = "is a symbolic link that leads to no file of the repository"
 
 Stamp = tuple[int, int, int, int]
 """How a file looks from outside: inode, bytes, and the times of its last change of content and of anything, ns."""
@@ -22,6 +28,9 @@ class DirTree:
 
     def __init__(self, root: str | Path, only: Iterable[str] | None = None) -> None:
         self.root = Path(root)
+        self.skipped: dict[str, str] = {}
+        self._seen: set[str] = set()
+        """Files that a walk has found, none of which leaves the directory."""
         self._only = list(only) if only is not None else None
 
     def paths(self) -> list[str]:
@@ -51,6 +60,7 @@ class DirTree:
         return "\n".join((str(self.root.resolve()), *(self._only or ())))
 
     def _files(self) -> Iterable[tuple[str, os.DirEntry[str] | None]]:
+        self.skipped = {}
         if self._only is None:
             return self._walk(str(self.root), "")
         found: dict[str, os.DirEntry[str] | None] = {}
@@ -63,27 +73,58 @@ class DirTree:
         return found.items()
 
     def _walk(self, directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        with os.scandir(directory) as listing:
-            entries = list(listing)
-        if any(entry.name == RENDERED for entry in entries):
-            return
-        for entry in entries:
-            if entry.name.startswith(".") or entry.name in _SKIPPED:
+        ahead = [(directory, prefix)]  # not by recursion: directories may be nested more deeply than Python's calls
+        while ahead:
+            directory, prefix = ahead.pop()
+            try:
+                with os.scandir(directory) as listing:
+                    entries = list(listing)
+            except OSError as error:
+                self.skipped[prefix.rstrip("/") or "."] = f"cannot be read: {error.strerror or error}"
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._walk(entry.path, f"{prefix}{entry.name}/")
-            elif _is_file(entry) and (not entry.is_symlink() or self._inside(entry.path)):
-                yield prefix + entry.name, entry
+            if any(entry.name == RENDERED for entry in entries):
+                continue
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in _SKIPPED:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    ahead.append((entry.path, f"{prefix}{entry.name}/"))
+                elif _is_file(entry) and (not entry.is_symlink() or self._inside(entry.path)):
+                    self._seen.add(prefix + entry.name)
+                    yield prefix + entry.name, entry
+                elif entry.is_symlink() and entry.name.endswith(SPEC_SUFFIXES) and not _is_directory(entry):
+                    self.skipped[prefix + entry.name] = NOWHERE
 
     def _inside(self, path: str) -> bool:
-        return Path(path).resolve().is_relative_to(self.root.resolve())
+        try:
+            return Path(path).resolve().is_relative_to(self.root.resolve())
+        except (OSError, RuntimeError):
+            return False
 
     def size(self, path: str) -> int:
-        return (self.root / path).stat().st_size
+        """Bytes of a file. Raises OSError, also for a pipe or a device: reading one may never end."""
+        about = os.stat(f"{self.root}/{path}")  # noqa: PTH116 - as `read`
+        _want_regular(about, path)
+        return about.st_size
 
     def read(self, path: str) -> bytes:
-        with open(f"{self.root}/{path}", "rb") as file:  # noqa: PTH123 - ten thousand times: Path costs
+        """Content of a file. Raises OSError, as `size`, and for what symbolic links lead out of the directory."""
+        if path not in self._seen and not self._inside(f"{self.root}/{path}"):
+            raise OSError(errno.EACCES, "a symbolic link leads out of the repository", path)
+        # Ten thousand times: Path costs.
+        with open(f"{self.root}/{path}", "rb", buffering=0, opener=_at_once) as file:
+            _want_regular(os.fstat(file.fileno()), path)
             return file.read()
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens a file; a pipe without waiting for somebody who writes into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _want_regular(about: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -93,23 +134,31 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 class MemoryTree:
     """Files in memory, for the library and for tests."""
 
     def __init__(self, files: Mapping[str, bytes | str]) -> None:
+        self.skipped: dict[str, str] = {}
         self._files = {path: data.encode() if isinstance(data, str) else data for path, data in files.items()}
 
     def paths(self) -> list[str]:
         return sorted(self._files)
 
     def size(self, path: str) -> int:
-        return len(self._files[path])
+        return len(self.read(path))
 
     def read(self, path: str) -> bytes:
         try:
             return self._files[path]
         except KeyError:
-            raise FileNotFoundError(path) from None
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
 
 class GitError(Exception):
@@ -238,13 +287,15 @@ class GitTree:
             targets = self._contents(links.values())
             self._links = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
         rendered = tuple(path.removesuffix(RENDERED) for path in self._blobs if f"/{path}".endswith(f"/{RENDERED}"))
-        self._seen = sorted(
+        seen = [
             path
             for path in (*self._blobs, *self._links)
             if not any(part.startswith(".") or part in _SKIPPED for part in path.split("/"))
             and not path.startswith(rendered)
-            and self._resolve(path) is not None
-        )
+        ]
+        self._seen = sorted(path for path in seen if self._resolve(path) is not None)
+        nowhere = (path for path in self._links.keys() & seen if self._leads_nowhere(path))
+        self.skipped: dict[str, str] = dict.fromkeys(sorted(nowhere), NOWHERE)
 
     def paths(self) -> list[str]:
         """Paths of all files from the directory, sorted."""
@@ -270,10 +321,22 @@ class GitTree:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return self._blobs[resolved]
 
+    def _leads_nowhere(self, path: str) -> bool:
+        """Whether a symbolic link is named as a spec, and leads neither to a file nor to a directory of the tree."""
+        if not path.endswith(SPEC_SUFFIXES) or self._resolve(path) is not None:
+            return False
+        place = self._follow(path)
+        return not place or not any(blob.startswith(f"{place}/") for blob in self._blobs)
+
     def _resolve(self, path: str) -> str | None:
         """The file that a path leads to, through symbolic links; None if there is none inside of the tree."""
         if path in self._blobs:
             return path
+        place = self._follow(path)
+        return place if place in self._blobs else None
+
+    def _follow(self, path: str) -> str | None:
+        """Where a path leads to, through symbolic links; None if that is outside of the tree."""
         walked: list[str] = []
         ahead = path.split("/")[::-1]
         hops = 0
@@ -294,8 +357,7 @@ class GitTree:
                     return None
                 walked.pop()
                 ahead += target.split("/")[::-1]
-        resolved = "/".join(walked)
-        return resolved if resolved in self._blobs else None
+        return "/".join(walked)
 
     def _contents(self, blobs: Iterable[str]) -> dict[str, bytes]:
         """Contents of many blobs by one process."""

@@ -415,7 +415,9 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         return Diagnostic(
             "yaml-tab", "a tab cannot indent YAML", Span(file, span.line, column), hint="indent with spaces"
         )
-    hint = next((hint for start, hint in _HINTS if start in problem), "")
+    hint = next((hint for start, hint in _HINTS if start in problem), "compare with a spec of `avactl init DIR`")
+    if "{{" in line or "{%" in line:
+        hint = "a `{{ … }}` of a template is filled in before avactl reads the file; list templates under `exclude`"
     notes: tuple[Note, ...] = ()
     context, start = str(getattr(error, "context", None) or ""), getattr(error, "context_mark", None)
     if start is not None and "quoted scalar" in context and "unexpected" in problem:

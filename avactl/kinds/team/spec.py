@@ -14,7 +14,8 @@ def _subject(value: str) -> str:
     if value.startswith("system:"):
         raise bad(f"`{value}` is a name of Kubernetes' own", "name a user or group of the identity provider")
     if not value or value.split() != [value]:
-        raise bad(f"`{value}` has a blank in it", "write the name exactly as the identity provider gives it")
+        what = f"`{value}` has a blank in it" if value else "the name is empty"
+        raise bad(what, "write the name exactly as the identity provider gives it")
     return value
 
 
