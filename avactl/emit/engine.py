@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from avactl.kinds.manifest import Manifest
 
 if TYPE_CHECKING:
     from pulumi import automation
+    from pulumi.automation import PulumiCommand
 
 _T = TypeVar("_T")
 
@@ -204,20 +206,27 @@ class Session:
         environment = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
         if self.options.kubeconfig is not None:
             environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
-        directory = self.options.root / PROJECT_DIRECTORY
+        project = self._project
         settings = automation.LocalWorkspaceOptions(
-            env_vars=environment, work_dir=str(directory) if (directory / "Pulumi.yaml").is_file() else None
+            env_vars=environment, work_dir=str(project) if project else None, pulumi_command=_command()
         )
         return automation.create_or_select_stack(str(self.name), PROJECT, self._program, opts=settings)
+
+    @property
+    def _project(self) -> Path | None:
+        """The repository's Pulumi project with the settings of its stacks, if it has one."""
+        directory = self.options.root / PROJECT_DIRECTORY
+        return directory if (directory / "Pulumi.yaml").is_file() else None
 
     def _find_context(self) -> str | None:
         """The kubeconfig's context of the cluster: as asked for, as in the stack's settings, or of the same name."""
         cluster = self.name.cluster
         if cluster in self.options.contexts:
             return self.options.contexts[cluster]
-        setting = self._stack.get_all_config().get(f"{PROJECT}:context")
-        if setting is not None:
-            return str(setting.value)
+        if self._project is not None:
+            setting = self._stack.get_all_config().get(f"{PROJECT}:context")
+            if setting is not None:
+                return str(setting.value)
         if cluster in contexts_of(self.options.kubeconfig):
             return cluster
         if len({manifest.cluster for manifest in self.compilation.manifests}) > 1:
@@ -266,6 +275,14 @@ class Session:
             raise EngineError(f"stack {self.name}: {text}", _hint(text)) from error
         except InvalidVersionError as error:
             raise EngineError(str(error), "install a newer engine: https://www.pulumi.com/docs/install/") from error
+
+
+@cache
+def _command() -> PulumiCommand:
+    """The engine's command; its version is asked for once."""
+    from pulumi.automation import PulumiCommand
+
+    return PulumiCommand()
 
 
 def _stderr(text: str) -> str:

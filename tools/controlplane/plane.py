@@ -234,10 +234,11 @@ class ControlPlane:
         if url.startswith("https:") and not certificate.exists():
             return False
         # Trusting just the certificate in our own folder, no other process on this port can pass for the component.
-        context = ssl.create_default_context(cafile=certificate) if url.startswith("https:") else False
         try:
+            context = ssl.create_default_context(cafile=certificate) if url.startswith("https:") else False
             return httpx.get(url, verify=context, trust_env=False, timeout=HEALTH_TIMEOUT).status_code == 200
-        except httpx.TransportError:
+        except (httpx.TransportError, ssl.SSLError):
+            # The component may be writing its certificate this moment.
             return False
 
     def _exists(self, path: str) -> bool:
