@@ -74,6 +74,12 @@ class TracedItem(Item):
         return self._look()[1]
 
     @property
+    def spec(self) -> Any:  # a hundred times a spec: no calls in between
+        if self.program is not None:
+            self.program.reads.add(self._key)
+        return (self._content or self._look())[1].spec
+
+    @property
     def kind(self) -> str:
         return self._key[0]
 
@@ -109,6 +115,7 @@ class TracedProgram(Program):
         self.memos: dict[Atom, frozenset[Atom]] = {}
         """What was read for memoised values."""
         self._memo_atoms: dict[Any, Atom] = {}
+        self._clusters: dict[str, Any] = {}
         self._read_raw = read_file
         self._listed: list[Item] = []
         traced = list(items)
@@ -148,6 +155,14 @@ class TracedProgram(Program):
         if item is None or item.team is None:
             self.reads.add((kind, "", name))
         return item
+
+    def cluster_spec(self, name: str) -> Any:
+        # Every object asks for it.
+        self.reads.add(("Cluster", "", name))
+        spec = self._clusters.get(name)
+        if spec is None:
+            spec = self._clusters[name] = super().cluster_spec(name)
+        return spec
 
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
         atom = self._memo_atoms.get(key)
