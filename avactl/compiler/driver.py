@@ -18,6 +18,7 @@ from avactl.diagnostics.secrets import redacted
 from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
+from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
 from avactl.source.tree import MemoryTree
 
@@ -69,5 +70,5 @@ def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Comp
         if collecting:
             gc.enable()
     program = state.program or Program((), lambda path: None)
-    found = sort_diagnostics(redacted(d) for d in state.diagnostics)
+    found = sort_diagnostics(redacted(d) for d in without_repeats(state.diagnostics))
     return Compilation(state.tree, program, state.manifests, tuple(found))

@@ -9,6 +9,7 @@ from avactl.compiler.selection import spec_files
 from avactl.compiler.state import State, Tree
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.values import seconds
+from avactl.source.credentials import credentials_in
 from avactl.source.document import Document
 from avactl.source.tree import NOWHERE
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
@@ -61,4 +62,5 @@ def _load_python(tree: Tree, path: str, config: Config) -> tuple[list[Document],
         return [], [Diagnostic("python-not-allowed", message, Span(path), hint=hint)]
     from avactl.source.python import load_python  # only where a repository uses it
 
-    return load_python(tree, path, float(seconds(config.python.timeout)))
+    documents, problems = load_python(tree, path, float(seconds(config.python.timeout)))
+    return documents, [*problems, *credentials_in(documents)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from avactl.diagnostics import Span
@@ -45,6 +46,19 @@ class Document:
             else:
                 return None
         return value
+
+
+def strings(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:
+    """Every text in a value: its path, the text, and whether it is the key that the path ends with."""
+    if isinstance(value, str):
+        yield path, value, False
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*path, key), key, True
+            yield from strings(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from strings(inner, (*path, index))
 
 
 class FixedLocator:

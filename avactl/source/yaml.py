@@ -14,6 +14,8 @@ from typing import Any
 import yaml
 
 from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.diagnostics.secrets import has_shape
+from avactl.source.credentials import credentials_in
 from avactl.source.document import Document, Path
 from avactl.source.scalars import resolve_plain
 
@@ -357,6 +359,8 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
             problems += constructor.problems
             if value is not None and not constructor.problems:
                 documents.append(Document(file, index, value, locator))
+        if documents and has_shape(text):
+            problems += credentials_in(documents)
         if not documents and not problems:
             hint = "delete the file, or write a spec: `avactl explain` lists the kinds"
             problems.append(Diagnostic("empty-file", "the file holds only comments", Span(file), "warning", hint=hint))
