@@ -24,16 +24,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _streams() -> None:
-    """Standard streams that can be written to: a closed one swallows, and what is written is UTF-8 everywhere.
-
-    The same bytes under every locale; a file name that is not UTF-8 must not stop a message about it.
-    """
+def _same_everywhere() -> None:
+    """The same bytes under every locale: names of files and what is written are UTF-8. A closed stream swallows."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the interpreter decides at start
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         elif hasattr(stream, "reconfigure"):
+            # A file's name that is not UTF-8 must not stop a message about it.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
@@ -47,7 +48,7 @@ def _no_output(error: OSError) -> None:
 
 def main() -> None:
     """Run the command line. Whatever goes wrong ends in one clear line and an exit code."""
-    _streams()
+    _same_everywhere()
     try:
         arguments = plain.parse(sys.argv[1:])
         if arguments is None:
