@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from avactl.cli.common import EXIT_CODES
+from avactl.diagnostics.suggest import closest
 
 COMMANDS = {
     "validate": "Check specs: every problem at once, with place and remedy.",
@@ -22,6 +23,7 @@ COMMANDS = {
     "init": "Make a new spec repository that compiles.",
     "preview": "What `up` would do, by the Pulumi engine.",
     "up": "Apply a stack with the Pulumi engine.",
+    "scheduler": "Run the scheduler in the cluster.",
 }
 """Commands and what `avactl --help` says of them.
 
@@ -47,6 +49,9 @@ class _Lazy(TyperGroup):
         name = args[0]
         if name in COMMANDS:
             return name, _load(name), args[1:]
+        near = closest(name, COMMANDS)
+        if near is not None and not name.startswith("-"):
+            ctx.fail(f"There is no command `{name}`. Did you mean `{near}`?")
         return super().resolve_command(ctx, args)
 
 

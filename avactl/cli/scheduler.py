@@ -1,0 +1,53 @@
+"""`avactl scheduler`: the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, USAGE, fail
+
+
+def scheduler(
+    config: Annotated[Path, typer.Option("--config", help="policy.json, as the Cluster compiles it.")],
+    lease: Annotated[str, typer.Option(help="Lease of the leader election; empty: this is the only replica.")] = "",
+    listen: Annotated[str, typer.Option(help="HOST:PORT of /metrics, /livez and /readyz; empty: none.")] = "",
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Of the Lease and the ConfigMaps. Default: as the policy says.")
+    ] = None,
+    qps: Annotated[float, typer.Option(min=0, help="Requests a second; events have as much again; 0: any.")] = 1000.0,
+    burst: Annotated[float, typer.Option(min=1, help="Requests at once beyond that.")] = 2000.0,
+    gang_grace: Annotated[
+        float, typer.Option(min=0, help="Seconds for which a part of a gang may hold machines before it is stopped.")
+    ] = 30.0,
+) -> None:
+    """Run the scheduler for pods with `schedulerName: avactl`."""
+    try:
+        from avactl.scheduler import access, daemon
+        from avactl.scheduler.pools import Policy
+    except ModuleNotFoundError as error:
+        fail(f"the scheduler needs the package {error.name}", MISSING, "pip install 'avactl[scheduler]'")
+    try:
+        policy = Policy.read(config)
+        found = access.find(kubeconfig)
+    except (OSError, ValueError, access.AccessError) as error:
+        fail(str(error), USAGE)
+    options = daemon.Options(
+        policy=policy,
+        lease=lease,
+        namespace=namespace or os.environ.get("POD_NAMESPACE", ""),
+        listen=listen,
+        qps=qps,
+        burst=burst,
+        gang_grace=gang_grace,
+    )
+    code = asyncio.run(daemon.run(found, options))
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,119 @@
+"""Where the API server is and how to be known to it: from inside a cluster, or by a kubeconfig."""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class AccessError(Exception):
+    """Nobody says where the API server is, or in a way that is not supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An API server, and who speaks to it."""
+
+    url: str
+    context: ssl.SSLContext | None
+    token: Callable[[], str]
+    """The bearer token as it is now: those of pods are renewed on disk every hour. Empty: none."""
+
+
+def in_cluster() -> Access | None:
+    """Access of the pod's own service account; None outside of a cluster."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not (_ACCOUNT / "token").exists():
+        return None
+    context = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
+    name = f"[{host}]" if ":" in host else host
+    return Access(f"https://{name}:{port}", context, _file_token(_ACCOUNT / "token"))
+
+
+def find(kubeconfig: Path | None = None) -> Access:
+    """Access by this kubeconfig, else the pod's own, else by $KUBECONFIG or ~/.kube/config. Raises AccessError."""
+    if kubeconfig is None:
+        inside = in_cluster()
+        if inside is not None:
+            return inside
+        named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+        kubeconfig = Path(named) if named else Path.home() / ".kube" / "config"
+    return from_kubeconfig(kubeconfig)
+
+
+def from_kubeconfig(path: Path) -> Access:
+    """Access by the current context of a kubeconfig. Raises AccessError."""
+    try:
+        config = yaml.safe_load(path.read_text())
+        current = config["current-context"]
+        context = _named(config["contexts"], current)["context"]
+        cluster = _named(config["clusters"], context["cluster"])["cluster"]
+        user = _named(config["users"], context["user"])["user"] or {}
+        server = str(cluster["server"]).rstrip("/")
+    except OSError as error:
+        raise AccessError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
+        raise AccessError(f"{path}: not a kubeconfig with a current context ({error})") from None
+    for way in ("exec", "auth-provider", "username"):
+        if way in user:
+            raise AccessError(f"{path}: users by `{way}` are not supported; use a token or a client certificate")
+    tls = _tls(cluster, user, path.parent) if server.startswith("https:") else None
+    if "tokenFile" in user:
+        return Access(server, tls, _file_token(path.parent / user["tokenFile"]))
+    token = str(user.get("token", ""))
+    return Access(server, tls, lambda: token)
+
+
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(entry for entry in entries if entry["name"] == name)
+
+
+def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
+    data = cluster.get("certificate-authority-data")
+    file = cluster.get("certificate-authority")
+    context = ssl.create_default_context(
+        cadata=base64.b64decode(data).decode() if data else None,
+        cafile=str(folder / file) if file and not data else None,
+    )
+    if cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate, key = (_material(user, name, folder) for name in ("client-certificate", "client-key"))
+    if certificate and key:
+        # ssl reads these from files only.
+        with tempfile.TemporaryDirectory() as place:
+            paths = [Path(place) / "certificate", Path(place) / "key"]
+            for target, content in zip(paths, (certificate, key), strict=True):
+                target.touch(mode=0o600)
+                target.write_bytes(content)
+            context.load_cert_chain(*map(str, paths))
+    return context
+
+
+def _material(user: dict[str, Any], name: str, folder: Path) -> bytes | None:
+    if f"{name}-data" in user:
+        return base64.b64decode(user[f"{name}-data"])
+    return (folder / user[name]).read_bytes() if name in user else None
+
+
+def _file_token(path: Path) -> Callable[[], str]:
+    known = ("", -1.0)
+
+    def read() -> str:
+        nonlocal known
+        changed = path.stat().st_mtime
+        if changed != known[1]:
+            known = (path.read_text().strip(), changed)
+        return known[0]
+
+    return read

@@ -1,0 +1,186 @@
+"""Bindings: many at a time, each settled in the end, whatever the API server answers or does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+from avactl.scheduler import logs, metrics, names
+from avactl.scheduler.client import ApiError, Client, Rate, UnreachableError
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.reports import Reports
+
+_WORKERS = 64
+_MOST = 512
+"""Bindings on their way, beyond which nothing more is decided."""
+_TRIES = 6
+_LOST = 60.0
+"""Seconds after which a pod that the watch does not show as bound is asked for."""
+
+
+class Order(NamedTuple):
+    """A pod to be bound."""
+
+    pod: Pod
+    node: str
+    devices: str
+    """GPU indexes, for the annotation; empty: none."""
+    since: float
+
+
+class Binder:
+    """Sends bindings. `failed` is called with pods that are free again, `leading` says whether it still may."""
+
+    def __init__(
+        self,
+        client: Client,
+        rate: Rate,
+        fleet: Fleet,
+        reports: Reports,
+        failed: Callable[[Pod], None],
+        leading: Callable[[], bool],
+    ) -> None:
+        self._client, self._rate, self._fleet, self._reports = client, rate, fleet, reports
+        self._failed, self._leading = failed, leading
+        self._orders: deque[Order] = deque()
+        self._ready = asyncio.Semaphore(0)
+        self._room = asyncio.Event()
+        self._room.set()
+        self._busy = 0
+        self.assumed: dict[str, tuple[Pod, float]] = {}
+        """Pods that are bound, as far as is known here, but not yet as far as the watch tells."""
+
+    @property
+    def flying(self) -> int:
+        """Bindings on their way."""
+        return len(self._orders) + self._busy
+
+    def put(self, order: Order) -> None:
+        """Bind a pod that is assumed."""
+        self._orders.append(order)
+        if self.flying >= _MOST:
+            self._room.clear()
+        self._ready.release()
+
+    async def room(self) -> None:
+        """Wait until more may be decided."""
+        await self._room.wait()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_WORKERS):
+                group.create_task(self._work())
+            group.create_task(self._sweep())
+
+    async def _work(self) -> None:
+        while True:
+            await self._ready.acquire()
+            order = self._orders.popleft()
+            self._busy += 1
+            try:
+                await self._bind(order)
+            finally:
+                self._busy -= 1
+                if self.flying < _MOST:
+                    self._room.set()
+
+    async def _bind(self, order: Order) -> None:
+        pod = order.pod
+        body = self._body(order)
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
+        wait = 0.05
+        for _ in range(_TRIES):
+            if pod.assumed != order.node:
+                return  # the watch has told another story meanwhile
+            if not self._leading():
+                self._give_up(pod, "lost")
+                return
+            await self._rate.take()
+            try:
+                await self._client.send("POST", path, body)
+            except ApiError as error:
+                if error.status == 404:
+                    self._give_up(pod, "gone")
+                    return
+                if error.status == 409:
+                    metrics.BINDINGS.labels("conflict").inc()
+                    if await self._settle(order) is not False:
+                        return
+                elif error.status == 429 or error.status >= 500:
+                    wait = max(wait, error.retry_after)
+                    if error.status >= 500 and await self._settle(order) is not False:
+                        return
+                else:
+                    logs.error("binding refused", pod=pod.key, node=order.node, error=str(error))
+                    self._give_up(pod, "refused")
+                    return
+            except UnreachableError:
+                if await self._settle(order) is not False:
+                    return
+            else:
+                self._done(order)
+                return
+            await asyncio.sleep(wait)
+            wait *= 2
+        self._give_up(pod, "failed")
+
+    def _body(self, order: Order) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}
+        if order.devices:
+            metadata["annotations"] = {names.DEVICES: order.devices}
+        target = {"apiVersion": "v1", "kind": "Node", "name": order.node}
+        return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+    def _done(self, order: Order) -> None:
+        now = monotonic()
+        metrics.BINDINGS.labels("bound").inc()
+        metrics.BINDING_SECONDS.observe(now - order.since)
+        if order.pod.assumed:
+            self.assumed[order.pod.uid] = (order.pod, now)
+        self._reports.scheduled(order.pod, order.node)
+
+    def _give_up(self, pod: Pod, result: str) -> None:
+        metrics.BINDINGS.labels(result).inc()
+        self._fleet.forget(pod)
+        self._failed(pod)
+
+    async def _settle(self, order: Order) -> bool | None:
+        """Ask what became of a binding: True: bound as ordered, None: otherwise settled, False: not bound."""
+        pod = order.pod
+        try:
+            item = await self._client.request("GET", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}")
+        except ApiError as error:
+            if error.status != 404:
+                return False
+            self._give_up(pod, "gone")
+            return None
+        except UnreachableError:
+            return False
+        if item["metadata"]["uid"] != pod.uid:
+            self._give_up(pod, "gone")
+            return None
+        node = item["spec"].get("nodeName")
+        if not node:
+            return False
+        if node == order.node:
+            self._done(order)
+        self._fleet.put_pod(item)
+        return node == order.node or None
+
+    async def _sweep(self) -> None:
+        """Pods that are bound but that the watch does not show: ask for them."""
+        while True:
+            await asyncio.sleep(_LOST / 4)
+            now = monotonic()
+            for uid, (pod, since) in list(self.assumed.items()):
+                if not pod.assumed:
+                    del self.assumed[uid]
+                elif now - since > _LOST:
+                    del self.assumed[uid]
+                    if await self._settle(Order(pod, pod.assumed, "", since)) is False:
+                        self._give_up(pod, "expired")

@@ -1,0 +1,175 @@
+"""Plain dicts over one pool of connections: the few requests that a scheduler makes, and watches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from avactl.scheduler.access import Access
+
+JSON = "application/json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+_TIMEOUT = 30.0
+"""Seconds for a request; watches have none."""
+_SILENCE = 100.0
+"""Seconds without a word after which a watch is begun anew: a dead connection says nothing either."""
+
+
+class ApiError(Exception):
+    """The API server refused; `status` is the HTTP status, `reason` the machine's word."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class UnreachableError(Exception):
+    """No answer: the request may have had its effect or not."""
+
+
+class SilenceError(UnreachableError):
+    """A watch on which nothing came for long: nothing happened, or the connection is dead."""
+
+
+class Rate:
+    """A token bucket, as client-go's: `qps` requests a second, `burst` at once; 0 is without limit."""
+
+    def __init__(self, qps: float, burst: float) -> None:
+        self._qps, self._burst = qps, burst
+        self._tokens, self._then = burst, time.monotonic()
+
+    async def take(self) -> None:
+        """Wait for one's turn."""
+        if not self._qps:
+            return
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._then) * self._qps) - 1
+        self._then = now
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / self._qps)
+
+
+class Client:
+    """Requests to one API server. Use it in an `async with` block."""
+
+    def __init__(self, access: Access, connections: int = 128) -> None:
+        self._access = access
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+        self._headers: dict[tuple[str, str], dict[str, str]] = {}
+
+    async def __aenter__(self) -> Client:
+        connector = aiohttp.TCPConnector(
+            limit=self._connections, ssl=self._access.context or True, keepalive_timeout=60.0, use_dns_cache=True
+        )
+        self._session = aiohttp.ClientSession(
+            self._access.url,
+            connector=connector,
+            trust_env=False,
+            auto_decompress=True,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _head(self, content_type: str) -> dict[str, str]:
+        token = self._access.token()
+        found = self._headers.get((token, content_type))
+        if found is None:
+            self._headers.clear()
+            found = {"Accept": JSON, "Content-Type": content_type, "User-Agent": "avactl-scheduler"}
+            if token:
+                found["Authorization"] = f"Bearer {token}"
+            self._headers[token, content_type] = found
+        return found
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
+        timeout: float = _TIMEOUT,
+    ) -> Any:
+        """The parsed answer. Raises ApiError, and UnreachableError where there is none."""
+        status, headers, content = await self._exchange(method, path, body, content_type, query, timeout)
+        if status >= 300:
+            raise _refusal(status, headers, content)
+        return orjson.loads(content)
+
+    async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
+        """A request whose answer does not matter but for refusal. Raises ApiError and UnreachableError."""
+        status, headers, content = await self._exchange(method, path, body, content_type, None, _TIMEOUT)
+        if status >= 300:
+            raise _refusal(status, headers, content)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        content_type: str,
+        query: Mapping[str, str] | None,
+        timeout: float,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        assert self._session is not None
+        data = None if body is None else orjson.dumps(body)
+        try:
+            async with asyncio.timeout(timeout):
+                async with self._session.request(
+                    method, path, data=data, headers=self._head(content_type), params=query, timeout=_NO_TIMEOUT
+                ) as response:
+                    return response.status, response.headers, await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UnreachableError(f"{method} {path}: {type(error).__name__} {error}") from None
+
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
+        """Lines of a watch, as many at a time as have come. Raises ApiError and UnreachableError."""
+        assert self._session is not None
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE)
+        try:
+            async with self._session.get(path, headers=self._head(JSON), params=query, timeout=limits) as response:
+                if response.status >= 300:
+                    raise _refusal(response.status, response.headers, await response.read())
+                rest: list[bytes] = []
+                async for chunk in response.content.iter_any():
+                    head, newline, tail = chunk.rpartition(b"\n")
+                    if not newline:
+                        rest.append(chunk)
+                        continue
+                    yield b"".join([*rest, head]).split(b"\n")
+                    rest = [tail] if tail else []
+        except aiohttp.SocketTimeoutError:
+            raise SilenceError(f"watch {path}: nothing for {_SILENCE:g} s") from None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UnreachableError(f"watch {path}: {type(error).__name__} {error}") from None
+
+
+_NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
+
+
+def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> ApiError:
+    try:
+        body = orjson.loads(content)
+        reason, message = str(body.get("reason", "")), str(body.get("message", ""))
+    except (orjson.JSONDecodeError, AttributeError):
+        reason, message = "", content[:200].decode(errors="replace")
+    try:
+        wait = float(headers.get("Retry-After", 0))
+    except ValueError:
+        wait = 0.0
+    return ApiError(status, reason, message, wait)

@@ -1,0 +1,259 @@
+"""The daemon: watches in, decisions out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import uuid
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from avactl.scheduler import logs, metrics, stores
+from avactl.scheduler.access import Access
+from avactl.scheduler.binder import Binder
+from avactl.scheduler.client import Client, Rate
+from avactl.scheduler.decide import Decider
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.gangs import Gangs
+from avactl.scheduler.leader import Leader, LostError
+from avactl.scheduler.names import CONFIG_LABEL
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.pools import Policy
+from avactl.scheduler.queue import Queue, Unit
+from avactl.scheduler.reflector import Reflector
+from avactl.scheduler.reports import Reports
+from avactl.scheduler.server import serve
+from avactl.scheduler.volumes import Volumes
+
+_SLICE = 0.004
+"""Seconds of deciding, after which watches and answers have their turn."""
+_RETRY = 0.05
+"""Seconds between two tries of what waits."""
+_TICK = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a daemon runs."""
+
+    policy: Policy
+    lease: str = ""
+    """Name of the Lease; empty: no election, there is one replica only."""
+    namespace: str = ""
+    """Of the Lease and the ConfigMaps; empty: the policy's system namespace."""
+    listen: str = ""
+    qps: float = 1000.0
+    burst: float = 2000.0
+    """Of requests; events have as much again, as with kube-scheduler."""
+    gang_grace: float = 30.0
+    """Seconds for which a part of a gang may hold GPUs."""
+
+
+class Daemon:
+    """One replica."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client, self._options = client, options
+        policy = options.policy
+        self._namespace = options.namespace or policy.system_namespace
+        self.fleet = Fleet(policy.levels)
+        self.volumes = Volumes(self.fleet)
+        self.queue = Queue()
+        self.reports = Reports(client, Rate(options.qps, options.burst))
+        self._leader: Leader | None = None
+        if options.lease:
+            identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
+            self._leader = Leader(client, self._namespace, options.lease, identity)
+        rate = Rate(options.qps, options.burst)
+        self.binder = Binder(client, rate, self.fleet, self.reports, self._returned, self.leading)
+        self.decider = Decider(self.fleet, self.queue, self.binder, self.reports, self.volumes)
+        self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace)
+        self._wake = asyncio.Event()
+        self._retried = (0, 0.0)
+        self._ticked = monotonic()
+        self._reflectors = self._watch()
+
+    def leading(self) -> bool:
+        """Whether this replica schedules."""
+        return self._leader is None or self._leader.leading()
+
+    def _watch(self) -> list[Reflector]:
+        def reflect(path: str, store: Any, **more: Any) -> Reflector:
+            return Reflector(self._client, path, store, self._wake.set, **more)
+
+        fleet, volumes = self.fleet, self.volumes
+        configs = stores.Configs(fleet, lambda _team, _leaf: None)
+        pods = stores.Simple(self._put_pod, self._drop_pod, lambda: fleet.pods)
+        return [
+            reflect("/api/v1/nodes", stores.nodes(fleet)),
+            reflect("/api/v1/pods", pods),
+            reflect("/api/v1/namespaces", stores.namespaces(fleet)),
+            reflect(f"/api/v1/namespaces/{self._namespace}/configmaps", configs, query={"labelSelector": CONFIG_LABEL}),
+            reflect("/api/v1/persistentvolumeclaims", stores.claims(volumes)),
+            reflect("/api/v1/persistentvolumes", stores.persistent_volumes(volumes)),
+            reflect("/apis/storage.k8s.io/v1/storageclasses", stores.storage_classes(volumes)),
+        ]
+
+    # -- pods -------------------------------------------------------------------------------------------------------
+
+    def _put_pod(self, item: dict[str, Any]) -> None:
+        metadata = item["metadata"]
+        before = self.fleet.pods.get(f"{metadata['namespace']}/{metadata['name']}")
+        if before is not None and before.uid != metadata["uid"]:
+            self._gone(before)
+        pod = self.fleet.put_pod(item)
+        if pod is not None and pod.ours:
+            self._queue_pod(pod)
+
+    def _drop_pod(self, key: str) -> None:
+        pod = self.fleet.drop_pod(key)
+        if pod is not None and pod.ours:
+            self._gone(pod)
+
+    def _gone(self, pod: Pod) -> None:
+        unit = self.queue.units.get(pod.gang or pod.uid)
+        if unit is not None:
+            unit.pods.pop(pod.uid, None)
+            if not unit.pods:
+                self.queue.drop(unit.key)
+        self.decider.forget(pod)
+
+    def _queue_pod(self, pod: Pod) -> None:
+        """Bring the unit of a pod up to date."""
+        key = pod.gang or pod.uid
+        unit = self.queue.units.get(key)
+        if unit is None:
+            if not pod.waiting and not pod.gang:
+                return
+            unit = self.queue.units[key] = Unit(key, bool(pod.gang))
+        new = unit.add(pod)
+        if pod.waiting:
+            # A gang of hundreds is not looked at until the last of them is there.
+            if new and len(unit.pods) >= unit.size:
+                self.queue.push(unit)
+        elif not pod.gang and not pod.assumed and not pod.gated:
+            self.queue.drop(key)
+        elif pod.gated:
+            # Once the gates are gone it is new.
+            del unit.pods[pod.uid]
+
+    def _returned(self, pod: Pod) -> None:
+        """A binding failed."""
+        unit = self.queue.units.get(pod.gang or pod.uid)
+        if unit is not None and pod.waiting:
+            self.queue.push(unit)
+            self._wake.set()
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises LostError where the lease is lost: then start anew."""
+        options = self._options
+        runner = None
+        if options.listen:
+            runner = await serve(options.listen, self._alive, self._ready, self._collect)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector in self._reflectors:
+                    group.create_task(reflector.run())
+                if self._leader is not None:
+                    group.create_task(self._leader.run())
+                group.create_task(self.reports.run())
+                group.create_task(self.binder.run())
+                group.create_task(self._decide())
+        finally:
+            if self._leader is not None:
+                await asyncio.shield(self._leader.release())
+            if runner is not None:
+                await runner.cleanup()
+
+    async def _decide(self) -> None:
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+        logs.info("synced", nodes=len(self.fleet.nodes), pods=len(self.fleet.pods))
+        if self._leader is not None:
+            await self._leader.won.wait()
+        while True:
+            await self._turn()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK):
+                    await self._wake.wait()
+
+    async def _turn(self) -> None:
+        """Decide on all that can be decided now."""
+        self._wake.clear()
+        until = monotonic() + _SLICE
+        self._tidy()
+        while self.leading():
+            unit = self.queue.pop()
+            if unit is None:
+                return
+            self.decider.decide(unit)
+            if monotonic() >= until:
+                await asyncio.sleep(0)
+                await self.binder.room()
+                self._tidy()
+                until = monotonic() + _SLICE
+
+    def _tidy(self) -> None:
+        if self.fleet.stale:
+            began = monotonic()
+            self.fleet.rebuild()
+            self.decider.clear()
+            logs.info("state built", nodes=len(self.fleet.nodes), seconds=round(monotonic() - began, 3))
+        now = monotonic()
+        freed, then = self._retried
+        if freed != self.fleet.freed and now - then >= _RETRY:
+            self._retried = (self.fleet.freed, now)
+            self.queue.retry()
+        if now - self._ticked >= _TICK:
+            self._ticked = now
+            self.reports.later()
+            self.gangs.look()
+
+    # -- being looked at --------------------------------------------------------------------------------------------
+
+    def _alive(self) -> bool:
+        return (
+            not all(each.synced.is_set() for each in self._reflectors)
+            or monotonic() - self._ticked < 60.0
+            or (self._leader is not None and not self._leader.won.is_set())
+        )
+
+    def _ready(self) -> bool:
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    def _collect(self) -> None:
+        active, waiting = self.queue.lengths()
+        metrics.PENDING.labels("active").set(active)
+        metrics.PENDING.labels("unschedulable").set(waiting)
+        state = self.fleet.state
+        for number, model in enumerate(state.models):
+            total = int(state.gpu_count[state.model == number].sum())
+            metrics.GPUS.labels(model).set(total)
+            metrics.GPUS_ALLOCATED.labels(model).set(total - int(state.model_free[number]) / 1000)
+
+
+async def run(access: Access, options: Options) -> int:
+    """Run a replica until SIGTERM; the exit code."""
+    loop = asyncio.get_running_loop()
+    async with Client(access) as client:
+        task = asyncio.ensure_future(Daemon(client, options).run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            logs.info("stopped")
+            return 0
+        except ExceptionGroup as group:
+            lost, others = group.split(LostError)
+            if lost is None or others is not None:
+                raise
+            # What this replica believes may be another's by now: a new process begins from the API server.
+            logs.error("lease lost", error=str(lost.exceptions[0]))
+            return 1
+    return 0

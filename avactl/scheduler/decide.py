@@ -1,0 +1,287 @@
+"""Decisions: from a unit of the queue to bindings, or to words on why not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from time import monotonic
+
+import numpy as np
+
+from avactl.placement.gang import Gang, Member, Role, place_gang
+from avactl.placement.request import Request
+from avactl.placement.score import Choice
+from avactl.placement.state import Booking
+from avactl.placement.why import gang_words, pod_words, why_gang, why_pod
+from avactl.scheduler import logs, metrics
+from avactl.scheduler.binder import Binder, Order
+from avactl.scheduler.fleet import Fleet, Mask, format_devices
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.queue import Queue, Unit
+from avactl.scheduler.reports import Reports
+from avactl.scheduler.rules import RuleError
+from avactl.scheduler.volumes import Volumes
+
+_REASONS = 4
+"""Reasons of node sets that are named."""
+
+
+_GENERAL = "(selector, affinity, taints, cordon)"
+"""What the engine says of nodes that are not in a pod's set: it does not know why."""
+
+
+class Decider:
+    """Decides on one unit at a time, synchronously: nothing changes while it does."""
+
+    def __init__(self, fleet: Fleet, queue: Queue, binder: Binder, reports: Reports, volumes: Volumes) -> None:
+        self.fleet, self.queue, self.binder, self.reports, self.volumes = fleet, queue, binder, reports, volumes
+        self._full: dict[Hashable, tuple[int, str]] = {}
+        """Requests that fitted nowhere: what had been freed by then, and why."""
+        self._learnt: set[str] = set()
+
+    def decide(self, unit: Unit) -> None:
+        """Place a unit, or say why not and let it wait."""
+        began = monotonic()
+        if unit.gang:
+            self._gang(unit)
+        else:
+            for pod in unit.waiting:
+                self._single(unit, pod)
+        metrics.DECISION_SECONDS.observe(monotonic() - began)
+
+    # -- one pod ----------------------------------------------------------------------------------------------------
+
+    def _single(self, unit: Unit, pod: Pod) -> None:
+        request = self._request(pod)
+        if isinstance(request, str):
+            self._wait(unit, [pod], request, ("refused", pod.shape))
+            return
+        try:
+            among, words = self._among(pod)
+        except RuleError as error:
+            self._wait(unit, [pod], str(error), pod.uid)
+            return
+        group: Hashable = request if among is None else pod.uid
+        known = self._full.get(group)
+        if known is not None and known[0] == self.fleet.freed:
+            self._wait(unit, [pod], known[1], group)
+            return
+        self._learn(pod, request)
+        choice = self.fleet.scorer.choose(request, among)
+        if choice is None:
+            message = self._pod_words(pod, request, among, words)
+            self._full[group] = (self.fleet.freed, message)
+            self._wait(unit, [pod], message, group)
+            return
+        left = unit.group
+        unit.group = None
+        self._bind(pod, choice.node, choice.booking(request))
+        if left is not None:
+            self.queue.follow(left)
+
+    def _request(self, pod: Pod) -> Request | str:
+        if pod.shape.refused:
+            return pod.shape.refused
+        if pod.claims:
+            return "asks for devices by ResourceClaims, which this scheduler does not allocate"
+        return self.fleet.request(pod.shape)
+
+    def _among(self, pod: Pod) -> tuple[Mask | None, str]:
+        """The nodes that other pods and volumes leave; None: all. Raises RuleError."""
+        mask, words = None, ""
+        if self.fleet.others.touch(pod):
+            mask, words = self.fleet.others.among(pod)
+        if pod.volumes:
+            reach = self.volumes.among(pod)
+            if reach is not None:
+                lost = int((~reach)[: self.fleet.state.size].sum())
+                words = ", ".join(filter(None, [words, f"{lost} do not reach its volumes" if lost else ""]))
+                mask = reach if mask is None else mask & reach
+        return mask, words
+
+    def _learn(self, pod: Pod, request: Request) -> None:
+        if pod.uid not in self._learnt:
+            self._learnt.add(pod.uid)
+            self.fleet.scorer.learn(request)
+
+    def forget(self, pod: Pod) -> None:
+        """A pod is gone."""
+        self._learnt.discard(pod.uid)
+        self._full.pop(pod.uid, None)
+
+    def clear(self) -> None:
+        """The state was built anew."""
+        self._full.clear()
+
+    def _bind(self, pod: Pod, node: int, booking: Booking) -> None:
+        name = self.fleet.state.names[node]
+        assert name is not None
+        self.fleet.assume(pod, name, booking)
+        now = monotonic()
+        metrics.DECISIONS.labels("placed").inc()
+        metrics.QUEUE_SECONDS.observe(now - pod.seen)
+        self.binder.put(Order(pod, name, format_devices(booking.gpus), now))
+
+    def _wait(self, unit: Unit, pods: Sequence[Pod], message: str, group: Hashable) -> None:
+        metrics.DECISIONS.labels("unschedulable").inc(len(pods))
+        for pod in pods:
+            self.reports.unschedulable(pod, message)
+        self.queue.park(unit, group)
+
+    def _pod_words(self, pod: Pod, request: Request, among: Mask | None, words: str) -> str:
+        text = pod_words(why_pod(self.fleet.state, request, among))
+        return self._detailed(text, pod, words)
+
+    def _detailed(self, text: str, pod: Pod, more: str = "") -> str:
+        """With what keeps nodes out of a pod's node set in the place of the engine's general words."""
+        counts = sorted(self.fleet.obstacles(pod.shape).items(), key=lambda each: -each[1])
+        named = [f"{count} {reason}" for reason, count in counts[:_REASONS]]
+        return text.replace(_GENERAL, f"({', '.join([*named, *([more] if more else [])])})")
+
+    # -- a gang -----------------------------------------------------------------------------------------------------
+
+    def _gang(self, unit: Unit) -> None:
+        waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
+        need = missing(unit)
+        if not waiting:
+            self.queue.rest(unit)
+            return
+        if need > len(waiting):
+            self.queue.rest(unit)
+            return
+        required, extra = waiting[: max(0, need)], waiting[max(0, need) :]
+        if required and not self._together(unit, required):
+            return
+        # What an elastic gang can use beyond its size: whatever of it fits.
+        unplaced = [pod for pod in extra if not self._extra(unit, pod)]
+        if unplaced:
+            self.queue.park(unit, unit.key)
+        else:
+            self.queue.rest(unit)
+
+    def _together(self, unit: Unit, pods: list[Pod]) -> bool:
+        """Place all of them, or none."""
+        requests: dict[str, Request] = {}
+        for pod in pods:
+            request = self._request(pod)
+            if isinstance(request, str):
+                self._wait(unit, unit.waiting, request, ("refused", unit.key))
+                return False
+            requests[pod.uid] = request
+        try:
+            special = any(self.fleet.others.touch(pod) or pod.volumes for pod in pods)
+            key = (unit.key, len(pods))
+            known = self._full.get(key)
+            if known is not None and known[0] == self.fleet.freed:
+                self._wait(unit, unit.waiting, known[1], unit.key)
+                return False
+            for pod in pods:
+                self._learn(pod, requests[pod.uid])
+            placed = self._one_by_one(pods, requests) if special else self._engine(unit, pods, requests)
+        except RuleError as error:
+            self._wait(unit, unit.waiting, str(error), unit.key)
+            return False
+        if isinstance(placed, str):
+            self._full[key] = (self.fleet.freed, placed)
+            self._wait(unit, unit.waiting, placed, unit.key)
+            return False
+        for pod, booking in zip(pods, placed, strict=True):
+            self._bind(pod, booking.node, booking)
+        logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=len({booking.node for booking in placed}))
+        return True
+
+    def _engine(self, unit: Unit, pods: list[Pod], requests: dict[str, Request]) -> list[Booking] | str:
+        roles: dict[Request, list[Pod]] = {}
+        for pod in pods:
+            roles.setdefault(requests[pod.uid], []).append(pod)
+        gang = Gang(
+            tuple(
+                Role(f"{unit.key}/{number}", request, len(members))
+                for number, (request, members) in enumerate(roles.items())
+            )
+        )
+        for among in self._near(unit):
+            placed = place_gang(self.fleet.scorer, unit.key, gang, among)
+            if placed is not None:
+                return self._assign(unit, gang, placed, list(roles.values()), pods)
+        reason = why_gang(self.fleet.state, gang)
+        if reason is None:
+            return "its pods are in each other's way: each would fit, but not all of them together"
+        first = roles[reason.role.request][0]
+        text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
+        return self._detailed(text, first)
+
+    def _assign(
+        self, unit: Unit, gang: Gang, placed: list[Member], roles: list[list[Pod]], pods: list[Pod]
+    ) -> list[Booking]:
+        """Members of each role to its pods, in the order of their indexes: neighbours stay neighbours."""
+        state = self.fleet.state
+        found: dict[str, Booking] = {}
+        for role, members in zip(gang.roles, roles, strict=True):
+            mine = [member for member in placed if member.role == role.name]
+            for pod, member in zip(members, mine, strict=True):
+                found[pod.uid] = state.release((unit.key, role.name, member.number))
+        return [found[pod.uid] for pod in pods]
+
+    def _near(self, unit: Unit) -> list[Mask | None]:
+        """Where to look: next to those of the gang that run, level by level, then everywhere."""
+        state = self.fleet.state
+        slots = [
+            state.slots[node]
+            for pod in unit.pods.values()
+            if (node := pod.node or pod.assumed) in state.slots and not pod.ended
+        ]
+        if not slots:
+            return [None]
+        masks: list[Mask | None] = []
+        for level in range(len(state.levels) - 1, -1, -1):
+            domains = state.domains[:, level]
+            wanted = np.unique(domains[slots])
+            masks.append(np.isin(domains, wanted[wanted >= 0]))
+        return [*masks, None]
+
+    def _one_by_one(self, pods: list[Pod], requests: dict[str, Request]) -> list[Booking] | str:
+        """Members in whose places other pods or volumes have a say: each after the other, all undone if one fails."""
+        placed: list[Booking] = []
+        message = ""
+        for pod in pods:
+            request = requests[pod.uid]
+            among, words = self._among(pod)
+            choice = self.fleet.scorer.choose(request, among)
+            if choice is None:
+                message = f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
+                break
+            name = self.fleet.state.names[choice.node]
+            assert name is not None
+            self.fleet.assume(pod, name, choice.booking(request))
+            placed.append(choice.booking(request))
+        freed = self.fleet.freed
+        for pod in pods[: len(placed)]:
+            self.fleet.forget(pod)
+        self.fleet.freed = freed
+        return message or placed
+
+    def _extra(self, unit: Unit, pod: Pod) -> bool:
+        request = self._request(pod)
+        if isinstance(request, str):
+            self.reports.unschedulable(pod, request)
+            return False
+        among, words = self._among(pod)
+        choice: Choice | None = None
+        for near in self._near(unit):
+            both = among if near is None else near if among is None else among & near
+            choice = self.fleet.scorer.choose(request, both)
+            if choice is not None:
+                self._bind(pod, choice.node, choice.booking(request))
+                return True
+        self.reports.unschedulable(pod, f"the gang runs; more of it: {self._pod_words(pod, request, among, words)}")
+        return False
+
+
+def missing(unit: Unit) -> int:
+    """Pods that a gang still needs."""
+    held = sum(
+        1
+        for pod in unit.pods.values()
+        if pod.phase == "Succeeded" or ((pod.node or pod.assumed) and not pod.ended and not pod.deleting)
+    )
+    return unit.size - held

@@ -1,0 +1,386 @@
+"""The cluster as the API server tells it, kept in a placement state: nodes, and every pod that holds a part of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl.placement.request import Request
+from avactl.placement.score import Scorer
+from avactl.placement.state import ABSENT, MAX_GPUS, WHOLE, Booking, BookingError, Node, State
+from avactl.scheduler import logs, names
+from avactl.scheduler.node import NodeInfo
+from avactl.scheduler.others import Others
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.pools import Pool
+from avactl.scheduler.rules import Rules
+from avactl.scheduler.shape import Shape
+
+_BASE = ("cpu", "memory", "pods", "ephemeral-storage")
+_SETS = 512
+"""Node sets that are kept up to date."""
+SHARED = "shared"
+"""Stands for the resource of pods that share a GPU, which name none."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Fleet:
+    """Nodes, pools and pods. Changes are O(1) in nodes but for new node sets; not to be used while `stale`."""
+
+    def __init__(self, levels: tuple[str, ...]) -> None:
+        self.levels = levels
+        self.nodes: dict[str, NodeInfo] = {}
+        self.pods: dict[str, Pod] = {}
+        """All pods that hold something or are ours, by `namespace/name`."""
+        self.on_node: dict[str, dict[str, Pod]] = {}
+        self.pools: dict[str, Pool] = {}
+        self.others = Others(self)
+        self.stale = True
+        """Whether the state must be built anew before it is asked."""
+        self.freed = 0
+        """Counts what may help pods that wait."""
+        self.state = State(_BASE, levels)
+        self.scorer = Scorer(self.state)
+        self._requests: dict[tuple[Shape, str, int], Request] = {}
+        self._sets: dict[tuple[Rules, str], int] = {}
+        self._serial = 0
+        self._gpu_resources: frozenset[str] = frozenset(names.GPU_RESOURCES)
+        self._rdma: frozenset[str] = frozenset()
+
+    # -- nodes and pools --------------------------------------------------------------------------------------------
+
+    def put_pool(self, pool: Pool) -> None:
+        """A pool is there, or has changed."""
+        if self.pools.get(pool.name) != pool:
+            self.pools[pool.name] = pool
+            self._new_pools()
+
+    def drop_pool(self, name: str) -> None:
+        """A pool is gone; its nodes are nodes like others then."""
+        if self.pools.pop(name, None) is not None:
+            self._new_pools()
+
+    def _new_pools(self) -> None:
+        ways = self.pools.values()
+        self._gpu_resources = frozenset({*names.GPU_RESOURCES, *(pool.resource for pool in ways if pool.resource)})
+        self._rdma = frozenset(pool.rdma_resource for pool in ways if pool.rdma_resource)
+        self.stale = True
+
+    def put_node(self, item: Mapping[str, Any]) -> None:
+        """A node is there, or has changed."""
+        info = NodeInfo(item)
+        before = self.nodes.get(info.name)
+        if before is not None and before.same(info):
+            return
+        self.nodes[info.name] = info
+        self.freed += 1
+        if self.stale:
+            return
+        if any(name not in self.state.resources and name not in self._gpu_resources for name in info.allocatable):
+            self.stale = True
+            return
+        slot = self._place_node(info)
+        if before is None:
+            for pod in self.on_node.get(info.name, {}).values():
+                self._book(pod)
+        self._into_sets(info, slot)
+        self.others.node_changed()
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone. Pods on it stay known until they go too."""
+        if self.nodes.pop(name, None) is not None and not self.stale:
+            self.state.drop_node(name)
+            self.others.node_changed()
+
+    def pool_of(self, info: NodeInfo) -> Pool | None:
+        """The pool that a node is in."""
+        return self.pools.get(info.labels.get(names.POOL_LABEL, ""))
+
+    def _offer(self, info: NodeInfo) -> Node:
+        pool = self.pool_of(info)
+        if pool is not None and pool.method == "devicePlugin":
+            info.gpu_resource = pool.resource
+        else:
+            info.gpu_resource = next((name for name in sorted(self._gpu_resources) if info.allocatable.get(name)), "")
+        gpus = min(info.allocatable.get(info.gpu_resource, 0), MAX_GPUS)
+        machine = pool.machine if pool is not None and pool.machine.gpus == gpus else None
+        domains: list[tuple[str, ...] | None] = []
+        path: tuple[str, ...] = ()
+        for level in self.levels:
+            value = info.labels.get(level)
+            # Racks of different blocks may have the same name.
+            path = (*path, value or "")
+            domains.append(path if value else None)
+        return Node(
+            name=info.name,
+            amounts=tuple(info.allocatable.get(name, 0) for name in self.state.resources),
+            gpus=gpus,
+            model=info.labels.get(names.GPU_LABEL) or (pool.machine.gpu if pool else ""),
+            machine=machine,
+            domains=tuple(domains),
+        )
+
+    def _place_node(self, info: NodeInfo) -> int:
+        node = self._offer(info)
+        try:
+            return self.state.put_node(node)
+        except BookingError:
+            # GPUs went that pods hold: what they still can hold is booked anew.
+            pods = list(self.on_node.get(info.name, {}).values())
+            for pod in pods:
+                if pod.uid in self.state.bookings:
+                    self.state.release(pod.uid)
+            slot = self.state.put_node(node)
+            for pod in pods:
+                self._book(pod)
+            return slot
+
+    # -- all anew ---------------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Build the state from nodes and pods, after what changes all of it: pools, levels, new resources."""
+        known = {name for info in self.nodes.values() for name in info.allocatable} - self._gpu_resources
+        resources = (*_BASE, *sorted(known.difference(_BASE)))
+        same = resources == self.state.resources
+        workload = self.scorer.workload if same else None
+        self.state = State(resources, self.levels)
+        self._requests.clear()
+        self._sets.clear()
+        self.others.clear()
+        for info in self.nodes.values():
+            self._place_node(info)
+        self.scorer = Scorer(self.state)
+        if workload is not None:
+            self.scorer.workload = workload
+        # Pods whose GPUs are known first: the others get what is left.
+        pods = [pod for group in self.on_node.values() for pod in group.values()]
+        for pod in sorted(pods, key=lambda pod: pod.devices is None):
+            self._book(pod)
+        self.stale = False
+        self.freed += 1
+
+    # -- pods -------------------------------------------------------------------------------------------------------
+
+    def put_pod(self, item: Mapping[str, Any]) -> Pod | None:
+        """A pod is there, or has changed; None for those that matter to nobody here."""
+        metadata = item["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        pod = self.pods.get(key)
+        if pod is not None and pod.uid != metadata["uid"]:
+            self.drop_pod(key)
+            pod = None
+        if pod is None:
+            spec = item["spec"]
+            if not spec.get("nodeName") and spec.get("schedulerName") != names.SCHEDULER_NAME:
+                return None
+            ended = (item.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+            if ended and names.GANG_LABEL not in (metadata.get("labels") or ()):
+                return None
+            pod = self.pods[key] = Pod(item, monotonic())
+        else:
+            labels, deleting = pod.labels, pod.deleting
+            pod.update(item)
+            changed = labels is not pod.labels or deleting != pod.deleting
+            if changed and pod.uid in self.on_node.get(pod.node, ()):
+                self.others.changed(pod, labels, deleting)
+        self._account(pod)
+        if pod.ended and not pod.gang:
+            del self.pods[key]
+        return pod
+
+    def drop_pod(self, key: str) -> Pod | None:
+        """A pod is gone."""
+        pod = self.pods.pop(key, None)
+        if pod is not None:
+            self._leave(pod)
+        return pod
+
+    def _account(self, pod: Pod) -> None:
+        """Book a pod that has a node, and release one that has ended."""
+        if pod.ended:
+            self._leave(pod)
+        elif pod.node:
+            if pod.assumed and pod.assumed != pod.node:
+                # Somebody else bound it elsewhere.
+                self._leave(pod)
+            elif pod.assumed and pod.devices is not None and self._booked_devices(pod) != pod.devices:
+                self._leave(pod)
+            pod.assumed = ""
+            self._enter(pod)
+
+    def assume(self, pod: Pod, node: str, booking: Booking) -> None:
+        """A pod is to be bound: it holds its part from now on. Raises BookingError."""
+        self.state.book(pod.uid, booking)
+        pod.assumed = node
+        self._note_place(pod, node)
+
+    def forget(self, pod: Pod) -> None:
+        """A binding failed: the pod holds nothing."""
+        if pod.assumed:
+            self._leave(pod)
+            pod.assumed = ""
+
+    def _enter(self, pod: Pod) -> None:
+        if pod.uid in self.on_node.get(pod.node, ()):
+            return
+        self._note_place(pod, pod.node)
+        if not self.stale:
+            self._book(pod)
+
+    def _note_place(self, pod: Pod, node: str) -> None:
+        self.on_node.setdefault(node, {})[pod.uid] = pod
+        self.others.entered(pod, node)
+
+    def _leave(self, pod: Pod) -> None:
+        node = pod.assumed or pod.node
+        here = self.on_node.get(node)
+        if here is None or pod.uid not in here:
+            return
+        del here[pod.uid]
+        if not here:
+            del self.on_node[node]
+        self.others.left(pod, node)
+        self.freed += 1
+        if not self.stale and pod.uid in self.state.bookings:
+            self.state.release(pod.uid)
+
+    def _book(self, pod: Pod) -> None:
+        """Account for a pod that runs: its GPUs as its annotation says, else as many as it asked for."""
+        slot = self.state.slots.get(pod.assumed or pod.node)
+        if slot is None or pod.uid in self.state.bookings:
+            return
+        amounts = self._amounts(pod.shape)
+        milli = pod.shape.share or WHOLE
+        mask = self._devices(pod, slot, milli)
+        try:
+            self.state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
+        except BookingError as error:
+            logs.error("GPUs are held twice", pod=pod.key, node=pod.node, error=str(error))
+            self.state.book(pod.uid, Booking(slot, amounts), forced=True)
+
+    def _devices(self, pod: Pod, slot: int, milli: int) -> int:
+        count = 1 if pod.shape.share else self.gpu_count(pod.shape)
+        if not count:
+            return 0
+        mask = parse_devices(pod.devices)
+        if mask:
+            present = (self.state.gpu_free[slot] != ABSENT).tolist()
+            return sum(1 << gpu for gpu in range(MAX_GPUS) if mask >> gpu & 1 and present[gpu])
+        # Nobody says which: any that have so much left.
+        free = self.state.gpu_free[slot].tolist()
+        found = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli][:count]
+        return sum(1 << gpu for gpu in found)
+
+    def _booked_devices(self, pod: Pod) -> str:
+        booking = self.state.bookings.get(pod.uid)
+        return format_devices(booking.gpus) if booking else ""
+
+    # -- what pods ask for ------------------------------------------------------------------------------------------
+
+    def gpu_resource(self, shape: Shape) -> str:
+        """The resource by which pods of a shape ask for GPUs; empty for pods without."""
+        if shape.share:
+            return SHARED
+        return next((name for name in shape.amounts if name in self._gpu_resources), "")
+
+    def gpu_count(self, shape: Shape) -> int:
+        """Whole GPUs that a pod of a shape asks for by an extended resource."""
+        return sum(value for name, value in shape.amounts.items() if name in self._gpu_resources)
+
+    def _amounts(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(shape.amounts.get(name, 0) for name in self.state.resources)
+
+    def request(self, shape: Shape) -> Request | str:
+        """What the engine is asked for, or why no node will ever do, in words."""
+        resource = self.gpu_resource(shape)
+        nodes = self._set(shape, resource)
+        known = self._requests.get((shape, resource, nodes))
+        if known is not None:
+            return known
+        for name in shape.amounts:
+            if name not in self.state.resources and name not in self._gpu_resources:
+                return f"no node has the resource {name}"
+        gpus = 1 if shape.share else self.gpu_count(shape)
+        if gpus > MAX_GPUS:
+            return f"asks for {gpus} GPUs; a machine has at most {MAX_GPUS}"
+        if len([name for name in shape.amounts if name in self._gpu_resources]) > 1:
+            return "asks for GPUs of two kinds in one pod, which is not supported"
+        if len(self._requests) > 4 * _SETS:
+            self._requests.clear()
+        request = self._requests[shape, resource, nodes] = Request(
+            amounts=self._amounts(shape),
+            gpus=gpus,
+            milli=shape.share or WHOLE,
+            models=frozenset({shape.rules.model}) if gpus and shape.rules.model else frozenset(),
+            nodes=nodes,
+            link=shape.link,
+            required=shape.link_required and gpus > 1,
+            rdma=bool(gpus) and any(name in self._rdma for name in shape.amounts),
+        )
+        return request
+
+    def _set(self, shape: Shape, resource: str) -> int:
+        """The key of the node set of a shape."""
+        key = (shape.rules, resource)
+        found = self._sets.get(key)
+        if found is None:
+            if len(self._sets) >= _SETS:
+                old = next(iter(self._sets))
+                del self.state.allowed[self._sets.pop(old)]
+            self._serial += 1
+            found = self._sets[key] = self._serial
+            slots = self.state.slots
+            allowed = [slots[info.name] for info in self.nodes.values() if not obstacle(shape.rules, resource, info)]
+            self.state.allow(found, allowed)
+        return found
+
+    def _into_sets(self, info: NodeInfo, slot: int) -> None:
+        for (rules, resource), number in self._sets.items():
+            may = not obstacle(rules, resource, info)
+            if bool(self.state.allowed[number][slot]) != may:
+                self.state.allow(number, {slot: may})
+
+    def obstacles(self, shape: Shape) -> dict[str, int]:
+        """Why nodes are not in a shape's node set, and how many."""
+        resource = self.gpu_resource(shape)
+        counts: dict[str, int] = {}
+        for info in self.nodes.values():
+            reason = obstacle(shape.rules, resource, info)
+            if reason:
+                counts[reason] = counts.get(reason, 0) + 1
+        return counts
+
+    def mask(self, nodes: Iterable[str]) -> Mask:
+        """Nodes by slot."""
+        result = np.zeros(len(self.state.free), np.bool_)
+        result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
+        return result
+
+
+def obstacle(rules: Rules, resource: str, info: NodeInfo) -> str:
+    """Why a pod with these rules must not run on a node; empty where it may."""
+    if resource == SHARED:
+        if not info.gpu_resource:
+            return "no GPUs to share"
+    elif resource and info.gpu_resource != resource:
+        return f"no {resource}"
+    return rules.obstacle(info.name, info.labels, info.taints, info.cordoned)
+
+
+def parse_devices(text: str | None) -> int:
+    """GPU indexes as in the annotation, `0,3`, as a mask; 0 for none or what is no such list."""
+    mask = 0
+    for part in (text or "").split(","):
+        if part.isdigit() and int(part) < MAX_GPUS:
+            mask |= 1 << int(part)
+    return mask
+
+
+def format_devices(mask: int) -> str:
+    """A mask of GPUs as in the annotation."""
+    return ",".join(str(gpu) for gpu in range(MAX_GPUS) if mask >> gpu & 1)

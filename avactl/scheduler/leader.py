@@ -1,0 +1,115 @@
+"""Leader election by a Lease, with client-go's rules and times: one replica schedules, the others stand by."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+from avactl.scheduler import logs, metrics
+from avactl.scheduler.client import ApiError, Client, UnreachableError
+
+DURATION, DEADLINE, RETRY = 15, 10.0, 2.0
+"""Seconds: the lease's length as the others see it, how long its holder goes on without renewing it, and between tries.
+Source: k8s.io/component-base/config defaults of kube-scheduler."""
+
+
+class LostError(Exception):
+    """The lease could not be renewed in time: somebody else may hold it."""
+
+
+class Leader:
+    """One replica's part in the election."""
+
+    def __init__(self, client: Client, namespace: str, name: str, identity: str) -> None:
+        self._client = client
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._namespace, self._name, self._identity = namespace, name, identity
+        self._renewed = float("-inf")
+        self._seen: tuple[Any, float] = (None, 0.0)
+        self.won = asyncio.Event()
+
+    def leading(self) -> bool:
+        """Whether this replica may still act: its lease is younger than the deadline."""
+        return monotonic() - self._renewed < DEADLINE
+
+    async def run(self) -> None:
+        """Get the lease and keep it. Raises LostError once it was held and is no more."""
+        while True:
+            began = monotonic()
+            try:
+                async with asyncio.timeout(DEADLINE / 2):
+                    held = await self._try()
+            except (ApiError, UnreachableError, TimeoutError) as error:
+                logs.warn("lease not renewed", error=str(error))
+                held = False
+            if held:
+                # Counted from before the request: its answer may have taken long.
+                self._renewed = began
+                if not self.won.is_set():
+                    logs.info("leading", lease=self._name, identity=self._identity)
+                    metrics.LEADER.set(1)
+                    self.won.set()
+            elif self.won.is_set() and not self.leading():
+                raise LostError(f"lease {self._name} was not renewed for {DEADLINE:g} s")
+            await asyncio.sleep(RETRY * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def release(self) -> None:
+        """Let another replica take over at once."""
+        if not self.leading():
+            return
+        try:
+            lease = await self._client.request("GET", f"{self._path}/{self._name}")
+            if lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._client.request("PUT", f"{self._path}/{self._name}", lease, timeout=2.0)
+        except (ApiError, UnreachableError):
+            pass
+
+    async def _try(self) -> bool:
+        try:
+            lease = await self._client.request("GET", f"{self._path}/{self._name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return await self._write("POST", self._path, {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name, "namespace": self._namespace},
+                "spec": self._spec(0, None),
+            })  # fmt: skip
+        spec = lease.get("spec") or {}
+        holder, changes = spec.get("holderIdentity"), spec.get("leaseTransitions") or 0
+        if holder == self._identity:
+            lease["spec"] = self._spec(changes, spec.get("acquireTime"))
+        else:
+            # Clocks of other machines are not to be trusted: what counts is for how long it has not changed.
+            record = (holder, spec.get("renewTime"))
+            if record != self._seen[0]:
+                self._seen = (record, monotonic())
+            if holder and monotonic() - self._seen[1] < (spec.get("leaseDurationSeconds") or DURATION):
+                return False
+            lease["spec"] = self._spec(changes + 1, None)
+        return await self._write("PUT", f"{self._path}/{self._name}", lease)
+
+    async def _write(self, method: str, path: str, lease: dict[str, Any]) -> bool:
+        try:
+            await self._client.request(method, path, lease)
+        except ApiError as error:
+            if error.status == 409:
+                return False
+            raise
+        return True
+
+    def _spec(self, transitions: int, acquired: str | None) -> dict[str, Any]:
+        now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": DURATION,
+            "acquireTime": acquired or now,
+            "renewTime": now,
+            "leaseTransitions": transitions,
+        }

@@ -1,0 +1,37 @@
+"""Nodes as the scheduler remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import intern
+from typing import Any
+
+from avactl.scheduler.quantities import amount
+
+
+class NodeInfo:
+    """One node."""
+
+    __slots__ = ("allocatable", "cordoned", "gpu_resource", "labels", "name", "source", "taints")
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+        self.name: str = intern(metadata["name"])
+        self.labels = {intern(key): intern(value) for key, value in (metadata.get("labels") or {}).items()}
+        self.taints: tuple[dict[str, Any], ...] = tuple(
+            {key: value for key, value in taint.items() if key != "timeAdded"} for taint in spec.get("taints") or ()
+        )
+        self.cordoned = bool(spec.get("unschedulable"))
+        self.source: Mapping[str, Any] = status.get("allocatable") or {}
+        self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
+        self.gpu_resource = ""
+        """What pods name to get its GPUs: the extended resource; empty where there is none."""
+
+    def same(self, other: NodeInfo) -> bool:
+        """Whether nothing has changed that matters: most updates are heartbeats."""
+        return (
+            self.source == other.source
+            and self.labels == other.labels
+            and self.taints == other.taints
+            and self.cordoned == other.cordoned
+        )

@@ -1,0 +1,300 @@
+"""What depends on where other pods are: host ports, required pod affinity and anti-affinity, topology spread.
+
+As kube-scheduler's plugins NodePorts, InterPodAffinity and PodTopologySpread filter. Counts of matching pods by node
+are kept from the first time that somebody asks for them; a decision is then a few sums over topology domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from avactl.scheduler.rules import Matcher, equals, every, selector
+from avactl.scheduler.shape import Port
+
+if TYPE_CHECKING:
+    from avactl.scheduler.fleet import Fleet, Mask
+    from avactl.scheduler.pod import Pod
+
+_TALLIES = 512
+_HOSTNAME = "kubernetes.io/hostname"
+
+Counts = dict[str, int]
+
+
+class Term:
+    """One term of pod affinity, of a pod in a namespace."""
+
+    def __init__(self, given: Mapping[str, Any], pod: Pod, namespaces: Mapping[str, Mapping[str, str]]) -> None:
+        """`namespaces` are the labels of all of them. Raises RuleError."""
+        self.topology: str = given["topologyKey"]
+        self._labels = selector(given.get("labelSelector"))
+        names = set(given.get("namespaces") or ())
+        wanted = given.get("namespaceSelector")
+        if wanted is not None:
+            match = selector(wanted)
+            names |= {name for name, labels in namespaces.items() if match(labels)}
+        elif not names:
+            names = {pod.namespace}
+        self._namespaces = frozenset(names)
+        self.key = orjson.dumps([self.topology, given.get("labelSelector"), sorted(names)], option=orjson.OPT_SORT_KEYS)
+
+    def matches(self, pod: Pod) -> bool:
+        """Whether the term speaks of this pod."""
+        return pod.namespace in self._namespaces and self._labels(pod.labels)
+
+
+class _Tally:
+    """Matching pods by node."""
+
+    __slots__ = ("counts", "match")
+
+    def __init__(self, match: Callable[[Pod], bool]) -> None:
+        self.match = match
+        self.counts: Counts = {}
+
+
+def _add(counts: Counts, node: str, change: int) -> None:
+    now = counts.get(node, 0) + change
+    if now:
+        counts[node] = now
+    else:
+        counts.pop(node, None)
+
+
+class Others:
+    """Counts of pods by node, and the nodes that they leave to a pod."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self._tallies: dict[bytes, _Tally] = {}
+        self._ports: dict[Port, Counts] = {}
+        self._against: dict[bytes, tuple[Term, Counts]] = {}
+        """Anti-affinity of the pods that run."""
+        self._domains: dict[str, npt.NDArray[np.int32]] = {}
+
+    # -- keeping count ----------------------------------------------------------------------------------------------
+
+    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """A namespace is there, or has changed. Selectors of namespaces are then asked anew."""
+        if self.namespaces.get(name) != labels:
+            self.namespaces[name] = labels
+            self._recount()
+
+    def drop_namespace(self, name: str) -> None:
+        """A namespace is gone."""
+        self.namespaces.pop(name, None)
+
+    def _recount(self) -> None:
+        self._tallies.clear()
+        self._against.clear()
+        for node, pods in self._fleet.on_node.items():
+            for pod in pods.values():
+                self._terms_of(pod, node, 1)
+
+    def clear(self) -> None:
+        """Slots have changed."""
+        self._domains.clear()
+
+    def node_changed(self) -> None:
+        """A node came, went, or has other labels."""
+        self._domains.clear()
+
+    def entered(self, pod: Pod, node: str) -> None:
+        """A pod is on a node."""
+        self._count(pod, node, 1)
+
+    def left(self, pod: Pod, node: str) -> None:
+        """A pod is on a node no more."""
+        self._count(pod, node, -1)
+
+    def changed(self, pod: Pod, labels: Mapping[str, str], deleting: bool) -> None:
+        """A pod on a node had these labels before, and was deleted or not."""
+        now = pod.labels, pod.deleting
+        pod.labels, pod.deleting = labels, deleting
+        was = [tally.match(pod) for tally in self._tallies.values()]
+        pod.labels, pod.deleting = now
+        for tally, matched in zip(self._tallies.values(), was, strict=True):
+            _add(tally.counts, pod.node, tally.match(pod) - matched)
+
+    def _count(self, pod: Pod, node: str, change: int) -> None:
+        for tally in self._tallies.values():
+            if tally.match(pod):
+                _add(tally.counts, node, change)
+        for port in pod.shape.ports:
+            _add(self._ports.setdefault(port, {}), node, change)
+        if pod.shape.antiaffinity:
+            self._terms_of(pod, node, change)
+
+    def _terms_of(self, pod: Pod, node: str, change: int) -> None:
+        for given in pod.shape.antiaffinity:
+            term = Term(given, pod, self.namespaces)
+            counts = self._against.setdefault(term.key, (term, {}))[1]
+            _add(counts, node, change)
+            if not counts:
+                del self._against[term.key]
+
+    def _tally(self, key: bytes, match: Callable[[Pod], bool]) -> Counts:
+        found = self._tallies.get(key)
+        if found is None:
+            if len(self._tallies) >= _TALLIES:
+                del self._tallies[next(iter(self._tallies))]
+            found = self._tallies[key] = _Tally(match)
+            for node, pods in self._fleet.on_node.items():
+                count = sum(match(pod) for pod in pods.values())
+                if count:
+                    found.counts[node] = count
+        return found.counts
+
+    # -- domains ----------------------------------------------------------------------------------------------------
+
+    def _topology(self, key: str) -> npt.NDArray[np.int32]:
+        """Number of each slot's domain by a node label; -1 for nodes without it."""
+        found = self._domains.get(key)
+        if found is None:
+            slots = self._fleet.state.slots
+            found = np.full(len(self._fleet.state.free), -1, np.int32)
+            numbers: dict[str, int] = {}
+            for name, info in self._fleet.nodes.items():
+                value = info.labels.get(key)
+                if value is not None and name in slots:
+                    found[slots[name]] = numbers.setdefault(value, len(numbers))
+            self._domains[key] = found
+        return found
+
+    def _sums(self, domain: npt.NDArray[np.int32], counts: Counts, within: Mask | None = None) -> npt.NDArray[np.int64]:
+        """Counted pods of each domain."""
+        by_slot = np.zeros(len(domain), np.int64)
+        slots = self._fleet.state.slots
+        for node, count in counts.items():
+            slot = slots.get(node)
+            if slot is not None:
+                by_slot[slot] = count
+        inside = domain >= 0
+        if within is not None:
+            inside = inside & within
+        size = int(domain.max(initial=-1)) + 1
+        return np.bincount(domain[inside], by_slot[inside], size).astype(np.int64)
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def touch(self, pod: Pod) -> bool:
+        """Whether other pods have a say in where this one goes."""
+        return pod.shape.constrained or any(term.matches(pod) for term, _ in self._against.values())
+
+    def among(self, pod: Pod) -> tuple[Mask, str]:
+        """The nodes that other pods leave, and what takes the others away, in words. Raises RuleError."""
+        mask: Mask = np.ones(len(self._fleet.state.free), np.bool_)
+        reasons = []
+        for words, part in (
+            ("host ports in use", self._free_ports(pod)),
+            ("near a pod that keeps it away", self._unopposed(pod)),
+            ("no pod of its affinity near", self._near(pod)),
+            ("near a pod of its anti-affinity", self._away(pod)),
+            ("too uneven a topology spread", self._even(pod)),
+        ):
+            if part is not None:
+                lost = int((mask & ~part)[: self._fleet.state.size].sum())
+                if lost:
+                    reasons.append(f"{lost} {words}")
+                mask &= part
+        return mask, ", ".join(reasons)
+
+    def _free_ports(self, pod: Pod) -> Mask | None:
+        if not pod.shape.ports:
+            return None
+        taken: set[str] = set()
+        for port in pod.shape.ports:
+            for other, nodes in self._ports.items():
+                if port.clashes(other):
+                    taken |= nodes.keys()
+        return ~self._fleet.mask(taken)
+
+    def _unopposed(self, pod: Pod) -> Mask | None:
+        result: Mask | None = None
+        for term, counts in self._against.values():
+            if term.matches(pod):
+                free = self._without(term.topology, counts)
+                result = free if result is None else result & free
+        return result
+
+    def _without(self, topology: str, counts: Counts) -> Mask:
+        """Nodes whose domain has no counted pod."""
+        domain = self._topology(topology)
+        sums = np.append(self._sums(domain, counts), 0)
+        free: Mask = sums[domain] == 0
+        return free
+
+    def _near(self, pod: Pod) -> Mask | None:
+        terms = [Term(given, pod, self.namespaces) for given in pod.shape.affinity]
+        if not terms:
+            return None
+
+        def match(other: Pod) -> bool:
+            return all(term.matches(other) for term in terms)
+
+        counts = self._tally(b"near" + b"".join(sorted(term.key for term in terms)), match)
+        # The first of pods that want to be together may go anywhere.
+        first = match(pod) and not any(node in self._fleet.nodes for node in counts)
+        result: Mask = np.ones(len(self._fleet.state.free), np.bool_)
+        for term in terms:
+            domain = self._topology(term.topology)
+            result &= domain >= 0
+            if not first:
+                result &= np.append(self._sums(domain, counts), 0)[domain] > 0
+        return result
+
+    def _away(self, pod: Pod) -> Mask | None:
+        result: Mask | None = None
+        for given in pod.shape.antiaffinity:
+            term = Term(given, pod, self.namespaces)
+            free = self._without(term.topology, self._tally(b"away" + term.key, term.matches))
+            result = free if result is None else result & free
+        return result
+
+    def _even(self, pod: Pod) -> Mask | None:
+        if not pod.shape.spread:
+            return None
+        domains = [self._topology(each["topologyKey"]) for each in pod.shape.spread]
+        complete = np.logical_and.reduce([domain >= 0 for domain in domains])
+        result: Mask = complete.copy()
+        for each, domain in zip(pod.shape.spread, domains, strict=True):
+            match = self._spread_match(each, pod)
+            key = b"even" + orjson.dumps([pod.namespace, each, _values(each, pod)])
+
+            def counted(other: Pod, match: Matcher = match) -> bool:
+                return other.namespace == pod.namespace and not other.deleting and match(other.labels)
+
+            eligible = complete & self._included(each, pod)
+            sums = self._sums(domain, self._tally(key, counted), eligible)
+            there = np.unique(domain[eligible])
+            least = int(sums[there].min()) if there.size else 0
+            if each.get("minDomains") and len(there) < each["minDomains"]:
+                least = 0
+            sums = np.append(sums, 0)
+            result &= sums[domain] + match(pod.labels) - least <= each["maxSkew"]
+        return result
+
+    def _spread_match(self, given: Mapping[str, Any], pod: Pod) -> Matcher:
+        return every([selector(given.get("labelSelector")), equals(_values(given, pod))])
+
+    def _included(self, given: Mapping[str, Any], pod: Pod) -> Mask:
+        """Nodes that count for a spread. Defaults of the API: affinity is honoured, taints are not."""
+        fleet, rules = self._fleet, pod.shape.rules
+        affinity = given.get("nodeAffinityPolicy", "Honor") == "Honor"
+        taints = given.get("nodeTaintsPolicy", "Ignore") == "Honor"
+        return fleet.mask(
+            info.name
+            for info in fleet.nodes.values()
+            if (not affinity or rules.matches(info.name, info.labels))
+            and (not taints or (rules.untolerated(info.taints) is None and not info.cordoned))
+        )
+
+
+def _values(given: Mapping[str, Any], pod: Pod) -> dict[str, str]:
+    return {key: pod.labels[key] for key in given.get("matchLabelKeys") or () if key in pod.labels}

@@ -1,0 +1,119 @@
+"""Pods as the scheduler remembers them: a fraction of the object, for tens of thousands of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import intern
+from typing import Any
+
+from avactl.scheduler import names
+from avactl.scheduler.shape import Shape, shape_of
+
+_ENDED = ("Succeeded", "Failed")
+_NOTHING: Mapping[str, str] = {}
+
+
+class Pod:
+    """One pod."""
+
+    __slots__ = (
+        "assumed", "claims", "created", "deleting", "devices", "gang", "gang_size", "gated", "index", "key", "labels",
+        "message", "name", "namespace", "node", "ours", "phase", "preemptible", "priority", "reported", "requested",
+        "seen", "shape", "told", "uid", "volumes",
+    )  # fmt: skip
+
+    def __init__(self, item: Mapping[str, Any], seen: float) -> None:
+        metadata, spec = item["metadata"], item["spec"]
+        notes = metadata.get("annotations") or _NOTHING
+        self.namespace = intern(metadata["namespace"])
+        self.name: str = metadata["name"]
+        self.key = f"{self.namespace}/{self.name}"
+        self.uid: str = metadata["uid"]
+        self.ours: bool = spec.get("schedulerName") == names.SCHEDULER_NAME
+        self.created: str = metadata["creationTimestamp"]
+        self.priority: int = spec.get("priority") or 0
+        self.seen = seen
+        """When the scheduler saw it first, by the monotonic clock."""
+        self.shape: Shape = shape_of(spec, notes)
+        self.assumed = ""
+        """Node that a binding on its way names."""
+        self.message = ""
+        """Why it waits, as its condition says."""
+        self.reported = 0.0
+        """When that was written."""
+        self.told = ""
+        """What is to be said next."""
+        self.gang, self.gang_size, self.index = "", 0, 0
+        self.claims: tuple[tuple[str, str], ...] = ()
+        """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
+        self.requested: tuple[Mapping[str, Any], ...] = ()
+        self.volumes = _volumes(spec, self.name)
+        self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
+        self.labels: Mapping[str, str] = _NOTHING
+        if self.ours:
+            self._gang(metadata.get("labels") or _NOTHING, notes)
+        self.update(item)
+
+    def _gang(self, labels: Mapping[str, str], notes: Mapping[str, str]) -> None:
+        gang = labels.get(names.GANG_LABEL, "")
+        if not gang:
+            return
+        size = notes.get(names.GANG_SIZE) or labels.get(names.GANG_SIZE) or "1"
+        index = notes.get("batch.kubernetes.io/job-completion-index", "")
+        self.gang = f"{self.namespace}/{gang}"
+        self.gang_size = int(size) if size.isdigit() else 1
+        self.index = int(index) if index.isdigit() else 0
+
+    def update(self, item: Mapping[str, Any]) -> None:
+        """Take over what may change."""
+        metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+        labels = metadata.get("labels")
+        if labels and labels != self.labels:
+            self.labels = {intern(key): intern(value) for key, value in labels.items()}
+        elif not labels:
+            self.labels = _NOTHING
+        self.node: str = intern(spec.get("nodeName") or "")
+        self.phase: str = intern(status.get("phase") or "")
+        self.deleting = "deletionTimestamp" in metadata
+        self.gated = bool(spec.get("schedulingGates"))
+        notes = metadata.get("annotations")
+        self.devices: str | None = notes.get(names.DEVICES) if notes else None
+        if spec.get("resourceClaims"):
+            made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
+            self.claims = tuple(
+                (each["name"], each.get("resourceClaimName") or made.get(each["name"]) or "")
+                for each in spec["resourceClaims"]
+            )
+            self.requested = tuple(
+                claim
+                for container in (*spec["containers"], *(spec.get("initContainers") or ()))
+                for claim in (container.get("resources") or {}).get("claims") or ()
+            )
+        if self.ours and not self.node:
+            for condition in status.get("conditions") or ():
+                if condition["type"] == "PodScheduled":
+                    self.message = condition.get("message") or ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it holds nothing any more."""
+        return self.phase in _ENDED
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is ours to place."""
+        return self.ours and not (self.node or self.assumed or self.deleting or self.gated or self.ended)
+
+    def __repr__(self) -> str:
+        return f"Pod({self.key})"
+
+
+def _volumes(spec: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """PersistentVolumeClaims by name; those of generic ephemeral volumes carry the pod's."""
+    found = []
+    for volume in spec.get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            found.append(volume["persistentVolumeClaim"]["claimName"])
+        elif "ephemeral" in volume:
+            found.append(f"{name}-{volume['name']}")
+    return tuple(found)

@@ -1,0 +1,127 @@
+"""What is to be scheduled next, and what waits for a change: by priority, then by age.
+
+Units (a pod, or a gang) that ask for the same wait in one group. When something was freed only the first of each group
+is tried; as long as it does not fit, the others cannot either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
+
+from avactl.scheduler.pod import Pod
+
+_Entry = tuple[int, str, int, str, int]
+
+
+class Unit:
+    """One pod, or the pods of one gang that are there."""
+
+    __slots__ = ("changed", "gang", "group", "key", "partial", "pods", "size", "token")
+
+    def __init__(self, key: str, gang: bool) -> None:
+        self.key = key
+        self.gang = gang
+        self.pods: dict[str, Pod] = {}
+        """By uid; of a gang also those that run, or have ended."""
+        self.group: Hashable = None
+        """Where it waits, or was taken from."""
+        self.partial: float | None = None
+        """Since when some of the gang run and others do not, by the monotonic clock."""
+        self.size = 1
+        """Pods that must run together."""
+        self.changed = 0.0
+        """When the last pod came, by the monotonic clock."""
+        self.token = 0
+
+    def add(self, pod: Pod) -> bool:
+        """A pod is there; whether it is new."""
+        if pod.uid in self.pods:
+            return False
+        self.pods[pod.uid] = pod
+        self.size, self.changed = max(self.size, pod.gang_size), monotonic()
+        return True
+
+    @property
+    def waiting(self) -> list[Pod]:
+        """Pods to be placed."""
+        return [pod for pod in self.pods.values() if pod.waiting]
+
+
+class Queue:
+    """Units by key: `active` ones are tried next, the others wait in groups."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, Unit] = {}
+        self._active: list[_Entry] = []
+        self._groups: dict[Hashable, list[_Entry]] = {}
+        self._numbers = count()
+
+    def _entry(self, unit: Unit) -> _Entry:
+        unit.token += 1
+        pods = unit.pods.values()
+        first = min(pods, key=lambda pod: pod.created)
+        # Gangs of which some run hold GPUs for nothing: they come before everybody.
+        urgent = 1 << 40 if unit.partial is not None else 0
+        priority = max(pod.priority for pod in pods) + urgent
+        return -priority, first.created, next(self._numbers), unit.key, unit.token
+
+    def _valid(self, entry: _Entry) -> Unit | None:
+        unit = self.units.get(entry[3])
+        return unit if unit is not None and unit.token == entry[4] else None
+
+    def push(self, unit: Unit) -> None:
+        """Try it next."""
+        unit.group = None
+        self.units[unit.key] = unit
+        heappush(self._active, self._entry(unit))
+
+    def pop(self) -> Unit | None:
+        """The first of those to be tried; it stays known."""
+        while self._active:
+            unit = self._valid(heappop(self._active))
+            if unit is not None:
+                unit.token += 1
+                return unit
+        return None
+
+    def park(self, unit: Unit, group: Hashable) -> None:
+        """It does not fit now."""
+        unit.group = group
+        heappush(self._groups.setdefault(group, []), self._entry(unit))
+
+    def rest(self, unit: Unit) -> None:
+        """It waits for something of its own, such as more pods."""
+        unit.token += 1
+        unit.group = None
+
+    def follow(self, group: Hashable) -> None:
+        """One of a group fitted: try the next of it."""
+        entries = self._groups.get(group)
+        while entries:
+            entry = heappop(entries)
+            unit = self._valid(entry)
+            if unit is not None:
+                heappush(self._active, self._entry(unit))
+                break
+        if not entries:
+            self._groups.pop(group, None)
+
+    def retry(self) -> None:
+        """Something was freed: try the first of each group."""
+        for group in list(self._groups):
+            self.follow(group)
+
+    def drop(self, key: str) -> None:
+        """A unit is gone."""
+        self.units.pop(key, None)
+
+    def __iter__(self) -> Iterator[Unit]:
+        return iter(list(self.units.values()))
+
+    def lengths(self) -> tuple[int, int]:
+        """Pods to be tried, and pods that wait."""
+        active = sum(len(unit.waiting) for entry in self._active if (unit := self._valid(entry)))
+        return active, sum(len(unit.waiting) for unit in self.units.values()) - active

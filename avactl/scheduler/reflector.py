@@ -1,0 +1,132 @@
+"""A copy of the API server's objects of one kind: list, watch from there, and begin again where that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import orjson
+
+from avactl.scheduler import logs, metrics
+from avactl.scheduler.client import ApiError, Client, SilenceError, UnreachableError
+
+_PAGE = 1000
+"""Objects of one list request, so that a large cluster is never in memory as a whole."""
+_WATCH_SECONDS = (240, 480)
+_BACKOFF = (0.2, 10.0)
+
+
+class Store(Protocol):
+    """What takes the objects in. All calls are synchronous: no reader sees half of a change."""
+
+    def put(self, item: dict[str, Any]) -> None:
+        """An object is there, or has changed."""
+
+    def remove(self, key: str) -> None:
+        """An object is gone; `key` is `namespace/name`, or the name."""
+
+    def keys(self) -> Iterable[str]:
+        """The objects that it has."""
+
+
+def object_key(item: Mapping[str, Any]) -> str:
+    """`namespace/name`, or the name of an object without a namespace."""
+    metadata = item["metadata"]
+    namespace = metadata.get("namespace")
+    name: str = metadata["name"]
+    return f"{namespace}/{name}" if namespace else name
+
+
+class Reflector:
+    """Keeps a store as the API server has it. `synced` is set once the first list is in."""
+
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        store: Store,
+        changed: Callable[[], None] = lambda: None,
+        query: Mapping[str, str] | None = None,
+        optional: bool = False,
+    ) -> None:
+        """`changed` is called after each batch; `optional`: a kind that the server may not serve."""
+        self._client, self._path, self._store, self._changed = client, path, store, changed
+        self._query = dict(query or {})
+        self._optional = optional
+        self._version = ""
+        self.synced = asyncio.Event()
+        self.kind = path.rsplit("/", 1)[-1]
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        wait = _BACKOFF[0]
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                wait = _BACKOFF[0]
+                continue
+            except ApiError as error:
+                if error.status == 404 and self._optional:
+                    self.synced.set()
+                    wait = 60.0
+                elif error.status == 410 or error.reason in ("Expired", "Gone"):
+                    self._version, wait = "", _BACKOFF[0]
+                else:
+                    logs.warn("watch refused", kind=self.kind, error=str(error))
+                    wait = max(wait, error.retry_after)
+            except SilenceError:
+                continue
+            except UnreachableError as error:
+                logs.info("watch broken", kind=self.kind, error=str(error))
+            metrics.WATCH_ERRORS.labels(self.kind).inc()
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
+            wait = min(2 * wait, max(wait, _BACKOFF[1]))
+
+    async def _list(self) -> None:
+        query = {**self._query, "limit": str(_PAGE)}
+        seen: set[str] = set()
+        while True:
+            page = await self._client.request("GET", self._path, query=query)
+            for item in page["items"] or ():
+                seen.add(object_key(item))
+                self._store.put(item)
+            following = page["metadata"].get("continue")
+            version = page["metadata"]["resourceVersion"]
+            page = None
+            await asyncio.sleep(0)
+            if not following:
+                break
+            query["continue"] = following
+        for key in [key for key in self._store.keys() if key not in seen]:  # noqa: SIM118 - not a mapping
+            self._store.remove(key)
+        self._version = version
+        self.synced.set()
+        self._changed()
+
+    async def _watch(self) -> None:
+        query = {
+            **self._query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311
+        }
+        async for lines in self._client.watch(self._path, query):
+            for line in lines:
+                if line:
+                    self._event(orjson.loads(line))
+            self._changed()
+
+    def _event(self, event: dict[str, Any]) -> None:
+        kind, item = event["type"], event["object"]
+        if kind == "ERROR":
+            raise ApiError(int(item.get("code", 500)), str(item.get("reason", "")), str(item.get("message", "")))
+        if kind == "DELETED":
+            self._store.remove(object_key(item))
+        elif kind != "BOOKMARK":
+            self._store.put(item)
+        self._version = item["metadata"]["resourceVersion"]

@@ -1,0 +1,170 @@
+"""What pods ask for, parsed once for all pods that ask for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import orjson
+
+from avactl.scheduler import names
+from avactl.scheduler.quantities import amount
+from avactl.scheduler.rules import RuleError, Rules
+
+_LINKS = ("nvlink", "pcieSwitch", "socket", "node", "any")
+
+
+class Port(NamedTuple):
+    """A port of the machine."""
+
+    address: str
+    protocol: str
+    number: int
+
+    def clashes(self, other: Port) -> bool:
+        """Whether both cannot be on one machine: `0.0.0.0` is every address."""
+        if (self.protocol, self.number) != (other.protocol, other.number):
+            return False
+        return self.address == other.address or _EVERYWHERE in (self.address, other.address)
+
+
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 - what Kubernetes calls it
+
+
+class Shape:
+    """The part of pods that is equal for all pods of a Job: requests, node rules, affinity, link."""
+
+    __slots__ = (
+        "__weakref__", "affinity", "amounts", "antiaffinity", "link", "link_required", "ports", "refused", "rules",
+        "share", "spread",
+    )  # fmt: skip
+
+    def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str]) -> None:
+        self.refused = ""
+        """Why no scheduler of ours can take it, in plain words."""
+        self.amounts: dict[str, int] = {}
+        self.share = 0
+        """Milli of one GPU, for pods that share it."""
+        self.link, self.link_required = "any", False
+        self.ports: tuple[Port, ...] = ()
+        self.affinity: tuple[dict[str, Any], ...] = ()
+        self.antiaffinity: tuple[dict[str, Any], ...] = ()
+        self.spread: tuple[dict[str, Any], ...] = ()
+        self.rules = _NO_RULES
+        try:
+            self.amounts = requests(spec)
+            self.rules = Rules(spec)
+            self._constraints(spec)
+            self._annotations(notes)
+        except (RuleError, ValueError) as error:
+            self.refused = str(error)
+
+    def _constraints(self, spec: Mapping[str, Any]) -> None:
+        affinity, required = spec.get("affinity") or {}, "requiredDuringSchedulingIgnoredDuringExecution"
+        self.affinity = tuple((affinity.get("podAffinity") or {}).get(required) or ())
+        self.antiaffinity = tuple((affinity.get("podAntiAffinity") or {}).get(required) or ())
+        self.spread = tuple(
+            each
+            for each in spec.get("topologySpreadConstraints") or ()
+            if each.get("whenUnsatisfiable") == "DoNotSchedule"
+        )
+        self.ports = tuple(
+            sorted(
+                {
+                    Port(port.get("hostIP") or _EVERYWHERE, port.get("protocol") or "TCP", port["hostPort"])
+                    for container in _running(spec)
+                    for port in container.get("ports") or ()
+                    if port.get("hostPort")
+                }
+            )
+        )
+
+    def _annotations(self, notes: Mapping[str, str]) -> None:
+        self.link = notes.get(names.LINK, "any")
+        if self.link not in _LINKS:
+            raise RuleError(f"annotation {names.LINK}: `{self.link}` is none of {', '.join(_LINKS)}")
+        self.link_required = notes.get(names.LINK_POLICY) == "required"
+        share = notes.get(names.GPU_SHARE)
+        if share is not None:
+            self.share = amount("cpu", share)
+            if not 0 < self.share < 1000:
+                raise RuleError(f"annotation {names.GPU_SHARE}: `{share}` is no part of one GPU, such as 0.5")
+
+    @property
+    def constrained(self) -> bool:
+        """Whether where it may go depends on other pods."""
+        return bool(self.affinity or self.antiaffinity or self.spread or self.ports)
+
+
+_NO_RULES = Rules({})
+_known: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
+_SPEC = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources")
+_NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
+
+
+def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
+    """The shape of a pod; one object for all that are equal."""
+    parts: list[Any] = [spec.get(key) for key in _SPEC]
+    for group in ("containers", "initContainers"):
+        for container in spec.get(group) or ():
+            requested = container.get("resources")
+            ports = [port for port in container.get("ports") or () if port.get("hostPort")]
+            parts.append((group == "containers", container.get("restartPolicy"), requested, ports))
+    if notes:
+        parts += [notes.get(key) for key in _NOTES]
+    key = orjson.dumps(parts)
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = Shape(spec, notes)
+    return found
+
+
+def _running(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Containers that run as long as the pod does; sidecars among them."""
+    sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    return [*(spec.get("containers") or ()), *sidecars]
+
+
+def requests(spec: Mapping[str, Any]) -> dict[str, int]:
+    """What a node must have for the pod, one pod included.
+
+    The larger of all containers together and each init container with the sidecars before it; limits stand in for
+    requests that are not given, as the API server's defaults have it; requests of the pod as a whole win.
+    Source: k8s.io/component-helpers/resource, PodRequests.
+    """
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        _add(total, _requested(container))
+    sidecars: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        wanted = _requested(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, wanted)
+            wanted = dict(sidecars)
+        else:
+            _add(wanted, sidecars)
+        for name, value in wanted.items():
+            most[name] = max(most.get(name, 0), value)
+    _add(total, sidecars)
+    for name, value in most.items():
+        total[name] = max(total.get(name, 0), value)
+    for name, text in ((spec.get("resources") or {}).get("requests") or {}).items():
+        total[name] = amount(name, text)
+    _add(total, {name: amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
+    total["pods"] = 1
+    return {name: value for name, value in total.items() if value}
+
+
+def _requested(container: Mapping[str, Any]) -> dict[str, int]:
+    given = container.get("resources") or {}
+    return {
+        name: amount(name, text)
+        for name, text in {**(given.get("limits") or {}), **(given.get("requests") or {})}.items()
+    }
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value

@@ -1,0 +1,107 @@
+"""Where each kind of watched object goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from avactl.scheduler import logs, names
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pools import Leaf, Pool
+from avactl.scheduler.reflector import object_key
+from avactl.scheduler.volumes import Volumes
+
+
+class Simple:
+    """A store of three functions."""
+
+    def __init__(
+        self,
+        put: Callable[[dict[str, Any]], None],
+        remove: Callable[[str], None],
+        keys: Callable[[], Iterable[str]],
+    ) -> None:
+        self._put, self._remove, self._keys = put, remove, keys
+
+    def put(self, item: dict[str, Any]) -> None:
+        """An object is there, or has changed."""
+        self._put(item)
+
+    def remove(self, key: str) -> None:
+        """An object is gone."""
+        self._remove(key)
+
+    def keys(self) -> list[str]:
+        """The objects that it has."""
+        return list(self._keys())
+
+
+def nodes(fleet: Fleet) -> Simple:
+    """Nodes."""
+    return Simple(fleet.put_node, fleet.drop_node, lambda: fleet.nodes)
+
+
+def namespaces(fleet: Fleet) -> Simple:
+    """Namespaces, for selectors of pod affinity."""
+    others = fleet.others
+
+    def put(item: dict[str, Any]) -> None:
+        others.put_namespace(item["metadata"]["name"], item["metadata"].get("labels") or {})
+
+    return Simple(put, others.drop_namespace, lambda: others.namespaces)
+
+
+def claims(volumes: Volumes) -> Simple:
+    """PersistentVolumeClaims."""
+    return Simple(volumes.put_claim, volumes.drop_claim, lambda: volumes.keys("claims"))
+
+
+def persistent_volumes(volumes: Volumes) -> Simple:
+    """PersistentVolumes."""
+    return Simple(volumes.put_volume, volumes.drop_volume, lambda: volumes.keys("volumes"))
+
+
+def storage_classes(volumes: Volumes) -> Simple:
+    """StorageClasses."""
+    return Simple(volumes.put_class, volumes.drop_class, lambda: volumes.keys("classes"))
+
+
+class Configs:
+    """The ConfigMaps of pools and quotas. One that cannot be read leaves what was known before."""
+
+    def __init__(self, fleet: Fleet, quota: Callable[[str, Leaf | None], None]) -> None:
+        """`quota` is told of leaves by ConfigMap, and that they are gone."""
+        self._fleet, self._quota = fleet, quota
+        self._known: dict[str, tuple[str, str]] = {}
+        """What a ConfigMap is (topology or quota) and of whom, by key."""
+
+    def put(self, item: dict[str, Any]) -> None:
+        """A ConfigMap is there, or has changed."""
+        key = object_key(item)
+        kind = (item["metadata"].get("labels") or {}).get(names.CONFIG_LABEL, "")
+        data = item.get("data") or {}
+        try:
+            if kind == "topology":
+                pool = Pool.parse(orjson.loads(data["pool.json"]))
+                self._known[key] = (kind, pool.name)
+                self._fleet.put_pool(pool)
+            elif kind == "quota":
+                leaf = Leaf.parse(orjson.loads(data["quota.json"]))
+                self._known[key] = (kind, leaf.team)
+                self._quota(leaf.team, leaf)
+        except (KeyError, TypeError, ValueError) as error:
+            logs.error("ConfigMap not understood", name=key, kind=kind, error=f"{type(error).__name__}: {error}")
+
+    def remove(self, key: str) -> None:
+        """A ConfigMap is gone."""
+        kind, name = self._known.pop(key, ("", ""))
+        if kind == "topology":
+            self._fleet.drop_pool(name)
+        elif kind == "quota":
+            self._quota(name, None)
+
+    def keys(self) -> list[str]:
+        """The ConfigMaps that it has."""
+        return list(self._known)

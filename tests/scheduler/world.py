@@ -1,0 +1,230 @@
+"""A cluster for tests of the scheduler: machines by kwok, and the daemon as a process with its compiled rights only."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.kinds.compiling import DIGEST, apply, body, compiled
+from tools.controlplane import ApiError, ControlPlane, KubeClient
+
+SPECS = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  daemons: {{scheduler: true}}
+  placement: {{levels: [example.com/rack, example.com/block]}}
+---
+kind: MachineType
+metadata: {{name: twosocket}}
+spec:
+  gpus: {{model: V100, count: 8, memory: 16Gi}}
+  cpu: 64
+  memory: 512Gi
+  sockets: 2
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: twosocket, count: 4, allocation: devicePlugin}}
+"""
+SYSTEM = "avactl-system"
+LEASE = "avactl-scheduler"
+
+
+class World:
+    """One plane, on which tests take turns: machines and pods are removed after each."""
+
+    def __init__(self, plane: ControlPlane, kube: KubeClient, folder: Path) -> None:
+        self.plane, self.kube, self.folder = plane, kube, folder
+        result = compiled(SPECS)
+        apply(kube, result.manifests)
+        self.policy = folder / "policy.json"
+        self.policy.write_text(body(result, "ConfigMap", "avactl-policy", SYSTEM)["data"]["policy.json"])
+        self.kubeconfig = folder / "kubeconfig"
+        plane.write_kubeconfig(self.kubeconfig, plane.service_account_token(SYSTEM, LEASE, 36_000))
+        self.namespace = ""
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    # -- a test's turn ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A namespace of the test's own."""
+        self.namespace = f"test-{uuid.uuid4().hex[:8]}"
+        self.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
+        account = {"name": "default", "namespace": self.namespace}
+        self.kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+
+    def end(self) -> None:
+        """Nothing is left for the next test."""
+        for process in self.running:
+            process.kill()
+            process.wait()
+        self.running.clear()
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.kube.request("DELETE", pods, body={"gracePeriodSeconds": 0})
+        self.kube.request("DELETE", "/api/v1/nodes")
+        self.kube.delete("v1", "Namespace", self.namespace)
+        try:
+            self.kube.delete("coordination.k8s.io/v1", "Lease", LEASE, SYSTEM)
+        except ApiError as error:
+            assert error.status == 404  # noqa: PT017 - a test without the daemon has no lease
+
+    # -- the daemon -------------------------------------------------------------------------------------------------
+
+    def start(self, *arguments: str, lease: str = LEASE) -> subprocess.Popen[bytes]:
+        """Start a replica."""
+        command = [sys.executable, "-m", "avactl.cli.main", "scheduler", "--config", str(self.policy)]
+        command += ["--kubeconfig", str(self.kubeconfig), "--lease", lease, *arguments]
+        log = self.folder / f"scheduler-{len(list(self.folder.iterdir()))}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stderr=output)
+        self.running.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """kill -9."""
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.running.remove(process)
+
+    # -- machines and pods ------------------------------------------------------------------------------------------
+
+    def node(
+        self, name: str, gpus: int = 8, pool: str = "v100", labels: dict[str, str] | None = None, **spec: Any
+    ) -> None:
+        """A machine."""
+        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+        if gpus:
+            amounts["nvidia.com/gpu"] = str(gpus)
+        known = {"kubernetes.io/hostname": name, **(labels or {})}
+        if pool:
+            known |= {"avactl.dev/pool": pool, "avactl.dev/gpu": "V100"}
+        status = {"capacity": amounts, "allocatable": amounts}
+        metadata = {"name": name, "labels": known}
+        self.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status})
+
+    def ready(self) -> None:
+        """Wait until machines have no taints of the node controller."""
+        self.wait(
+            lambda: (
+                not any(
+                    taint["key"].startswith("node.kubernetes.io/not-ready")
+                    for node in self.kube.list("v1", "Node")
+                    for taint in node["spec"].get("taints") or ()
+                )
+            )
+        )
+
+    def pod(
+        self,
+        name: str,
+        gpus: int = 0,
+        cpu: str = "1",
+        scheduler: str = "avactl",
+        labels: dict[str, str] | None = None,
+        notes: dict[str, str] | None = None,
+        container: dict[str, Any] | None = None,
+        **spec: Any,
+    ) -> dict[str, Any]:
+        """Create a pod."""
+        requests = {"cpu": cpu, "memory": "1Gi"}
+        limits = {}
+        if gpus:
+            limits["nvidia.com/gpu"] = requests["nvidia.com/gpu"] = str(gpus)
+        main = {
+            "name": "main", "image": "registry.example.com/x:1", "resources": {"requests": requests, "limits": limits},
+            **(container or {}),
+        }  # fmt: skip
+        metadata = {"name": name, "namespace": self.namespace, "labels": labels or {}, "annotations": notes or {}}
+        return self.kube.create(
+            {
+                "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+                "spec": {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [main], **spec},
+            }
+        ).body  # fmt: skip
+
+    def gang(self, name: str, members: int, gpus: int = 8, size: int = 0, first: int = 0) -> None:
+        """Create pods of a gang."""
+        for number in range(first, members):
+            self.pod(
+                f"{name}-{number}", gpus,
+                labels={"avactl.dev/gang": name},
+                notes={
+                    "avactl.dev/gang-size": str(size or members),
+                    "batch.kubernetes.io/job-completion-index": str(number),
+                },
+            )  # fmt: skip
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The test's pods by name."""
+        return {item["metadata"]["name"]: item for item in self.kube.list("v1", "Pod", self.namespace)}
+
+    def nodes_of(self) -> dict[str, str]:
+        """Where each pod is; empty: nowhere."""
+        return {name: item["spec"].get("nodeName", "") for name, item in self.pods().items()}
+
+    def bound(self, *names: str, timeout: float = 30.0) -> dict[str, str]:
+        """Wait until these pods are bound (all if none is named), and return where."""
+
+        def there() -> bool:
+            found = self.nodes_of()
+            return all(found.get(name) for name in names or found)
+
+        self.wait(there, timeout)
+        return self.nodes_of()
+
+    def waiting(self, name: str, words: str = "", timeout: float = 30.0) -> str:
+        """Wait until a pod's condition says these words, and return all that it says."""
+        text = ""
+
+        def said() -> bool:
+            nonlocal text
+            conditions = self.pods()[name].get("status", {}).get("conditions") or ()
+            found = [each for each in conditions if each["type"] == "PodScheduled" and each["status"] == "False"]
+            text = found[0].get("message", "") if found else ""
+            return bool(text) and words in text
+
+        try:
+            self.wait(said, timeout)
+        except TimeoutError:
+            raise AssertionError(f"{name} says `{text}`, not `{words}`") from None
+        return text
+
+    def devices(self, name: str) -> set[int]:
+        """The GPUs of a pod."""
+        text = (self.pods()[name]["metadata"].get("annotations") or {}).get("avactl.dev/devices", "")
+        return {int(part) for part in text.split(",") if part}
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        """Events of the test's namespace."""
+        found = self.kube.list("events.k8s.io/v1", "Event", self.namespace)
+        return [event for event in found if event["reason"] == reason]
+
+    def config(self, name: str, kind: str, data: dict[str, Any]) -> None:
+        """A ConfigMap that the scheduler reads."""
+        metadata = {"name": name, "namespace": SYSTEM, "labels": {"avactl.dev/config": kind}}
+        file = {"topology": "pool.json", "quota": "quota.json"}[kind]
+        text = orjson.dumps(data).decode()
+        self.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {file: text}})
+
+    def wait(self, until: Callable[[], object], timeout: float = 30.0) -> None:
+        """Wait until it is true; TimeoutError, with the daemons' last words, after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not until():
+            if time.monotonic() > deadline:
+                logs = sorted(self.folder.glob("*.log"))
+                raise TimeoutError(
+                    f"not so after {timeout:g} s\n" + "\n".join(log.read_text()[-1500:] for log in logs[-2:])
+                )
+            time.sleep(0.05)
