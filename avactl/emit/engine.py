@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import yaml
 
 from avactl.compiler import Compilation
+from avactl.diagnostics.secrets import redact
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.emit import pulumi_past
 from avactl.emit.engine_report import Change, Report, object_of, plain
 from avactl.emit.pulumi_past import Aliases, Past, PastObject
-from avactl.emit.pulumi_plan import PROJECT, manifest_urn
+from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn
 from avactl.kinds.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _applied_by(compilation: Compilation, manifest: Manifest) -> str:
 def find_stacks(compilation: Compilation, asked: Iterable[str]) -> list[StackName]:
     """The stacks of these names, all if there are none. Raises WrongUseError for a name that is none.
 
-    A team that has no specs any more is a stack too: applied, it loses its objects.
+    A team that has no specs any more may have a stack still: applied, it loses its objects.
     """
     known = stack_names(compilation)
     names = list(asked)
@@ -210,7 +211,15 @@ class Session:
         settings = automation.LocalWorkspaceOptions(
             env_vars=environment, work_dir=str(project) if project else None, pulumi_command=_command()
         )
-        return automation.create_or_select_stack(str(self.name), PROJECT, self._program, opts=settings)
+        if self.manifests:
+            return automation.create_or_select_stack(str(self.name), PROJECT, self._program, opts=settings)
+        try:
+            return automation.select_stack(str(self.name), PROJECT, self._program, opts=settings)
+        except automation.StackNotFoundError as error:
+            known = [str(name) for name in stack_names(self.compilation)]
+            raise WrongUseError(
+                f"there is no stack `{self.name}`", did_you_mean(str(self.name), known, "stacks")
+            ) from error
 
     @property
     def _project(self) -> Path | None:
@@ -260,8 +269,10 @@ class Session:
                 )
 
     def _excluded(self) -> list[str] | None:
-        """URNs that the engine leaves alone: what is kept, and its components."""
-        return sorted({urn for entry in self.kept for urn in (entry.urn, entry.parent) if urn}) or None
+        """URNs that the engine leaves alone: what is kept with all that it needs, as far as no spec declares it."""
+        declared = {manifest_urn(manifest, str(self.name)) for manifest in self.manifests}
+        declared |= {manifest_parent(manifest, str(self.name)) for manifest in self.manifests}
+        return sorted(pulumi_past.left_alone(self._past, self.kept) - declared) or None
 
     def _guard(self, run: Callable[[], _T], report: Report | None = None) -> _T:
         """Run the engine; what it says when it fails becomes an EngineError."""
@@ -272,7 +283,7 @@ class Session:
         except CommandError as error:
             problems = report.problems if report is not None and report.problems else [_stderr(str(error))]
             text = "\n".join(problems)
-            raise EngineError(f"stack {self.name}: {text}", _hint(text)) from error
+            raise EngineError(redact(f"stack {self.name}: {text}"), _hint(text)) from error
         except InvalidVersionError as error:
             raise EngineError(str(error), "install a newer engine: https://www.pulumi.com/docs/install/") from error
 

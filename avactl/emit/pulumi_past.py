@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from avactl.compiler.rename import Candidate, content, match_renames
-from avactl.emit.pulumi_plan import Key, component_name, component_type, manifest_urn, urn
+from avactl.emit.pulumi_plan import Key, component_name, component_type, manifest_parent, manifest_urn
 from avactl.kinds.manifest import Body, Manifest
 
 _COMPONENT = component_type("")
@@ -22,6 +22,8 @@ class PastObject(NamedTuple):
     parent: str
     body: Body
     protected: bool
+    needs: tuple[str, ...] = ()
+    """URNs of the objects that it depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ def from_state(deployment: Mapping[str, Any] | None) -> Past:
         elif token.startswith("kubernetes:") and not resource.get("delete"):
             body = resource.get("inputs") or {}
             if "apiVersion" in body and "metadata" in body:
-                entry = PastObject(name, resource.get("parent", ""), body, bool(resource.get("protect")))
+                needed = tuple(resource.get("dependencies") or ())
+                entry = PastObject(name, resource.get("parent", ""), body, bool(resource.get("protect")), needed)
                 objects[Key.of(body), token.endswith("Patch")] = entry
     return Past(objects, components)
 
@@ -66,7 +69,7 @@ def from_manifests(manifests: Iterable[Manifest], stack: str) -> Past:
     components: dict[tuple[str, str], str] = {}
     for manifest in manifests:
         item = manifest.item
-        parent = urn(stack, "", component_type(item.kind), component_name(item))
+        parent = manifest_parent(manifest, stack)
         components[item.kind, component_name(item)] = parent
         entry = PastObject(manifest_urn(manifest, stack), parent, manifest.body, manifest.holds_data)
         objects[Key.of(manifest.body), manifest.patch] = entry
@@ -119,6 +122,19 @@ def kept(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[Pas
     ]
 
 
+def left_alone(past: Past, keep: Iterable[PastObject]) -> set[str]:
+    """URNs that must stay so that these objects can: their components, and what they depend on."""
+    by_urn = {entry.urn: entry for entry in past.objects.values()}
+    found: set[str] = set()
+    waiting = list(keep)
+    while waiting:
+        entry = waiting.pop()
+        if entry.urn not in found:
+            found |= {entry.urn, entry.parent} - {""}
+            waiting += [by_urn[urn] for urn in entry.needs if urn in by_urn]
+    return found
+
+
 def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], str]:
     """Key of a spec with a new name → URN of the component that it was.
 
@@ -143,8 +159,10 @@ def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], s
                 del gone[before.parent]
                 break
     lost: dict[str, list[Body]] = {}
+    # Of a spec that went before, only what holds data is left: a new spec like it is another one.
+    alive = {entry.parent for entry in past.objects.values() if not entry.protected}
     for entry in past.objects.values():
-        if entry.parent in gone:
+        if entry.parent in gone and entry.parent in alive:
             lost.setdefault(entry.parent, []).append(entry.body)
     bases = _bases(past)
     old = [_candidate(parent, gone[parent], bases.get(parent, ""), bodies) for parent, bodies in lost.items()]

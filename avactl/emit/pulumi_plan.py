@@ -78,6 +78,11 @@ def manifest_urn(manifest: Manifest, stack: str) -> str:
     return urn(stack, component_type(manifest.item.kind), type_token(manifest), object_name(manifest))
 
 
+def manifest_parent(manifest: Manifest, stack: str) -> str:
+    """The URN that the component of an object's spec has in a stack."""
+    return urn(stack, "", component_type(manifest.item.kind), component_name(manifest.item))
+
+
 def needs(body: Body) -> Iterator[tuple[str, str, str]]:
     """What must be there before an object, and go after it: (kind, namespace, name) of what it names.
 

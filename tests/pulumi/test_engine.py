@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.emit.engine import EngineError, Options, Session, stack_names
+from avactl.emit.engine import EngineError, Options, Session, StackName, WrongUseError, stack_names
 from avactl.source.tree import DirTree
 from tests.pulumi.conftest import Repository
 from tools.controlplane import ControlPlane
@@ -61,11 +63,27 @@ def test_the_platform_comes_before_its_teams(backend: Path, tmp_path: Path) -> N
         assert kube.get("v1", "Node", "gpu-a")["metadata"]["labels"]["avactl.dev/pool"] == "v100"
         code, text = run("preview", *where, "--refresh", "--exit-code")
         assert (code, text.count("nothing to change")) == (0, 2), text
+        without_tier(repository)
+        code, text = run("up", "--yes", *where, "--stack", "main")
+        assert code == 0, text
+        assert "StatefulSet avactl-cache/read-master: its spec is gone; it holds data and stays" in text
+        assert kube.find("apps/v1", "StatefulSet", "read-master", "avactl-cache") is not None
+        assert kube.find("v1", "ConfigMap", "read-alluxio", "avactl-cache") is not None  # without it, it could not run
+        assert kube.find("apps/v1", "DaemonSet", "read-worker", "avactl-cache") is None
         repository.write(("{user: anna@example.com,", "{user: anna@example.com, running: false,"))
         code, text = run("preview", *where, "--exit-code", "--stack", "main.vision")
         assert code == 4
         assert "~ Workspace vision/anna\n" in text
         assert "StatefulSet vision/anna  spec.replicas 1 → 0\n" in text
+
+
+def without_tier(repository: Repository) -> None:
+    """Take the cache tier, its dataset and the use of that out of the repository."""
+    documents = (repository.root / "platform.yaml").read_text().split("---")
+    left = [text for text in documents if "kind: CacheTier" not in text and "kind: Dataset" not in text]
+    (repository.root / "platform.yaml").write_text("---".join(left))
+    work = (repository.root / "work.yaml").read_text()
+    (repository.root / "work.yaml").write_text(work.replace("  datasets: [{name: imagenet, mount: /data}]\n", ""))
 
 
 def test_one_spec_changed_changes_only_its_objects(repository: Repository) -> None:
@@ -246,6 +264,40 @@ def test_a_cluster_that_does_not_answer_is_one_clear_word(repository: Repository
     assert code == 3
     assert "Traceback" not in text
     assert "unreachable" in text
+
+
+def test_up_asks_first_and_no_means_no(repository: Repository) -> None:
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, b"n\n")
+    where = [
+        str(repository.root),
+        "--stack",
+        f"main.{repository.team}",
+        "--kubeconfig",
+        str(repository.plane.kubeconfig),
+    ]
+    try:
+        command = [sys.executable, "-m", "avactl.cli.main", "up", *where]
+        done = subprocess.run(command, stdin=terminal, check=False, text=True, capture_output=True)
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert (done.returncode, "apply? [y/N]" in done.stdout) == (0, True), done.stderr
+    assert set(repository.versions().values()) == {""}
+
+
+def test_a_team_without_specs_loses_its_objects(repository: Repository) -> None:
+    repository.session().up()
+    (repository.root / "work.yaml").unlink()
+    team, _, _ = (repository.root / "team.yaml").read_text().partition("---")
+    (repository.root / "team.yaml").write_text(team)
+    session = repository.session()
+    assert session.manifests == []
+    kept = {entry.urn.rpartition("::")[2] for entry in session.kept}
+    assert session.up().counts["deleted"] > 10
+    assert {name.rpartition("/")[2] for name in kept} == {"anna-home", "resnet-checkpoint"}
+    with pytest.raises(WrongUseError, match="there is no stack"):
+        Session(repository.compile(), StackName("main", "nobody"), session.options)
 
 
 def test_two_clusters_want_to_be_told_apart(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

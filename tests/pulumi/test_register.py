@@ -166,6 +166,24 @@ def test_a_new_spec_that_is_not_like_the_one_that_went_is_no_rename() -> None:
     assert aliases(found) == {}
 
 
+def test_what_a_spec_left_behind_is_kept_with_what_it_needs_and_is_no_rename() -> None:
+    before = of_stack(compiled(), "main", "vision")
+    past = pulumi_past.from_manifests(before, "main.vision")
+    of_anna = {key: entry for key, entry in past.objects.items() if entry.parent.endswith("Workspace::vision/anna")}
+    home = next(entry for key, entry in of_anna.items() if key[0].kind == "PersistentVolumeClaim")
+    service = next(entry for key, entry in of_anna.items() if key[0].kind == "Service")
+    after = [manifest for manifest in before if manifest.item.spec_name != "anna"]
+    assert pulumi_past.kept(past, after, pulumi_past.Aliases()) == [home]
+    needing = home._replace(needs=(service.urn,))
+    assert pulumi_past.left_alone(past, [needing]) == {home.urn, service.urn, home.parent}
+    rest = pulumi_past.Past(
+        {k: e for k, e in past.objects.items() if e not in of_anna.values() or e is home}, past.components
+    )
+    other = of_stack(compiled(("metadata: {name: anna,", "metadata: {name: ben,")), "main", "vision")
+    assert pulumi_past.aliases(past, other, "main.vision").specs
+    assert not pulumi_past.aliases(rest, other, "main.vision").specs
+
+
 def test_an_object_that_another_spec_asks_for_now_stays_the_same_resource() -> None:
     compilation = compiled()
     manifests = of_stack(compilation, "main", None)
