@@ -92,7 +92,7 @@ def render(path: Path, out: str, force: bool, cache: bool) -> int:
         fail("`render` needs to know where to", USAGE, "`-o DIR` writes files, `-o -` prints")
     tree, _ = open_repository([path])
     if out == "-":
-        report(print_objects(tree, sys.stdout), tree)
+        report(print_objects(tree, sys.stdout.buffer), tree)
         return OK
     try:
         compiled, written = write_objects(tree, out, use_cache=cache, force=force)

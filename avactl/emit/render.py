@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from avactl.compiler.cache import Compiled, compile_cached
 from avactl.compiler.store import Store
@@ -33,11 +33,12 @@ def write_objects(
     return compiled, written
 
 
-def print_objects(tree: DirTree, stream: TextIO) -> Compilation:
+def print_objects(tree: DirTree, stream: BinaryIO) -> Compilation:
     """Compile a repository and print its objects as one YAML stream in apply order; nothing where there are errors."""
     from avactl.compiler import compile_tree
 
     compilation = compile_tree(tree)
     if compilation.ok:
-        stream.writelines(files.stream(compilation.manifests))
+        # Bytes: the text is UTF-8 wherever the terminal's locale is something else.
+        stream.writelines(text.encode() for text in files.stream(compilation.manifests))
     return compilation
