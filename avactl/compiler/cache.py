@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.compiler.kept import Atom, KeptDocument, Key, TracedItem, TracedProgram
 from avactl.compiler.record import Doc, File, Packed, Place, Record, Result, pack, unpack
-from avactl.compiler.selection import CONFIG_FILE, spec_files
+from avactl.compiler.selection import CONFIG_FILE, missing, spec_files
 from avactl.compiler.store import Store
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
@@ -139,7 +139,8 @@ class _Run:
         stamps = self.tree.stamps()
         chosen = self._configuration()
         paths = spec_files(*chosen, stamps) if chosen else []
-        if not paths or self.tree.skipped or any(path.endswith(".py") for path in paths):
+        plain = not paths or self.tree.skipped or any(path.endswith(".py") for path in paths)
+        if plain or (chosen and missing(chosen[0], stamps)):
             return _plain(self.tree, self.path, self.text)
         try:
             self._read(paths, stamps)
@@ -219,7 +220,6 @@ class _Run:
             self.dirty = True
 
     def _parse(self, path: str, stamp: Stamp, old: File | None) -> File:
-        from avactl.compiler.load import load_file
         from avactl.source.yaml import MAX_BYTES, load_yaml
 
         digest = ""
@@ -230,8 +230,12 @@ class _Run:
                 digest = _digest(data)
         if old is not None and old[1] == digest:
             return (_trusted(stamp), *old[1:])
-        # What is too large or cannot be read is told by the loader.
-        documents, problems = load_yaml(path, data) if data else load_file(self.tree, path)
+        if data:
+            documents, problems = load_yaml(path, data)
+        else:  # empty, too large, or not to be read: the loader tells
+            from avactl.compiler.load import load_file
+
+            documents, problems = load_file(self.tree, path)
         self.parsed[path] = documents
         return (_trusted(stamp), digest, (), tuple(_packed(problems)))
 
