@@ -1,6 +1,7 @@
 """What the session's plane does is what a cluster does."""
 
 import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -132,7 +133,16 @@ def test_service_account_has_its_own_rights(control_plane: ControlPlane, kube: K
         subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
         binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "roleRef": role}
         kube.apply({**binding, "metadata": {"name": "view", "namespace": namespace}, "subjects": [subject]})
-        client.list("v1", "ConfigMap", namespace)
+        # The authorizer learns of a new binding through a watch of its own, a moment later.
+        give_up = time.monotonic() + 30
+        while True:
+            try:
+                client.list("v1", "ConfigMap", namespace)
+                break
+            except ApiError:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.1)
 
 
 def test_quota_counts(kube: KubeClient, namespace: str) -> None:
