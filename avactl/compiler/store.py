@@ -14,6 +14,7 @@ from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
+from zlib import crc32
 
 _MAGIC = b"avactl-1\n"
 _LIBRARIES = ("pydantic", "pydantic_core", "yaml", "orjson")
@@ -60,6 +61,11 @@ def _version() -> str:
     return repr(found)
 
 
+def _checksum(content: bytes | memoryview) -> bytes:
+    # Against damage, not against people: nobody else can write into the folder.
+    return crc32(content).to_bytes(4, "big")
+
+
 class Store:
     """One value between runs. Never raises: without a usable file there is no value."""
 
@@ -79,9 +85,9 @@ class Store:
                 return None
             with open(self._path, "rb") as file:
                 data = file.read()
-            start = len(_MAGIC) + 32
+            start = len(_MAGIC) + 4
             content = memoryview(data)[start:]
-            if data[:start] != _MAGIC + sha256(content).digest():
+            if data[:start] != _MAGIC + _checksum(content):
                 return None
             return marshal.loads(content)  # noqa: S302 - our own, and nobody else could write it
         except (OSError, ValueError, EOFError, TypeError):
@@ -100,7 +106,7 @@ class Store:
             handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
             try:
                 with open(handle, "wb") as file:
-                    file.write(_MAGIC + sha256(content).digest())
+                    file.write(_MAGIC + _checksum(content))
                     file.write(content)
                 # Renamed over another file, ext4 would write the new one to the disk first.
                 with suppress(OSError):

@@ -136,36 +136,33 @@ def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
     handle = os.open(f"{directory}/{prefix}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         with os.scandir(handle) as listing:
-            entries = list(listing)
+            entries = {entry.name: entry for entry in listing}
         text = ""
-        if any(entry.name == RENDERED and entry.is_file(follow_symlinks=False) for entry in entries):
+        if RENDERED in entries and entries[RENDERED].is_file(follow_symlinks=False):
+            del entries[RENDERED]
             text = _read(f"{directory}/{prefix}{RENDERED}").decode("utf-8", "replace")
         before, known = seen.get(prefix, ("", {}))
-        if before != text:
-            known = {}
         files: dict[str, Stamp] = {}
         found.seen[prefix] = (text, files)
-        rest = []
-        for entry in entries:  # ten thousand times: most files look as they did
-            stamp = known.get(entry.name)
-            if stamp is not None:
+        for name, stamp in known.items() if before == text else ():  # ten thousand times: most look as they did
+            entry = entries.get(name)
+            if entry is not None:
                 about = entry.stat(follow_symlinks=False)
                 if stamp == (about.st_ino, about.st_size, about.st_mtime_ns):
-                    files[entry.name] = stamp
-                    continue
-            rest.append(entry)
-        listed = _parse(text) if rest else {}
-        for entry in rest:
-            path = prefix + entry.name
+                    files[name] = stamp
+                    del entries[name]
+        listed = _parse(text) if entries else {}
+        for name, entry in entries.items():
+            path = prefix + name
             if entry.is_dir(follow_symlinks=False):
                 _scan(directory, f"{path}/", seen, found)
-            elif not entry.is_file(follow_symlinks=False) or entry.name not in (*listed, RENDERED):
+            elif name not in listed or not entry.is_file(follow_symlinks=False):
                 found.added.append(path)
-            elif entry.name != RENDERED:
+            else:
                 about = entry.stat(follow_symlinks=False)
-                files[entry.name] = (about.st_ino, about.st_size, about.st_mtime_ns)
+                files[name] = (about.st_ino, about.st_size, about.st_mtime_ns)
                 found.digests[path] = sha256(_read(f"{directory}/{path}")).hexdigest()
-                if found.digests[path] not in listed[entry.name]:
+                if found.digests[path] not in listed[name]:
                     found.changed.append(path)
     finally:
         os.close(handle)
@@ -334,7 +331,7 @@ def _stage(
             if not stays or not _link(f"{directory}/{path}", f"{new}/{path[cut:]}"):
                 missing.append(path)
     for path in found.added:
-        if path.startswith(part):
+        if path.startswith(part) and path not in wanted:
             target = f"{new}/{path[cut:]}"
             os.makedirs(os.path.dirname(target), exist_ok=True)
             if not _link(f"{directory}/{path}", target):

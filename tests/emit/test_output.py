@@ -144,6 +144,16 @@ def test_added_by_hand(out: Path) -> None:
     assert content(out) == {**second, "README.md": "mine\n"}
 
 
+def test_added_by_hand_where_a_file_shall_be(out: Path) -> None:
+    path = "main/ads/ads/job-new.yaml"
+    write(out, FIRST)
+    (out / path).write_text("mine\n")
+    with pytest.raises(OutputError, match="added by hand"):
+        write(out, {**FIRST, path: "new: 1\n"})
+    write(out, {**FIRST, path: "new: 1\n"}, force=True)
+    assert content(out) == {**FIRST, path: "new: 1\n"}
+
+
 def test_many_are_counted(out: Path) -> None:
     write(out, FIRST)
     for i in range(9):
