@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from avactl.compiler.errors import to_diagnostics
-from avactl.compiler.selection import CONFIG_FILE
+from avactl.compiler.errors import show, to_diagnostics
+from avactl.compiler.selection import CONFIG_FILE, missing
 from avactl.compiler.state import Tree
 from avactl.diagnostics import Diagnostic, Span
+from avactl.diagnostics.suggest import closest
 from avactl.kinds.base import Model
 from avactl.kinds.values import Duration, RelPath
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
@@ -40,6 +42,23 @@ def unreadable(path: str, error: OSError) -> Diagnostic:
     return Diagnostic("file-unreadable", f"cannot be read: {error.strerror or error}", Span(path), hint=hint)
 
 
+def unmatched(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagnostic]:
+    """What `include` names and the repository does not have."""
+    indexes = missing(config.include, paths)
+    if not indexes or tree.skipped:
+        return []
+    documents, _ = load_yaml(CONFIG_FILE, tree.read(CONFIG_FILE))
+    there = {part for path in paths for part in (path, path.rpartition("/")[0])} - {"", CONFIG_FILE}
+    found = []
+    for index in indexes:
+        name = config.include[index]
+        near = closest(name, there)
+        hint = f"did you mean `{near}`?" if near else "correct the path, which begins at avactl.yaml, or remove it"
+        message = f"include[{index}]: the repository has no `{name}`"
+        found.append(Diagnostic("missing-reference", message, documents[0].span("include", index), hint=hint))
+    return found
+
+
 def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
     """The repository's settings, the defaults where there is no file."""
     try:
@@ -56,9 +75,18 @@ def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
         return Config(), [p for p in problems if p.code != "empty-file"]
     document = documents[0]
     if not isinstance(document.value, dict):
-        problem = Diagnostic("wrong-type", "avactl.yaml: expected a mapping", document.span())
+        message = f"avactl.yaml: expected a mapping, got {show(document.value)}"
+        problem = Diagnostic("wrong-type", message, document.span(), hint="begin with `include: [.]`")
         return Config(), [*problems, problem]
+    if len(documents) > 1:
+        hint = "put both into one"
+        message = "avactl.yaml is one document, and this is a second one"
+        problems.append(Diagnostic("wrong-type", message, documents[1].span(), hint=hint))
+    value = document.value
     try:
-        return Config.model_validate(document.value, by_alias=True, by_name=False), problems
+        return Config.model_validate(value, by_alias=True, by_name=False), problems
     except ValidationError as error:
-        return Config(), [*problems, *to_diagnostics(Config, document, error)]
+        wrong = {entry["loc"][0] for entry in error.errors()}
+        # What is right counts: without it, files that are not meant to be specs would be told as well.
+        config = Config.model_validate({key: value[key] for key in value if key not in wrong}, by_alias=True)
+        return config, [*problems, *to_diagnostics(Config, document, error)]

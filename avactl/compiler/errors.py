@@ -175,6 +175,8 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
 def _explained(model: type[BaseModel], path: Path) -> str:
     """Where it is told what a field takes: the remedy where there is no better one."""
     kind = getattr(model, "KIND", "")
+    if not kind:
+        return f"its keys: {one_of(known)}" if (known := _keys(model, path)) else ""
     keys: list[str] = []
     for depth, step in enumerate(path):
         if isinstance(step, str):
@@ -183,7 +185,11 @@ def _explained(model: type[BaseModel], path: Path) -> str:
             ):
                 break  # a key that the author chooses, such as the name of a variable
             keys.append(step)
-    return f"`avactl explain {'.'.join((kind, *keys))}` shows what it takes" if kind and keys else ""
+    return f"`avactl explain {'.'.join((kind, *keys))}` shows what it takes" if keys else ""
+
+
+def _keys(model: type[BaseModel], path: Path) -> list[str]:
+    return sorted({name for found in introspect.models_at(model, path) for name in introspect.fields_by_key(found)})
 
 
 def _covered(name: str, span: Span) -> Diagnostic:
@@ -255,7 +261,7 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
 def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:
     key = str(path[-1])
     parents = introspect.models_at(model, path[:-1])
-    known = sorted({name for parent in parents for name in introspect.fields_by_key(parent)})
+    known = _keys(model, path[:-1])
     near = _meant(key, known)
     if near is not None:
         hint = f"did you mean `{near}`?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.compiler.config import Config, load_config, unreadable
+from avactl.compiler.config import Config, load_config, unmatched, unreadable
 from avactl.compiler.selection import spec_files
 from avactl.compiler.state import State, Tree
 from avactl.diagnostics import Diagnostic, Span
@@ -19,7 +19,11 @@ def load(state: State) -> State:
     """The documents of all spec files of the tree."""
     tree = state.tree
     config, problems = load_config(tree)
-    files = spec_files(config.include, config.exclude, tree.paths())
+    paths = tree.paths()
+    files = spec_files(config.include, config.exclude, paths)
+    if any(problem.severity == "error" for problem in problems):
+        files = [path for path in files if not path.endswith(".py")]  # whether they are allowed is not known
+    problems += unmatched(tree, config, paths)
     documents: list[Document] = list(state.documents)
     problems += _skipped(tree, config)
     for path in files:

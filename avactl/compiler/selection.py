@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 CONFIG_FILE = "avactl.yaml"
 
@@ -41,4 +41,14 @@ def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection
         and not path.startswith(projects)
         and wanted.cover(path)
         and not unwanted.cover(path)
+    ]
+
+
+def missing(include: Sequence[str], paths: Collection[str]) -> list[int]:
+    """Which entries of `include` name nothing that is there, by index."""
+    plain = [pattern not in (".", "./", "") and not any(char in pattern for char in "*?[") for pattern in include]
+    return [
+        index
+        for index, pattern in enumerate(include)
+        if plain[index] and not any(map(_Patterns([pattern]).cover, paths))
     ]

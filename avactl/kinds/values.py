@@ -186,7 +186,28 @@ def _quantity(value: Any) -> str:
 _QUANTITY_SCHEMA = WithJsonSchema(
     {"anyOf": [{"type": "string", "pattern": QUANTITY_PATTERN}, {"type": "number", "minimum": 0}]}
 )
-Bytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("bytes, as a quantity: `512Gi`")]
+
+
+def _enough(value: str) -> str:
+    if value.endswith("m") or 0 < quantity(value) < 1000:
+        number = re.sub("[^0-9.]", "", value)
+        raise bad(f"`{value}` is less than a kilobyte: the suffix is missing, or wrong", f"write `{number}Gi`")
+    return value
+
+
+_BYTES_PATTERN = r"^(0|[0-9]{4,}|([0-9]+(\.[0-9]+)?|\.[0-9]+)(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))$"
+_BYTES_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string", "pattern": _BYTES_PATTERN}, {"type": "number", "minimum": 1000}, {"const": 0}]}
+)
+AnyBytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("bytes, as a quantity: `512Gi`")]
+"""An amount of bytes of which the kind's own rules say what is too small."""
+Bytes = Annotated[
+    str,
+    BeforeValidator(_quantity),
+    AfterValidator(_enough),
+    _BYTES_SCHEMA,
+    Says("bytes, as a quantity: `512Gi`"),
+]
 """An amount of memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
 Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("CPU cores, as a quantity: `4`, `500m`")]
 """CPU cores, as a Kubernetes quantity: `4`, `500m`."""
@@ -196,6 +217,8 @@ Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("CPU cor
 _DURATION = re.compile(r"(?:[0-9]+(?:d|h|ms|m|s))+").fullmatch
 _DURATION_PART = re.compile(r"([0-9]+)(d|h|ms|m|s)").findall
 _SECONDS = {"d": Fraction(86400), "h": Fraction(3600), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 1000)}
+_LONGEST = 2**31 - 1
+"""Seconds that Kubernetes has room for in a field such as ttlSecondsAfterFinished."""
 DURATION_PATTERN = "^([0-9]+(d|h|ms|m|s))+$"
 
 
@@ -208,6 +231,8 @@ def _duration(value: str) -> str:
     if not _DURATION(value):
         hint = f"write `{value}s`" if value.isdigit() else "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
         raise bad(f"`{value}` is not a duration", hint)
+    if len(value) > 40 or seconds(value) > _LONGEST:
+        raise bad(f"`{value[:40]}` is longer than 68 years", "write a shorter time, or leave the key out")
     return value
 
 

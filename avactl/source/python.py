@@ -86,8 +86,20 @@ def _documents(root: _Root, path: str, answer: bytes) -> tuple[list[Document], l
         return documents, []
     place = root.place(path, *said["error"]["place"])
     span = span_in(place.file, root.text(place.file), place.line, place.column, place.end_line, place.end_column)
-    hint = "a spec file only computes specs: what it needs is in the repository" if said["error"]["refused"] else ""
-    return documents, [Diagnostic("python-error", str(said["error"]["message"]), span, hint=hint)]
+    message = str(said["error"]["message"])
+    return documents, [Diagnostic("python-error", message, span, hint=_hint(message, said["error"]["refused"]))]
+
+
+def _hint(message: str, refused: bool) -> str:
+    if refused:
+        return "a spec file only computes specs: what it needs is in the repository"
+    if message.startswith(("ModuleNotFoundError", "ImportError")):
+        return "a spec file may import Python's library, avactl.kinds, and modules of the repository"
+    if message.startswith("TypeError: `specs`"):
+        return "write `specs = [Team(…), …]`, or a function `specs()` that returns or yields them"
+    if message.startswith("MemoryError"):
+        return "split the file; it has 1 GiB of memory"
+    return "correct this line, or what calls it"
 
 
 def _misspelt(path: str, source: str) -> list[Diagnostic]:

@@ -398,6 +398,9 @@ def _character(lines: list[str], mark: Any) -> str:
     return lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
 
 
+_CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
+
+
 def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -407,6 +410,11 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         span = Span(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
     else:
         span = Span(file, mark.line + 1, mark.column + 1)
+    conflict = _CONFLICT(text)
+    if conflict is not None:
+        span = Span(file, text.count("\n", 0, conflict.start()) + 1, 1, 8)
+        hint = "keep one side of it, and remove the three lines with the marks"
+        return Diagnostic("yaml-syntax", "a conflict of git stands in the file", span, hint=hint)
     lines = text.split("\n")
     if span.line > len(lines) or (span.line == len(lines) and not lines[-1] and span.line > 1):
         # libyaml reports the end of the stream as a line that is not there.

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
 from avactl.kinds.compute import GpuModel
-from avactl.kinds.values import Bytes, Count, Cpu
+from avactl.kinds.values import AnyBytes, Count, Cpu
 
 GpuIndex = Annotated[int, Field(ge=0, le=15)]
 
@@ -18,7 +18,7 @@ class Gpus(Model):
 
     model: GpuModel = Field(description="Model, as jobs ask for it: `V100`.")
     count: Annotated[int, Field(ge=1, le=16)] = Field(description="GPUs in one machine.")
-    memory: Bytes = Field(description="Memory of one GPU, bytes.")
+    memory: AnyBytes = Field(description="Memory of one GPU, bytes.")
 
 
 class Switch(Model):
@@ -74,7 +74,7 @@ class MachineTypeSpec(Model):
 
     gpus: Gpus = Field(description="The GPUs.")
     cpu: Cpu = Field(description="CPU cores that pods may use.")
-    memory: Bytes = Field(description="Memory that pods may use, bytes.")
+    memory: AnyBytes = Field(description="Memory that pods may use, bytes.")
     sockets: Annotated[int, Field(ge=1, le=8)] = Field(1, description="CPU sockets.")
     switches: list[Switch] = Field(
         default_factory=list, description="PCIe switches. Each GPU stands under one. Default: each GPU on its own."

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
 from avactl.kinds.compute import GpuModel
-from avactl.kinds.values import Bytes, ClusterRef, Count, Cpu
+from avactl.kinds.values import AnyBytes, ClusterRef, Count, Cpu
 
 Gpus = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -40,11 +40,11 @@ class QuotaSpec(Model):
     )
     shapes: list[Shape] = Field(default_factory=list, description="Whole machines, guaranteed beside the GPUs above.")
     cpu: Cpu | None = Field(None, description="CPU cores in all; no limit if left out.")
-    memory: Bytes | None = Field(None, description="Memory in all, bytes; no limit if left out.")
-    storage: Bytes | None = Field(None, description="Storage requested by volumes in all, bytes.")
+    memory: AnyBytes | None = Field(None, description="Memory in all, bytes; no limit if left out.")
+    storage: AnyBytes | None = Field(None, description="Storage requested by volumes in all, bytes.")
     pods: Count | None = Field(None, description="Pods in all.")
     pod_max_cpu: Cpu | None = Field(None, description="CPU cores of one container at the most.")
-    pod_max_memory: Bytes | None = Field(None, description="Memory of one container at the most, bytes.")
+    pod_max_memory: AnyBytes | None = Field(None, description="Memory of one container at the most, bytes.")
 
 
 class Quota(Resource):
