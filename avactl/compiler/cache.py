@@ -178,8 +178,10 @@ class _Run:
         new, program = self.new, self._program
         if program is not None:
             for each, (value, reads) in program.derived.items():
-                new.derived[each] = (self._beside(reads, each[1]), (value,))
-            memos = {atom: reads for atom, reads in self.old.memos.items() if atom not in self.changed} | program.memos
+                if each not in new.derived:
+                    new.derived[each] = (self._beside(reads, each[1]), (value,))
+            memos = {atom: reads for atom, reads in self.old.memos.items() if atom not in self.changed}
+            memos |= {atom: reads for atom, reads in program.memos.items() if memos.get(atom) != reads}
             tables = (new.checks, new.objects, new.derived)
             sets = {id(result[0]): result[0] for table in tables for result in table.values()}
             used = set().union(*sets.values(), *memos.values())
@@ -191,7 +193,7 @@ class _Run:
     def _configuration(self) -> tuple[list[str], list[str]] | None:
         """What belongs to the repository, by avactl.yaml; None where that has problems."""
         stamp = self.tree.stamp(CONFIG_FILE)
-        kept = self.old.config
+        kept = self.old.config.get(CONFIG_FILE)
         if kept is None or (stamp is not None and kept[0] != stamp) or (stamp is None and kept[1]):
             from avactl.compiler.config import load_config
 
@@ -200,7 +202,7 @@ class _Run:
                 return None
             kept = (_trusted(stamp), stamp is not None, list(config.include), list(config.exclude))
             self.dirty = True
-        self.new.config = kept
+        self.new.config[CONFIG_FILE] = kept
         return kept[2], kept[3]
 
     def _read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
@@ -406,6 +408,7 @@ class _Run:
                 break
             self.changed |= news
             self.alive.clear()
+        self.new.derived = left
         self.program.derived.update({each: (result[1][0], result[0]) for each, result in left.items()})
 
     def _forget_memos(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -40,7 +39,7 @@ def unpack(packed: Packed) -> Diagnostic:
 class Record:
     """Everything about the last run without errors."""
 
-    config: tuple[Stamp | None, bool, list[str], list[str]] | None = None
+    config: dict[str, tuple[Stamp | None, bool, list[str], list[str]]] = field(default_factory=dict)
     """avactl.yaml: how it looked, whether it is there, include, exclude."""
     files: dict[str, File] = field(default_factory=dict)
     places: dict[Key, Place] = field(default_factory=dict)
@@ -58,9 +57,8 @@ class Record:
     @classmethod
     def load(cls, store: Store) -> Record:
         """What was kept, empty if nothing was."""
-        # One by one, marshal is several times faster: it looks for what is shared within a value.
-        return cls(*map(marshal.loads, store.load() or ()))
+        return cls(*store.load())
 
     def save(self, store: Store) -> None:
         """Keep it for the next run."""
-        store.save(tuple(marshal.dumps(getattr(self, each.name)) for each in fields(self)))
+        store.save([getattr(self, each.name) for each in fields(self)])

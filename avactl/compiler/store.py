@@ -2,21 +2,23 @@
 
 Content is `marshal` of plain data: it is read several times faster than JSON and, unlike pickle, runs no code. Its
 format is that of one version of Python, which is part of the name, as are avactl's own sources and the libraries that
-it parses and checks with. A file is written aside and renamed, so that readers and a kill never meet half of one.
+it parses and checks with.
 """
 
 from __future__ import annotations
 
 import marshal
 import os
+import struct
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
 from zlib import crc32
 
-_MAGIC = b"avactl-1\n"
+_MAGIC = b"avactl 1\n"
 _LIBRARIES = ("pydantic", "pydantic_core", "yaml", "orjson")
 _MOST = 64
 """Most files that are kept: of repositories that are gone, too."""
@@ -61,13 +63,21 @@ def _version() -> str:
     return repr(found)
 
 
-def _checksum(content: bytes | memoryview) -> bytes:
-    # Against damage, not against people: nobody else can write into the folder.
-    return crc32(content).to_bytes(4, "big")
+Table = dict[Any, Any]
+"""Plain data by plain keys: dict, list, tuple, str, bytes, int, float, bool, None."""
+
+_HEAD = struct.Struct(">QI")
+_MOST_BLOCKS = 32
 
 
 class Store:
-    """One value between runs. Never raises: without a usable file there is no value."""
+    """Some tables between runs. Never raises: without a usable file there are none.
+
+    A file begins with all of the tables; a run appends what it changed, until that is much. Each block has a checksum
+    that goes on from the block before, so that damage ends the reading at a state that some run has left, and so does
+    a block of another run that did not know the one before. The checksum is against damage, not against people:
+    nobody else can write into the folder.
+    """
 
     def __init__(self, area: str, key: str) -> None:
         """`area` names the kind of value, `key` what it is about."""
@@ -77,45 +87,80 @@ class Store:
         except OSError:
             name = ""
         self._path = os.path.join(self._folder, name) if name else ""
+        self._loaded: list[Table] = []
+        self._first = self._size = self._blocks = self._chain = 0
 
-    def load(self) -> Any:
-        """The value, or None."""
+    def load(self) -> list[Table]:
+        """The tables; empty if there are none. Nobody changes them."""
         try:
-            if not self._path or not self._private():
-                return None
-            with open(self._path, "rb") as file:
-                data = file.read()
-            start = len(_MAGIC) + 4
-            content = memoryview(data)[start:]
-            if data[:start] != _MAGIC + _checksum(content):
-                return None
-            return marshal.loads(content)  # noqa: S302 - our own, and nobody else could write it
+            if self._path and self._private():
+                with open(self._path, "rb") as file:
+                    self._loaded = self._parse(memoryview(file.read()))
         except (OSError, ValueError, EOFError, TypeError):
-            return None
+            self._loaded = []
+        return self._loaded
 
-    def save(self, value: Any) -> None:
-        """Keep a value: dict, list, tuple, str, bytes, int, float, bool, None."""
+    def _parse(self, data: memoryview) -> list[Table]:
+        if data[: len(_MAGIC)] != _MAGIC:
+            return []
+        tables: list[Table] = []
+        at, chain = len(_MAGIC), 0
+        while at + _HEAD.size <= len(data):
+            length, checksum = _HEAD.unpack_from(data, at)
+            content = data[at + _HEAD.size : at + _HEAD.size + length]
+            chain = crc32(content, chain)
+            if len(content) < length or chain != checksum:
+                break
+            at += _HEAD.size + length
+            # One by one, marshal is several times faster: it looks for what is shared within a value.
+            block = [marshal.loads(part) for part in marshal.loads(content)]  # noqa: S302 - our own
+            if not tables:
+                tables, self._first = block, at
+            else:
+                for table, (changed, gone) in zip(tables, block, strict=True):
+                    table.update(changed)
+                    for key in gone:
+                        del table[key]
+            self._size, self._chain = at, chain
+            self._blocks += 1
+        return tables
+
+    def save(self, tables: list[Table]) -> None:
+        """Keep tables for the next run. What is the same object as in the loaded tables is not written again."""
         with suppress(OSError, ValueError):
             if not self._path:
                 return
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             if not self._private():
                 return
-            content = marshal.dumps(value)
-            aside = f"{self._path}.{os.getpid()}"
-            handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-            try:
-                with open(handle, "wb") as file:
-                    file.write(_MAGIC + _checksum(content))
-                    file.write(content)
-                # Renamed over another file, ext4 would write the new one to the disk first.
-                with suppress(OSError):
-                    os.unlink(self._path)
-                os.rename(aside, self._path)
-            except BaseException:
-                os.unlink(aside)
-                raise
+            if self._loaded and self._blocks < _MOST_BLOCKS:
+                changes = [_changes(old, new) for old, new in zip(self._loaded, tables, strict=True)]
+                block = self._block(changes, self._chain)
+                # Another run may have appended meanwhile; then neither its block nor ours is worth a whole file.
+                if self._size + len(block) < self._first * 1.25 and os.stat(self._path).st_size == self._size:
+                    with open(self._path, "ab") as file:
+                        file.write(block)
+                    return
+            self._write(_MAGIC + self._block(tables, 0))
             self._prune()
+
+    def _block(self, parts: Iterable[Any], chain: int) -> bytes:
+        content = marshal.dumps([marshal.dumps(part) for part in parts])
+        return _HEAD.pack(len(content), crc32(content, chain)) + content
+
+    def _write(self, content: bytes) -> None:
+        aside = f"{self._path}.{os.getpid()}"
+        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        try:
+            with open(handle, "wb") as file:
+                file.write(content)
+            # Renamed over another file, ext4 would write the new one to the disk first.
+            with suppress(OSError):
+                os.unlink(self._path)
+            os.rename(aside, self._path)
+        except BaseException:
+            os.unlink(aside)
+            raise
 
     def _private(self) -> bool:
         """Whether nobody else can have written what is in the folder."""
@@ -128,3 +173,8 @@ class Store:
         for _, path in sorted(files)[:-_MOST]:
             with suppress(OSError):
                 os.unlink(path)
+
+
+def _changes(old: Table, new: Table) -> tuple[Table, list[Any]]:
+    """What is new or another object, and the keys that are gone."""
+    return {key: value for key, value in new.items() if old.get(key) is not value}, list(old.keys() - new.keys())

@@ -151,6 +151,7 @@ def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
                 if stamp == (about.st_ino, about.st_size, about.st_mtime_ns):
                     files[name] = stamp
                     del entries[name]
+        as_before = len(files)
         listed = _parse(text) if entries else {}
         for name, entry in entries.items():
             path = prefix + name
@@ -164,6 +165,8 @@ def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
                 found.digests[path] = sha256(_read(f"{directory}/{path}")).hexdigest()
                 if found.digests[path] not in listed[name]:
                     found.changed.append(path)
+        if prefix in seen and before == text and len(files) == as_before == len(known):
+            found.seen[prefix] = seen[prefix]  # the same object: the store then knows that nothing changed
     finally:
         os.close(handle)
 
@@ -259,7 +262,9 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
         if prefix in touched or prefix in odd:
             at = {name: stamps.get(prefix + name) or files[name] for name in here}
             files = {name: stamp for name, stamp in at.items() if stamp[2] < latest}
-        seen[prefix] = (lists[prefix], files)
+            seen[prefix] = (lists[prefix], files)
+        else:
+            seen[prefix] = found.seen[prefix]
     return Written(written, len(wanted) - written, deleted, seen)
 
 

@@ -26,10 +26,10 @@ def write_objects(
     if not compiled.ok:
         return compiled, None
     store = Store("render", os.path.realpath(directory)) if use_cache else None
-    seen = store.load() if store else None
+    seen, *_ = (store.load() if store else None) or [{}]
     written = output.write(directory, compiled.files, compiled.texts, force=force, seen=seen)
     if store and written.seen != seen:
-        store.save(written.seen)
+        store.save([written.seen])
     return compiled, written
 
 

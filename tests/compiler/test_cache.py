@@ -307,18 +307,70 @@ def test_no_place_to_keep(repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_version_keeps_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    Store("compile", "x").save([1])
-    assert Store("compile", "x").load() == [1]
-    assert Store("compile", "y").load() is None
+    Store("compile", "x").save([{"a": 1}])
+    assert Store("compile", "x").load() == [{"a": 1}]
+    assert Store("compile", "y").load() == []
     monkeypatch.setattr("avactl.compiler.store._version", lambda: "another")
-    assert Store("compile", "x").load() is None
+    assert Store("compile", "x").load() == []
+
+
+def _big() -> dict[str, str]:
+    return {str(i): "x" * 50 for i in range(1000)}
+
+
+def test_what_changed_is_appended(store: Path) -> None:
+    first = Store("compile", "x")
+    first.save([_big(), {"a": 1}])
+    (file,) = store.iterdir()
+    size = file.stat().st_size
+    for i in range(60):
+        one = Store("compile", "x")
+        tables = [dict(table) for table in one.load()]
+        tables[0]["5"] = f"new {i}"
+        del tables[0][str(i + 10)]
+        tables[0][f"more {i}"] = "y"
+        one.save(tables)
+        assert Store("compile", "x").load() == tables
+        assert file.stat().st_size < 1.3 * size
+
+
+def test_damage_ends_at_an_earlier_state(store: Path) -> None:
+    states: list[list[dict[str, str]]] = [[]]
+    for i in range(4):
+        one = Store("compile", "x")
+        tables = [dict(table) for table in one.load() or [_big()]]
+        tables[0]["state"] = str(i)
+        one.save(tables)
+        states.append(tables)
+    (file,) = store.iterdir()
+    good = file.read_bytes()
+    for cut in range(len(good), len(good) - 400, -7):
+        file.write_bytes(good[:cut])
+        assert Store("compile", "x").load() in states
+        file.write_bytes(good[: cut - 1] + bytes([good[cut - 1] ^ 1]) + good[cut:])
+        assert Store("compile", "x").load() in states
+
+
+def test_two_that_began_with_the_same_state(store: Path) -> None:
+    Store("compile", "x").save([_big()])
+    one, other = Store("compile", "x"), Store("compile", "x")
+    mine, theirs = [dict(one.load()[0])], [dict(other.load()[0])]
+    mine[0]["a"], theirs[0]["b"] = "mine", "theirs"
+    one.save(mine)
+    block = other._block([({"b": "theirs"}, [])], other._chain)
+    (file,) = store.iterdir()
+    with file.open("ab") as end:  # as if it had looked at the size before the other one wrote
+        end.write(block)
+    assert Store("compile", "x").load() == mine
+    other.save(theirs)
+    assert Store("compile", "x").load() == theirs
 
 
 def test_old_files_go(store: Path) -> None:
     for i in range(70):
-        Store("compile", str(i)).save(i)
+        Store("compile", str(i)).save([{"i": i}])
     assert len(list(store.iterdir())) <= 64
-    assert Store("compile", "69").load() == 69
+    assert Store("compile", "69").load() == [{"i": 69}]
 
 
 def test_errors_are_not_kept(repository: Path, store: Path) -> None:
