@@ -68,22 +68,28 @@ class Bound:
         self._thread.start()
 
     def _watch(self, path: str, version: str) -> None:
-        seen: set[str] = set()
-        query = {"watch": "1", "resourceVersion": version}
         url, headers = self._plane.url, {"Authorization": f"Bearer {self._plane.token()}"}
-        with (
-            httpx.Client(base_url=url, verify=str(self._plane.ca_file), timeout=None, trust_env=False) as http,
-            http.stream("GET", path, params=query, headers=headers) as response,
-        ):
-            for line in response.iter_lines():
-                item = orjson.loads(line)["object"]
-                if item.get("spec", {}).get("nodeName") and item["metadata"]["name"] not in seen:
-                    seen.add(item["metadata"]["name"])
-                    self.last = time.monotonic()
-                    self.first = self.first or self.last
-                    if len(seen) == self._pods:
-                        self.done.set()
-                        return
+        seen: set[str] = set()
+        with httpx.Client(base_url=url, verify=str(self._plane.ca_file), timeout=None, trust_env=False) as http:
+            # The API server ends watches of those that do not keep up.
+            while not self.done.is_set():
+                query = {"watch": "1", "resourceVersion": version}
+                with http.stream("GET", path, params=query, headers=headers) as response:
+                    for line in response.iter_lines():
+                        item = orjson.loads(line)["object"]
+                        version = item["metadata"]["resourceVersion"]
+                        self._look(item, seen)
+                        if self.done.is_set():
+                            return
+
+    def _look(self, item: dict[str, Any], seen: set[str]) -> None:
+        name = item["metadata"]["name"]
+        if item["spec"].get("nodeName") and name not in seen:
+            seen.add(name)
+            self.last = time.monotonic()
+            self.first = self.first or self.last
+            if len(seen) == self._pods:
+                self.done.set()
 
 
 def node(number: int) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
 from avactl.scheduler import logs, metrics, names
-from avactl.scheduler.client import ApiError, Client, Rate, UnreachableError
+from avactl.scheduler.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler.dra import FINALIZER, Claim
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.reports import Reports
@@ -22,6 +23,14 @@ _LOST = 60.0
 """Seconds after which a pod that the watch does not show as bound is asked for."""
 
 
+class Given(NamedTuple):
+    """A ResourceClaim of a pod that is to be bound."""
+
+    claim: Claim
+    allocation: dict[str, Any] | None
+    """What it gets; None where it has its devices and is only reserved for one pod more."""
+
+
 class Order(NamedTuple):
     """A pod to be bound."""
 
@@ -30,6 +39,7 @@ class Order(NamedTuple):
     devices: str
     """GPU indexes, for the annotation; empty: none."""
     since: float
+    claims: tuple[Given, ...] = ()
 
 
 class Binder:
@@ -51,6 +61,7 @@ class Binder:
         self._room = asyncio.Event()
         self._room.set()
         self._busy = 0
+        self._returning: dict[str, asyncio.Task[None]] = {}
         self.assumed: dict[str, tuple[Pod, float]] = {}
         """Pods that are bound, as far as is known here, but not yet as far as the watch tells."""
 
@@ -100,8 +111,10 @@ class Binder:
             if not self._leading():
                 self._give_up(pod, "lost")
                 return
-            await self._rate.take()
             try:
+                for given in order.claims:
+                    await self._give(pod, given)
+                await self._rate.take()
                 await self._client.send("POST", path, body)
             except ApiError as error:
                 if error.status == 404:
@@ -128,6 +141,49 @@ class Binder:
             await asyncio.sleep(wait)
             wait *= 2
         self._give_up(pod, "failed")
+
+    async def _give(self, pod: Pod, given: Given) -> None:
+        """Allocate and reserve a claim, if that is not done. Raises ApiError: 409 where it has changed meanwhile."""
+        claim = given.claim
+        path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
+        known = self._fleet.dra.claims.get(claim.key)
+        if known is None or known.uid != claim.uid:
+            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} is gone")
+        if any(each["uid"] == pod.uid for each in known.reserved):
+            return
+        consumer = {"resource": "pods", "name": pod.name, "uid": pod.uid}
+        status: dict[str, Any] = {"reservedFor": [*known.reserved, consumer]}
+        version = known.version
+        if given.allocation is not None and not known.allocated:
+            status["allocation"] = given.allocation
+            if not known.finalized:
+                # The finalizer comes first: no device is ever given to a claim that can vanish.
+                await self._rate.take()
+                body = {"metadata": {"uid": claim.uid, "resourceVersion": version, "finalizers": [FINALIZER]}}
+                item = await self._client.request("PATCH", path, body, content_type=STRATEGIC)
+                version = item["metadata"]["resourceVersion"]
+        await self._rate.take()
+        body = {"metadata": {"uid": claim.uid, "resourceVersion": version}, "status": status}
+        item = await self._client.request("PATCH", f"{path}/status", body, content_type=MERGE)
+        self._fleet.put_claim(item)
+
+    def give_back(self, pod: Pod, claims: Sequence[Claim]) -> None:
+        """Deallocate claims that nobody but this pod uses, which waits."""
+        for claim in claims:
+            if all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._returning:
+                self._returning[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
+
+    async def _deallocate(self, claim: Claim) -> None:
+        path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}/status"
+        status = {"allocation": None, "reservedFor": None}
+        body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.version}, "status": status}
+        try:
+            await self._rate.take()
+            self._fleet.put_claim(await self._client.request("PATCH", path, body, content_type=MERGE))
+        except (ApiError, UnreachableError) as error:
+            logs.warn("claim not given back", claim=claim.key, error=str(error))
+        finally:
+            del self._returning[claim.uid]
 
     def _body(self, order: Order) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}

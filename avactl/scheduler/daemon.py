@@ -16,6 +16,7 @@ from avactl.scheduler.access import Access
 from avactl.scheduler.binder import Binder
 from avactl.scheduler.client import Client, Rate
 from avactl.scheduler.decide import Decider
+from avactl.scheduler.dra import Dra
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.gangs import Gangs
 from avactl.scheduler.leader import Leader, LostError
@@ -59,7 +60,7 @@ class Daemon:
         self._client, self._options = client, options
         policy = options.policy
         self._namespace = options.namespace or policy.system_namespace
-        self.fleet = Fleet(policy.levels)
+        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver))
         self.volumes = Volumes(self.fleet)
         self.queue = Queue()
         self.reports = Reports(client, Rate(options.qps, options.burst))
@@ -84,7 +85,7 @@ class Daemon:
         def reflect(path: str, store: Any, **more: Any) -> Reflector:
             return Reflector(self._client, path, store, self._wake.set, **more)
 
-        fleet, volumes = self.fleet, self.volumes
+        fleet, volumes, dra = self.fleet, self.volumes, "/apis/resource.k8s.io/v1"
         configs = stores.Configs(fleet, lambda _team, _leaf: None)
         pods = stores.Simple(self._put_pod, self._drop_pod, lambda: fleet.pods)
         return [
@@ -95,6 +96,9 @@ class Daemon:
             reflect("/api/v1/persistentvolumeclaims", stores.claims(volumes)),
             reflect("/api/v1/persistentvolumes", stores.persistent_volumes(volumes)),
             reflect("/apis/storage.k8s.io/v1/storageclasses", stores.storage_classes(volumes)),
+            reflect(f"{dra}/resourceslices", stores.slices(fleet), optional=True),
+            reflect(f"{dra}/deviceclasses", stores.device_classes(fleet), optional=True),
+            reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet), optional=True),
         ]
 
     # -- pods -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from time import monotonic
 
 import numpy as np
@@ -13,12 +14,12 @@ from avactl.placement.score import Choice
 from avactl.placement.state import Booking
 from avactl.placement.why import gang_words, pod_words, why_gang, why_pod
 from avactl.scheduler import logs, metrics
-from avactl.scheduler.binder import Binder, Order
+from avactl.scheduler.binder import Binder, Given, Order
 from avactl.scheduler.fleet import Fleet, Mask, format_devices
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.reports import Reports
-from avactl.scheduler.rules import RuleError
+from avactl.scheduler.rules import NotYetError, RuleError
 from avactl.scheduler.volumes import Volumes
 
 _REASONS = 4
@@ -51,12 +52,16 @@ class Decider:
     # -- one pod ----------------------------------------------------------------------------------------------------
 
     def _single(self, unit: Unit, pod: Pod) -> None:
-        request = self._request(pod)
-        if isinstance(request, str):
-            self._wait(unit, [pod], request, ("refused", pod.shape))
-            return
         try:
+            request = self._request(pod)
+            if isinstance(request, str):
+                self._wait(unit, [pod], request, ("refused", pod.uid if pod.claims else pod.shape))
+                return
             among, words = self._among(pod)
+        except NotYetError as error:
+            self.reports.not_yet(pod, str(error))
+            self.queue.park(unit, pod.uid)
+            return
         except RuleError as error:
             self._wait(unit, [pod], str(error), pod.uid)
             return
@@ -69,6 +74,7 @@ class Decider:
         choice = self.fleet.scorer.choose(request, among)
         if choice is None:
             message = self._pod_words(pod, request, among, words)
+            self._give_back([pod])
             self._full[group] = (self.fleet.freed, message)
             self._wait(unit, [pod], message, group)
             return
@@ -81,15 +87,25 @@ class Decider:
     def _request(self, pod: Pod) -> Request | str:
         if pod.shape.refused:
             return pod.shape.refused
-        if pod.claims:
-            return "asks for devices by ResourceClaims, which this scheduler does not allocate"
-        return self.fleet.request(pod.shape)
+        if not pod.claims:
+            return self.fleet.asks.request(pod.shape)
+        try:
+            return self.fleet.asks.request(pod.shape, self.fleet.dra.demand(pod))
+        except NotYetError:
+            raise
+        except RuleError as error:
+            return str(error)
 
     def _among(self, pod: Pod) -> tuple[Mask | None, str]:
         """The nodes that other pods and volumes leave; None: all. Raises RuleError."""
         mask, words = None, ""
         if self.fleet.others.touch(pod):
             mask, words = self.fleet.others.among(pod)
+        if pod.claims:
+            held = self.fleet.held_mask(self.fleet.dra.demand(pod))
+            if held is not None:
+                words = ", ".join(filter(None, [words, "its ResourceClaim has its devices on one node"]))
+                mask = held if mask is None else mask & held
         if pod.volumes:
             reach = self.volumes.among(pod)
             if reach is not None:
@@ -115,11 +131,21 @@ class Decider:
     def _bind(self, pod: Pod, node: int, booking: Booking) -> None:
         name = self.fleet.state.names[node]
         assert name is not None
+        given: list[Given] = []
+        devices = format_devices(booking.gpus)
+        if pod.claims:
+            demand = self.fleet.dra.demand(pod)
+            for claim, gpus in self.fleet.allot(pod, demand, booking):
+                requests = next(each for other, each in demand.wanted if other is claim)
+                given.append(Given(claim, self.fleet.dra.allocation(claim, requests, name, gpus)))
+            given += [Given(claim, None) for claim in demand.held]
+            if demand.wanted:
+                devices, booking = "", replace(booking, gpus=0)
         self.fleet.assume(pod, name, booking)
         now = monotonic()
         metrics.DECISIONS.labels("placed").inc()
         metrics.QUEUE_SECONDS.observe(now - pod.seen)
-        self.binder.put(Order(pod, name, format_devices(booking.gpus), now))
+        self.binder.put(Order(pod, name, devices, now, tuple(given)))
 
     def _wait(self, unit: Unit, pods: Sequence[Pod], message: str, group: Hashable) -> None:
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
@@ -129,11 +155,11 @@ class Decider:
 
     def _pod_words(self, pod: Pod, request: Request, among: Mask | None, words: str) -> str:
         text = pod_words(why_pod(self.fleet.state, request, among))
-        return self._detailed(text, pod, words)
+        return self._detailed(text, request, words)
 
-    def _detailed(self, text: str, pod: Pod, more: str = "") -> str:
+    def _detailed(self, text: str, request: Request, more: str = "") -> str:
         """With what keeps nodes out of a pod's node set in the place of the engine's general words."""
-        counts = sorted(self.fleet.obstacles(pod.shape).items(), key=lambda each: -each[1])
+        counts = sorted(self.fleet.asks.obstacles(request).items(), key=lambda each: -each[1])
         named = [f"{count} {reason}" for reason, count in counts[:_REASONS]]
         return text.replace(_GENERAL, f"({', '.join([*named, *([more] if more else [])])})")
 
@@ -161,14 +187,14 @@ class Decider:
     def _together(self, unit: Unit, pods: list[Pod]) -> bool:
         """Place all of them, or none."""
         requests: dict[str, Request] = {}
-        for pod in pods:
-            request = self._request(pod)
-            if isinstance(request, str):
-                self._wait(unit, unit.waiting, request, ("refused", unit.key))
-                return False
-            requests[pod.uid] = request
         try:
-            special = any(self.fleet.others.touch(pod) or pod.volumes for pod in pods)
+            for pod in pods:
+                request = self._request(pod)
+                if isinstance(request, str):
+                    self._wait(unit, unit.waiting, request, ("refused", unit.key))
+                    return False
+                requests[pod.uid] = request
+            special = any(self.fleet.others.touch(pod) or pod.volumes or self._holds(pod) for pod in pods)
             key = (unit.key, len(pods))
             known = self._full.get(key)
             if known is not None and known[0] == self.fleet.freed:
@@ -177,10 +203,16 @@ class Decider:
             for pod in pods:
                 self._learn(pod, requests[pod.uid])
             placed = self._one_by_one(pods, requests) if special else self._engine(unit, pods, requests)
+        except NotYetError as error:
+            for pod in pods:
+                self.reports.not_yet(pod, str(error))
+            self.queue.park(unit, unit.key)
+            return False
         except RuleError as error:
             self._wait(unit, unit.waiting, str(error), unit.key)
             return False
         if isinstance(placed, str):
+            self._give_back(pods)
             self._full[key] = (self.fleet.freed, placed)
             self._wait(unit, unit.waiting, placed, unit.key)
             return False
@@ -206,9 +238,8 @@ class Decider:
         reason = why_gang(self.fleet.state, gang)
         if reason is None:
             return "its pods are in each other's way: each would fit, but not all of them together"
-        first = roles[reason.role.request][0]
         text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
-        return self._detailed(text, first)
+        return self._detailed(text, reason.role.request)
 
     def _assign(
         self, unit: Unit, gang: Gang, placed: list[Member], roles: list[list[Pod]], pods: list[Pod]
@@ -260,12 +291,24 @@ class Decider:
         self.fleet.freed = freed
         return message or placed
 
+    def _give_back(self, pods: Sequence[Pod]) -> None:
+        """Devices that were allocated for pods before they were bound, and that now keep them from being placed."""
+        for pod in pods:
+            if pod.claims:
+                self.binder.give_back(pod, self.fleet.dra.demand(pod).held)
+
+    def _holds(self, pod: Pod) -> bool:
+        return bool(pod.claims) and bool(self.fleet.dra.demand(pod).held)
+
     def _extra(self, unit: Unit, pod: Pod) -> bool:
-        request = self._request(pod)
+        try:
+            request = self._request(pod)
+            among, words = self._among(pod)
+        except RuleError as error:
+            request = str(error)
         if isinstance(request, str):
             self.reports.unschedulable(pod, request)
             return False
-        among, words = self._among(pod)
         choice: Choice | None = None
         for near in self._near(unit):
             both = among if near is None else near if among is None else among & near

@@ -9,22 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 from avactl.placement.state import ABSENT, MAX_GPUS, WHOLE, Booking, BookingError, Node, State
 from avactl.scheduler import logs, names
+from avactl.scheduler.asks import Asks
+from avactl.scheduler.dra import Claim, Demand, Dra
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.others import Others
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Pool
-from avactl.scheduler.rules import Rules
-from avactl.scheduler.shape import Shape
 
 _BASE = ("cpu", "memory", "pods", "ephemeral-storage")
-_SETS = 512
-"""Node sets that are kept up to date."""
-SHARED = "shared"
-"""Stands for the resource of pods that share a GPU, which name none."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -32,8 +27,11 @@ Mask = npt.NDArray[np.bool_]
 class Fleet:
     """Nodes, pools and pods. Changes are O(1) in nodes but for new node sets; not to be used while `stale`."""
 
-    def __init__(self, levels: tuple[str, ...]) -> None:
+    def __init__(self, levels: tuple[str, ...], dra: Dra | None = None) -> None:
         self.levels = levels
+        self.dra = dra or Dra("")
+        self.allotted: dict[str, tuple[str, ...]] = {}
+        """Claims that pods are being given, by the pod's uid: booked, but not yet allocated as far as is known here."""
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, Pod] = {}
         """All pods that hold something or are ours, by `namespace/name`."""
@@ -46,11 +44,7 @@ class Fleet:
         """Counts what may help pods that wait."""
         self.state = State(_BASE, levels)
         self.scorer = Scorer(self.state)
-        self._requests: dict[tuple[Shape, str, int], Request] = {}
-        self._sets: dict[tuple[Rules, str], int] = {}
-        self._serial = 0
-        self._gpu_resources: frozenset[str] = frozenset(names.GPU_RESOURCES)
-        self._rdma: frozenset[str] = frozenset()
+        self.asks = Asks(self)
 
     # -- nodes and pools --------------------------------------------------------------------------------------------
 
@@ -67,8 +61,8 @@ class Fleet:
 
     def _new_pools(self) -> None:
         ways = self.pools.values()
-        self._gpu_resources = frozenset({*names.GPU_RESOURCES, *(pool.resource for pool in ways if pool.resource)})
-        self._rdma = frozenset(pool.rdma_resource for pool in ways if pool.rdma_resource)
+        self.asks.gpu_resources = frozenset({*names.GPU_RESOURCES, *(pool.resource for pool in ways if pool.resource)})
+        self.asks.rdma = frozenset(pool.rdma_resource for pool in ways if pool.rdma_resource)
         self.stale = True
 
     def put_node(self, item: Mapping[str, Any]) -> None:
@@ -81,14 +75,14 @@ class Fleet:
         self.freed += 1
         if self.stale:
             return
-        if any(name not in self.state.resources and name not in self._gpu_resources for name in info.allocatable):
+        if any(name not in self.state.resources and name not in self.asks.gpu_resources for name in info.allocatable):
             self.stale = True
             return
         slot = self._place_node(info)
         if before is None:
             for pod in self.on_node.get(info.name, {}).values():
                 self._book(pod)
-        self._into_sets(info, slot)
+        self.asks.put_node(info, slot)
         self.others.node_changed()
 
     def drop_node(self, name: str) -> None:
@@ -106,8 +100,13 @@ class Fleet:
         if pool is not None and pool.method == "devicePlugin":
             info.gpu_resource = pool.resource
         else:
-            info.gpu_resource = next((name for name in sorted(self._gpu_resources) if info.allocatable.get(name)), "")
-        gpus = min(info.allocatable.get(info.gpu_resource, 0), MAX_GPUS)
+            info.gpu_resource = next(
+                (name for name in sorted(self.asks.gpu_resources) if info.allocatable.get(name)), ""
+            )
+        info.devices = len(self.dra.gpus(info.name))
+        gpus = info.devices or min(info.allocatable.get(info.gpu_resource, 0), MAX_GPUS)
+        if info.devices:
+            info.gpu_resource = ""
         machine = pool.machine if pool is not None and pool.machine.gpus == gpus else None
         domains: list[tuple[str, ...] | None] = []
         path: tuple[str, ...] = ()
@@ -144,19 +143,30 @@ class Fleet:
 
     def rebuild(self) -> None:
         """Build the state from nodes and pods, after what changes all of it: pools, levels, new resources."""
-        known = {name for info in self.nodes.values() for name in info.allocatable} - self._gpu_resources
+        known = {name for info in self.nodes.values() for name in info.allocatable} - self.asks.gpu_resources
         resources = (*_BASE, *sorted(known.difference(_BASE)))
         same = resources == self.state.resources
         workload = self.scorer.workload if same else None
+        given = [
+            (uid, self.state.names[held.node], held.gpus)
+            for uids in self.allotted.values()
+            for uid in uids
+            if (held := self.state.bookings.get(uid)) is not None
+        ]
         self.state = State(resources, self.levels)
-        self._requests.clear()
-        self._sets.clear()
+        self.asks.clear()
         self.others.clear()
         for info in self.nodes.values():
             self._place_node(info)
         self.scorer = Scorer(self.state)
         if workload is not None:
             self.scorer.workload = workload
+        for claim in self.dra.claims.values():
+            self._book_claim(claim)
+        for uid, node, gpus in given:
+            if node in self.state.slots and uid not in self.state.bookings:
+                booking = Booking(self.state.slots[node], (0,) * len(resources), gpus)
+                self.state.book(uid, booking, forced=True)
         # Pods whose GPUs are known first: the others get what is left.
         pods = [pod for group in self.on_node.values() for pod in group.values()]
         for pod in sorted(pods, key=lambda pod: pod.devices is None):
@@ -216,14 +226,90 @@ class Fleet:
     def assume(self, pod: Pod, node: str, booking: Booking) -> None:
         """A pod is to be bound: it holds its part from now on. Raises BookingError."""
         self.state.book(pod.uid, booking)
-        pod.assumed = node
+        pod.assumed, pod.devices = node, format_devices(booking.gpus) or None
         self._note_place(pod, node)
 
     def forget(self, pod: Pod) -> None:
         """A binding failed: the pod holds nothing."""
         if pod.assumed:
             self._leave(pod)
-            pod.assumed = ""
+            pod.assumed, pod.devices = "", None
+        for uid in self.allotted.pop(pod.uid, ()):
+            self._release_claim(uid)
+        if not self.stale:
+            for claim in self._claims_of(pod):
+                self._book_claim(claim)
+
+    # -- claims -----------------------------------------------------------------------------------------------------
+
+    def put_claim(self, item: Mapping[str, Any]) -> None:
+        """A ResourceClaim is there, or has changed."""
+        claim = Claim(item)
+        before = self.dra.claims.get(claim.key)
+        if before is not None and before.uid != claim.uid:
+            self.drop_claim(claim.key)
+        self.dra.claims[claim.key] = claim
+        if claim.allocated:
+            self.allotted = {
+                pod: left for pod, uids in self.allotted.items() if (left := tuple(u for u in uids if u != claim.uid))
+            }
+            if not self.stale and (before is None or before.results != claim.results):
+                self._book_claim(claim)
+        elif not any(claim.uid in uids for uids in self.allotted.values()):
+            self._release_claim(claim.uid)
+        if before is None or before.allocated != claim.allocated:
+            self.freed += 1
+
+    def drop_claim(self, key: str) -> None:
+        """A ResourceClaim is gone."""
+        claim = self.dra.claims.pop(key, None)
+        if claim is not None:
+            self._release_claim(claim.uid)
+
+    def _claims_of(self, pod: Pod) -> list[Claim]:
+        found = (self.dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
+        return [claim for claim in found if claim is not None]
+
+    def _book_claim(self, claim: Claim) -> None:
+        places = [place for result in claim.results if (place := self.dra.place(result)) is not None]
+        if not places or places[0][0] not in self.state.slots:
+            return
+        slot = self.state.slots[places[0][0]]
+        booking = Booking(slot, (0,) * len(self.state.resources), sum({1 << index for _, index in places}))
+        held = self.state.bookings.get(claim.uid)
+        if held == booking:
+            return
+        if held is not None:
+            self.state.release(claim.uid)
+        try:
+            self.state.book(claim.uid, booking, forced=True)
+        except BookingError as error:
+            logs.error("devices are allocated twice", claim=claim.key, error=str(error))
+
+    def _release_claim(self, uid: str) -> None:
+        if uid in self.state.bookings:
+            self.state.release(uid)
+            self.freed += 1
+
+    def allot(self, pod: Pod, demand: Demand, booking: Booking) -> list[tuple[Claim, list[int]]]:
+        """Book the GPUs of a decision for the pod's claims; which each of them gets."""
+        left = [gpu for gpu in range(MAX_GPUS) if booking.gpus >> gpu & 1]
+        given: list[tuple[Claim, list[int]]] = []
+        nothing = (0,) * len(self.state.resources)
+        for claim, requests in demand.wanted:
+            count = sum(each.gpus for each in requests)
+            mine, left = left[:count], left[count:]
+            self.state.book(claim.uid, Booking(booking.node, nothing, sum(1 << gpu for gpu in mine)))
+            given.append((claim, mine))
+        self.allotted[pod.uid] = tuple(claim.uid for claim, _ in given)
+        return given
+
+    def held_mask(self, demand: Demand) -> Mask | None:
+        """The nodes of the devices that a pod's claims have already; None: any."""
+        nodes = {place[0] for claim in demand.held for result in claim.results if (place := self.dra.place(result))}
+        if not demand.held:
+            return None
+        return self.mask(nodes) if len(nodes) == 1 else self.mask(())
 
     def _enter(self, pod: Pod) -> None:
         if pod.uid in self.on_node.get(pod.node, ()):
@@ -254,7 +340,7 @@ class Fleet:
         slot = self.state.slots.get(pod.assumed or pod.node)
         if slot is None or pod.uid in self.state.bookings:
             return
-        amounts = self._amounts(pod.shape)
+        amounts = self.asks.amounts(pod.shape)
         milli = pod.shape.share or WHOLE
         mask = self._devices(pod, slot, milli)
         try:
@@ -264,7 +350,7 @@ class Fleet:
             self.state.book(pod.uid, Booking(slot, amounts), forced=True)
 
     def _devices(self, pod: Pod, slot: int, milli: int) -> int:
-        count = 1 if pod.shape.share else self.gpu_count(pod.shape)
+        count = 1 if pod.shape.share else self.asks.gpu_count(pod.shape)
         if not count:
             return 0
         mask = parse_devices(pod.devices)
@@ -280,96 +366,11 @@ class Fleet:
         booking = self.state.bookings.get(pod.uid)
         return format_devices(booking.gpus) if booking else ""
 
-    # -- what pods ask for ------------------------------------------------------------------------------------------
-
-    def gpu_resource(self, shape: Shape) -> str:
-        """The resource by which pods of a shape ask for GPUs; empty for pods without."""
-        if shape.share:
-            return SHARED
-        return next((name for name in shape.amounts if name in self._gpu_resources), "")
-
-    def gpu_count(self, shape: Shape) -> int:
-        """Whole GPUs that a pod of a shape asks for by an extended resource."""
-        return sum(value for name, value in shape.amounts.items() if name in self._gpu_resources)
-
-    def _amounts(self, shape: Shape) -> tuple[int, ...]:
-        return tuple(shape.amounts.get(name, 0) for name in self.state.resources)
-
-    def request(self, shape: Shape) -> Request | str:
-        """What the engine is asked for, or why no node will ever do, in words."""
-        resource = self.gpu_resource(shape)
-        nodes = self._set(shape, resource)
-        known = self._requests.get((shape, resource, nodes))
-        if known is not None:
-            return known
-        for name in shape.amounts:
-            if name not in self.state.resources and name not in self._gpu_resources:
-                return f"no node has the resource {name}"
-        gpus = 1 if shape.share else self.gpu_count(shape)
-        if gpus > MAX_GPUS:
-            return f"asks for {gpus} GPUs; a machine has at most {MAX_GPUS}"
-        if len([name for name in shape.amounts if name in self._gpu_resources]) > 1:
-            return "asks for GPUs of two kinds in one pod, which is not supported"
-        if len(self._requests) > 4 * _SETS:
-            self._requests.clear()
-        request = self._requests[shape, resource, nodes] = Request(
-            amounts=self._amounts(shape),
-            gpus=gpus,
-            milli=shape.share or WHOLE,
-            models=frozenset({shape.rules.model}) if gpus and shape.rules.model else frozenset(),
-            nodes=nodes,
-            link=shape.link,
-            required=shape.link_required and gpus > 1,
-            rdma=bool(gpus) and any(name in self._rdma for name in shape.amounts),
-        )
-        return request
-
-    def _set(self, shape: Shape, resource: str) -> int:
-        """The key of the node set of a shape."""
-        key = (shape.rules, resource)
-        found = self._sets.get(key)
-        if found is None:
-            if len(self._sets) >= _SETS:
-                old = next(iter(self._sets))
-                del self.state.allowed[self._sets.pop(old)]
-            self._serial += 1
-            found = self._sets[key] = self._serial
-            slots = self.state.slots
-            allowed = [slots[info.name] for info in self.nodes.values() if not obstacle(shape.rules, resource, info)]
-            self.state.allow(found, allowed)
-        return found
-
-    def _into_sets(self, info: NodeInfo, slot: int) -> None:
-        for (rules, resource), number in self._sets.items():
-            may = not obstacle(rules, resource, info)
-            if bool(self.state.allowed[number][slot]) != may:
-                self.state.allow(number, {slot: may})
-
-    def obstacles(self, shape: Shape) -> dict[str, int]:
-        """Why nodes are not in a shape's node set, and how many."""
-        resource = self.gpu_resource(shape)
-        counts: dict[str, int] = {}
-        for info in self.nodes.values():
-            reason = obstacle(shape.rules, resource, info)
-            if reason:
-                counts[reason] = counts.get(reason, 0) + 1
-        return counts
-
     def mask(self, nodes: Iterable[str]) -> Mask:
         """Nodes by slot."""
         result = np.zeros(len(self.state.free), np.bool_)
         result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
         return result
-
-
-def obstacle(rules: Rules, resource: str, info: NodeInfo) -> str:
-    """Why a pod with these rules must not run on a node; empty where it may."""
-    if resource == SHARED:
-        if not info.gpu_resource:
-            return "no GPUs to share"
-    elif resource and info.gpu_resource != resource:
-        return f"no {resource}"
-    return rules.obstacle(info.name, info.labels, info.taints, info.cordoned)
 
 
 def parse_devices(text: str | None) -> int:

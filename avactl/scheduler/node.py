@@ -12,7 +12,7 @@ from avactl.scheduler.quantities import amount
 class NodeInfo:
     """One node."""
 
-    __slots__ = ("allocatable", "cordoned", "gpu_resource", "labels", "name", "source", "taints")
+    __slots__ = ("allocatable", "cordoned", "devices", "gpu_resource", "labels", "name", "source", "taints")
 
     def __init__(self, item: Mapping[str, Any]) -> None:
         metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
@@ -26,6 +26,9 @@ class NodeInfo:
         self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
         self.gpu_resource = ""
         """What pods name to get its GPUs: the extended resource; empty where there is none."""
+
+        self.devices = 0
+        """GPUs that a driver publishes in slices."""
 
     def same(self, other: NodeInfo) -> bool:
         """Whether nothing has changed that matters: most updates are heartbeats."""

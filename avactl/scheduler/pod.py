@@ -76,8 +76,9 @@ class Pod:
         self.phase: str = intern(status.get("phase") or "")
         self.deleting = "deletionTimestamp" in metadata
         self.gated = bool(spec.get("schedulingGates"))
-        notes = metadata.get("annotations")
-        self.devices: str | None = notes.get(names.DEVICES) if notes else None
+        if self.node or not self.assumed:
+            notes = metadata.get("annotations")
+            self.devices: str | None = notes.get(names.DEVICES) if notes else None
         if spec.get("resourceClaims"):
             made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
             self.claims = tuple(

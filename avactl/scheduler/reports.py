@@ -19,6 +19,8 @@ _MOST = 100_000
 """Reports that wait to be written; beyond it they are dropped."""
 _REPEAT = 30.0
 """Seconds before a pod that still waits is told new counts."""
+_PATIENCE = 2.0
+"""Seconds for which what is on its way is not spoken of."""
 _NOTE = 1024
 """Characters of an event's note that the API takes."""
 
@@ -37,8 +39,8 @@ class Reports:
         self._instance = f"{names.CONTROLLER}-{os.environ.get('POD_NAME') or os.uname().nodename}"
         self._queue: deque[_Request] = deque()
         self._ready = asyncio.Semaphore(0)
-        self._waiting: dict[str, Pod] = {}
-        """Pods whose condition is to be written."""
+        self._waiting: dict[str, tuple[Pod, float]] = {}
+        """Pods that are to be told something, and when."""
         self._last = 0
 
     # -- what is said -----------------------------------------------------------------------------------------------
@@ -58,7 +60,13 @@ class Reports:
             self._tell(pod, message, reason)
         else:
             pod.told = message
-            self._waiting[pod.uid] = pod
+            self._waiting[pod.uid] = (pod, pod.reported + _REPEAT)
+
+    def not_yet(self, pod: Pod, message: str) -> None:
+        """A pod waits for something on its way: it is told if that takes long."""
+        if message != pod.message and (pod.uid not in self._waiting or pod.told != message):
+            pod.told = message
+            self._waiting[pod.uid] = (pod, monotonic() + _PATIENCE)
 
     def stopped(self, pod: Pod, reason: str, note: str) -> None:
         """A pod is deleted by the scheduler."""
@@ -67,10 +75,10 @@ class Reports:
     def later(self) -> None:
         """Say what was held back, where it is still true."""
         now = monotonic()
-        for uid, pod in list(self._waiting.items()):
+        for uid, (pod, due) in list(self._waiting.items()):
             if not pod.waiting:
                 del self._waiting[uid]
-            elif now - pod.reported >= _REPEAT:
+            elif now >= due:
                 del self._waiting[uid]
                 if pod.told != pod.message:
                     self._tell(pod, pod.told, "Unschedulable")

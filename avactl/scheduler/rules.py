@@ -19,6 +19,10 @@ class RuleError(ValueError):
     """A constraint that is not understood, in plain words."""
 
 
+class NotYetError(RuleError):
+    """Something is on its way: no word about it unless it takes long."""
+
+
 def _number(text: str) -> int | None:
     try:
         return int(text)

@@ -68,6 +68,33 @@ def storage_classes(volumes: Volumes) -> Simple:
     return Simple(volumes.put_class, volumes.drop_class, lambda: volumes.keys("classes"))
 
 
+def slices(fleet: Fleet) -> Simple:
+    """ResourceSlices. They change rarely, and renumber GPUs: the state is built anew."""
+
+    def put(item: dict[str, Any]) -> None:
+        fleet.stale |= fleet.dra.put_slice(item)
+
+    def drop(name: str) -> None:
+        fleet.stale |= fleet.dra.drop_slice(name)
+
+    return Simple(put, drop, fleet.dra.slices)
+
+
+def device_classes(fleet: Fleet) -> Simple:
+    """DeviceClasses."""
+
+    def put(item: dict[str, Any]) -> None:
+        fleet.dra.put_class(item)
+        fleet.freed += 1
+
+    return Simple(put, fleet.dra.drop_class, fleet.dra.classes)
+
+
+def resource_claims(fleet: Fleet) -> Simple:
+    """ResourceClaims."""
+    return Simple(fleet.put_claim, fleet.drop_claim, lambda: fleet.dra.claims)
+
+
 class Configs:
     """The ConfigMaps of pools and quotas. One that cannot be read leaves what was known before."""
 

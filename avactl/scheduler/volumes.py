@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from avactl.scheduler.rules import RuleError, node_selector
+from avactl.scheduler.rules import NotYetError, RuleError, node_selector
 
 if TYPE_CHECKING:
     from avactl.scheduler.fleet import Fleet, Mask
@@ -80,15 +80,15 @@ class Volumes:
     def _reach(self, pod: Pod, name: str) -> Mask | None:
         claim = self._claims.get(f"{pod.namespace}/{name}")
         if claim is None:
-            raise RuleError(f"waits for the PersistentVolumeClaim {name}, which is not there")
+            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not there")
         volume, class_name, _ = claim
         if volume:
             if volume not in self._volumes:
-                raise RuleError(f"waits for the PersistentVolume {volume} of claim {name}, which is not there")
+                raise NotYetError(f"waits for the PersistentVolume {volume} of claim {name}, which is not there")
             return self._selected(self._volumes[volume])
         mode, provisioner, topologies = self._classes.get(class_name, ("Immediate", "", None))
         if mode != _LATER:
-            raise RuleError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet")
+            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet")
         if provisioner == _NO_PROVISIONER:
             raise RuleError(
                 f"claim {name} is of class {class_name}, whose volumes are made by hand and bound by the scheduler; "

@@ -49,11 +49,7 @@ def test_pods_of_others_count(world: World) -> None:
     world.ready()
     for number in range(3):
         world.pod(f"other-{number}", 2, scheduler="default-scheduler")
-        target = {"apiVersion": "v1", "kind": "Node", "name": "a"}
-        metadata = {"name": f"other-{number}", "namespace": world.namespace}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-        path = f"/api/v1/namespaces/{world.namespace}/pods/other-{number}/binding"
-        world.kube.request("POST", path, body=binding)
+        world.bind(f"other-{number}", "a")
     world.start()
     world.pod("big", 4)
     assert "fewer than 4 free GPUs (at most 2)" in world.waiting("big")

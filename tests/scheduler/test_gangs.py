@@ -44,18 +44,10 @@ def test_an_elastic_gang_starts_with_what_it_needs(world: World) -> None:
     world.bound()
 
 
-def bind(world: World, name: str, node: str) -> None:
-    """What a scheduler did before it died."""
-    target = {"apiVersion": "v1", "kind": "Node", "name": node}
-    metadata = {"name": name, "namespace": world.namespace, "annotations": {"avactl.dev/devices": "0,1,2,3,4,5,6,7"}}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-    world.kube.request("POST", f"/api/v1/namespaces/{world.namespace}/pods/{name}/binding", body=binding)
-
-
 def test_a_gang_that_a_crash_left_in_part_is_finished(world: World) -> None:
     racks(world, 1, 3)
     world.gang("train", 3)
-    bind(world, "train-1", "n0")
+    world.bind("train-1", "n0", "0,1,2,3,4,5,6,7")
     world.start()
     assert sorted(world.bound().values()) == ["n0", "n1", "n2"]
 
@@ -63,7 +55,7 @@ def test_a_gang_that_a_crash_left_in_part_is_finished(world: World) -> None:
 def test_a_partial_gang_that_cannot_be_finished_gives_its_gpus_back(world: World) -> None:
     racks(world, 1, 2)
     world.gang("train", 3)
-    bind(world, "train-0", "n0")
+    world.bind("train-0", "n0", "0,1,2,3,4,5,6,7")
     world.start("--gang-grace", "1")
     world.wait(lambda: "train-0" not in world.pods())
     assert not any(world.nodes_of().values())

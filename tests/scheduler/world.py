@@ -164,6 +164,15 @@ class World:
                 },
             )  # fmt: skip
 
+    def bind(self, name: str, node: str, devices: str = "") -> None:
+        """What another scheduler does, or did before it died."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        metadata: dict[str, Any] = {"name": name, "namespace": self.namespace}
+        if devices:
+            metadata["annotations"] = {"avactl.dev/devices": devices}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        self.kube.request("POST", f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding", body=binding)
+
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def pods(self) -> dict[str, dict[str, Any]]:

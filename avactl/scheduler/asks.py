@@ -1,0 +1,136 @@
+"""From what pods ask for to what the engine is asked: requests, and the sets of nodes that pods may run on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from avactl.placement.request import Request
+from avactl.placement.state import MAX_GPUS, WHOLE
+from avactl.scheduler import names
+from avactl.scheduler.dra import Demand
+from avactl.scheduler.node import NodeInfo
+from avactl.scheduler.rules import Rules
+from avactl.scheduler.shape import Shape
+
+if TYPE_CHECKING:
+    from avactl.scheduler.fleet import Fleet
+
+_SETS = 512
+"""Node sets that are kept up to date."""
+_SHARED = "shared"
+"""Stands for the resource of pods that share a GPU, which name none."""
+_DEMAND = "claims:"
+
+
+class Asks:
+    """Requests of shapes, kept as long as the fleet's resources are the same."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.gpu_resources: frozenset[str] = frozenset(names.GPU_RESOURCES)
+        """Extended resources that are GPUs."""
+        self.rdma: frozenset[str] = frozenset()
+        """Those that are RDMA NICs."""
+        self._requests: dict[tuple[Shape, str, int], Request] = {}
+        self._sets: dict[tuple[Rules, str], int] = {}
+        self._serial = 0
+
+    def clear(self) -> None:
+        """The state is built anew."""
+        self._requests.clear()
+        self._sets.clear()
+
+    def gpu_resource(self, shape: Shape) -> str:
+        """The resource by which pods of a shape ask for GPUs; empty for pods without."""
+        if shape.share:
+            return _SHARED
+        return next((name for name in shape.amounts if name in self.gpu_resources), "")
+
+    def gpu_count(self, shape: Shape) -> int:
+        """Whole GPUs that a pod of a shape asks for by an extended resource."""
+        return sum(value for name, value in shape.amounts.items() if name in self.gpu_resources)
+
+    def amounts(self, shape: Shape) -> tuple[int, ...]:
+        """What a pod of a shape asks for, in the order of `State.resources`."""
+        return tuple(shape.amounts.get(name, 0) for name in self._fleet.state.resources)
+
+    def request(self, shape: Shape, demand: Demand | None = None) -> Request | str:
+        """What the engine is asked for, or why no node will ever do, in words."""
+        resource = self.gpu_resource(shape)
+        if demand is not None and demand.wanted:
+            if resource:
+                return "asks for GPUs by a resource and by ResourceClaims in one pod, which is not supported"
+            resource = _DEMAND + demand.key
+        nodes = self._set(shape, resource)
+        known = self._requests.get((shape, resource, nodes))
+        if known is not None:
+            return known
+        for name in shape.amounts:
+            if name not in self._fleet.state.resources and name not in self.gpu_resources:
+                return f"no node has the resource {name}"
+        gpus = 1 if shape.share else demand.gpus if demand is not None else self.gpu_count(shape)
+        if gpus > MAX_GPUS:
+            return f"asks for {gpus} GPUs; a machine has at most {MAX_GPUS}"
+        if len([name for name in shape.amounts if name in self.gpu_resources]) > 1:
+            return "asks for GPUs of two kinds in one pod, which is not supported"
+        if len(self._requests) > 4 * _SETS:
+            self._requests.clear()
+        request = self._requests[shape, resource, nodes] = Request(
+            amounts=self.amounts(shape),
+            gpus=gpus,
+            milli=shape.share or WHOLE,
+            models=frozenset({shape.rules.model}) if gpus and shape.rules.model else frozenset(),
+            nodes=nodes,
+            link=shape.link,
+            required=shape.link_required and gpus > 1,
+            rdma=bool(gpus) and any(name in self.rdma for name in shape.amounts),
+        )
+        return request
+
+    def _set(self, shape: Shape, resource: str) -> int:
+        """The key of the node set of a shape."""
+        key = (shape.rules, resource)
+        found = self._sets.get(key)
+        if found is None:
+            if len(self._sets) >= _SETS:
+                old = next(iter(self._sets))
+                del self._fleet.state.allowed[self._sets.pop(old)]
+            self._serial += 1
+            found = self._sets[key] = self._serial
+            slots = self._fleet.state.slots
+            allowed = [
+                slots[info.name]
+                for info in self._fleet.nodes.values()
+                if not self._obstacle(shape.rules, resource, info)
+            ]
+            self._fleet.state.allow(found, allowed)
+        return found
+
+    def put_node(self, info: NodeInfo, slot: int) -> None:
+        """Bring the sets up to date for a node."""
+        for (rules, resource), number in self._sets.items():
+            may = not self._obstacle(rules, resource, info)
+            if bool(self._fleet.state.allowed[number][slot]) != may:
+                self._fleet.state.allow(number, {slot: may})
+
+    def obstacles(self, request: Request) -> dict[str, int]:
+        """Why nodes are not in a request's node set, and how many."""
+        rules, resource = next(key for key, number in self._sets.items() if number == request.nodes)
+        counts: dict[str, int] = {}
+        for info in self._fleet.nodes.values():
+            reason = self._obstacle(rules, resource, info)
+            if reason:
+                counts[reason] = counts.get(reason, 0) + 1
+        return counts
+
+    def _obstacle(self, rules: Rules, resource: str, info: NodeInfo) -> str:
+        """Why a pod with these rules must not run on a node; empty where it may."""
+        if resource == _SHARED:
+            if not info.gpu_resource:
+                return "no GPUs to share"
+        elif resource.startswith(_DEMAND):
+            if not self._fleet.dra.offers(info.name, resource[len(_DEMAND) :]):
+                return "no devices as its ResourceClaim selects"
+        elif resource and info.gpu_resource != resource:
+            return f"no {resource}"
+        return rules.obstacle(info.name, info.labels, info.taints, info.cordoned)

@@ -1,0 +1,85 @@
+"""The CEL of device selectors: what it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from avactl.kinds.cluster.devices import selector
+from avactl.scheduler.cel import CelError, Device, compile_selector, quantity, version
+
+V100 = Device(
+    "gpu.nvidia.com",
+    {
+        "gpu.nvidia.com": {
+            "type": "gpu", "productName": "Tesla V100-SXM2-32GB", "index": 3, "ecc": True,
+            "driverVersion": version("580.65.6"),
+        },
+        "resource.kubernetes.io": {"pcieRoot": "pci0000:17"},
+    },
+    {"gpu.nvidia.com": {"memory": quantity("32Gi")}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (selector("gpu.nvidia.com", "V100"), True),
+        (selector("gpu.nvidia.com", "V100-32GB"), True),
+        (selector("gpu.nvidia.com", "A100"), False),
+        (selector("gpu.example.com", "V100"), False),
+        ('device.driver == "gpu.nvidia.com"', True),
+        ('device.attributes["gpu.nvidia.com"].index in [1, 2, 3]', True),
+        ('device.attributes["gpu.nvidia.com"]["index"] > 3', False),
+        ('device.attributes["gpu.nvidia.com"].ecc && !(device.driver != "gpu.nvidia.com")', True),
+        ('device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("16Gi")) >= 0', True),
+        ('device.capacity["gpu.nvidia.com"].memory.isLessThan(quantity("16Gi"))', False),
+        ('device.attributes["gpu.nvidia.com"].driverVersion.compareTo(semver("580.65.6-rc.1")) > 0', True),
+        ('"model" in device.attributes["gpu.nvidia.com"]', False),
+        ('"model" in device.attributes["other.example.com"]', False),
+        ('has(device.attributes["gpu.nvidia.com"].type)', True),
+        ("device.attributes['resource.kubernetes.io'].pcieRoot.startsWith('pci0000:1')", True),
+        # An error on one side is forgiven where the other decides.
+        ('device.driver == "gpu.nvidia.com" || device.attributes["x"].missing == 1', True),
+        ('device.attributes["x"].missing == 1 && device.driver == "no"', False),
+    ],
+)
+def test_value(expression: str, expected: bool) -> None:
+    assert compile_selector(expression)(V100) is expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'device.attributes["gpu.nvidia.com"].missing == 1',
+        'device.attributes["gpu.nvidia.com"].index == 3 && device.attributes["x"].y',
+        'device.attributes["gpu.nvidia.com"].index < "3"',
+        "device.driver",
+    ],
+)
+def test_without_a_value(expression: str) -> None:
+    with pytest.raises(CelError):
+        compile_selector(expression)(V100)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "device.driver ==",
+        "(true",
+        "__import__('os')",
+        "device.x()",
+        "[1].map(x, x)",
+        "1 ? 2 : 3",
+        "(" * 500,
+        "true true",
+    ],
+)
+def test_not_supported(expression: str) -> None:
+    with pytest.raises(CelError):
+        compile_selector(expression)
+
+
+def test_regular_expressions_of_users_are_refused() -> None:
+    with pytest.raises(CelError, match="device classes only"):
+        compile_selector('device.driver.matches("(a+)+$")', trusted=False)
