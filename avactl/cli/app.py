@@ -23,6 +23,7 @@ COMMANDS = {
     "init": "Make a new spec repository that compiles.",
     "preview": "What `up` would do, by the Pulumi engine.",
     "up": "Apply a stack with the Pulumi engine.",
+    "why": "Why a pod or a job waits, as the scheduler says it.",
     "scheduler": "Run the scheduler in the cluster.",
 }
 """Commands and what `avactl --help` says of them.

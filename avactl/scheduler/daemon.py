@@ -86,7 +86,7 @@ class Daemon:
             return Reflector(self._client, path, store, self._wake.set, **more)
 
         fleet, volumes, dra = self.fleet, self.volumes, "/apis/resource.k8s.io/v1"
-        configs = stores.Configs(fleet, lambda _team, _leaf: None)
+        configs = stores.Configs(fleet, fleet.quotas.put_leaf)
         pods = stores.Simple(self._put_pod, self._drop_pod, lambda: fleet.pods)
         return [
             reflect("/api/v1/nodes", stores.nodes(fleet)),
@@ -239,6 +239,9 @@ class Daemon:
             total = int(state.gpu_count[state.model == number].sum())
             metrics.GPUS.labels(model).set(total)
             metrics.GPUS_ALLOCATED.labels(model).set(total - int(state.model_free[number]) / 1000)
+        for team, model, used, borrowed in self.fleet.quotas.usage():
+            metrics.TEAM_GPUS.labels(team, model).set(used)
+            metrics.TEAM_BORROWED.labels(team, model).set(borrowed)
 
 
 async def run(access: Access, options: Options) -> int:

@@ -18,6 +18,7 @@ from avactl.scheduler.binder import Binder, Given, Order
 from avactl.scheduler.fleet import Fleet, Mask, format_devices
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.queue import Queue, Unit
+from avactl.scheduler.quotas import Wish
 from avactl.scheduler.reports import Reports
 from avactl.scheduler.rules import NotYetError, RuleError
 from avactl.scheduler.volumes import Volumes
@@ -57,7 +58,12 @@ class Decider:
             if isinstance(request, str):
                 self._wait(unit, [pod], request, ("refused", pod.uid if pod.claims else pod.shape))
                 return
+            over, models = self.fleet.quotas.refuse([Wish(request, [pod])])
+            if over:
+                self._wait(unit, [pod], over, ("quota", self.fleet.quotas.team(pod), request, pod.preemptible))
+                return
             among, words = self._among(pod)
+            among = narrower(among, models)
         except NotYetError as error:
             self.reports.not_yet(pod, str(error))
             self.queue.park(unit, pod.uid)
@@ -105,13 +111,13 @@ class Decider:
             held = self.fleet.held_mask(self.fleet.dra.demand(pod))
             if held is not None:
                 words = ", ".join(filter(None, [words, "its ResourceClaim has its devices on one node"]))
-                mask = held if mask is None else mask & held
+                mask = narrower(mask, held)
         if pod.volumes:
             reach = self.volumes.among(pod)
             if reach is not None:
                 lost = int((~reach)[: self.fleet.state.size].sum())
                 words = ", ".join(filter(None, [words, f"{lost} do not reach its volumes" if lost else ""]))
-                mask = reach if mask is None else mask & reach
+                mask = narrower(mask, reach)
         return mask, words
 
     def _learn(self, pod: Pod, request: Request) -> None:
@@ -194,6 +200,11 @@ class Decider:
                     self._wait(unit, unit.waiting, request, ("refused", unit.key))
                     return False
                 requests[pod.uid] = request
+            wishes = [Wish(request, members) for request, members in roles_of(pods, requests).items()]
+            over, models = self.fleet.quotas.refuse(wishes)
+            if over:
+                self._wait(unit, unit.waiting, over, unit.key)
+                return False
             special = any(self.fleet.others.touch(pod) or pod.volumes or self._holds(pod) for pod in pods)
             key = (unit.key, len(pods))
             known = self._full.get(key)
@@ -202,7 +213,7 @@ class Decider:
                 return False
             for pod in pods:
                 self._learn(pod, requests[pod.uid])
-            placed = self._one_by_one(pods, requests) if special else self._engine(unit, pods, requests)
+            placed = self._one_by_one(pods, requests, models) if special else self._engine(unit, pods, requests, models)
         except NotYetError as error:
             for pod in pods:
                 self.reports.not_yet(pod, str(error))
@@ -221,10 +232,10 @@ class Decider:
         logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=len({booking.node for booking in placed}))
         return True
 
-    def _engine(self, unit: Unit, pods: list[Pod], requests: dict[str, Request]) -> list[Booking] | str:
-        roles: dict[Request, list[Pod]] = {}
-        for pod in pods:
-            roles.setdefault(requests[pod.uid], []).append(pod)
+    def _engine(
+        self, unit: Unit, pods: list[Pod], requests: dict[str, Request], models: Mask | None
+    ) -> list[Booking] | str:
+        roles = roles_of(pods, requests)
         gang = Gang(
             tuple(
                 Role(f"{unit.key}/{number}", request, len(members))
@@ -232,10 +243,10 @@ class Decider:
             )
         )
         for among in self._near(unit):
-            placed = place_gang(self.fleet.scorer, unit.key, gang, among)
+            placed = place_gang(self.fleet.scorer, unit.key, gang, narrower(among, models))
             if placed is not None:
                 return self._assign(unit, gang, placed, list(roles.values()), pods)
-        reason = why_gang(self.fleet.state, gang)
+        reason = why_gang(self.fleet.state, gang, models)
         if reason is None:
             return "its pods are in each other's way: each would fit, but not all of them together"
         text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
@@ -270,13 +281,14 @@ class Decider:
             masks.append(np.isin(domains, wanted[wanted >= 0]))
         return [*masks, None]
 
-    def _one_by_one(self, pods: list[Pod], requests: dict[str, Request]) -> list[Booking] | str:
+    def _one_by_one(self, pods: list[Pod], requests: dict[str, Request], models: Mask | None) -> list[Booking] | str:
         """Members in whose places other pods or volumes have a say: each after the other, all undone if one fails."""
         placed: list[Booking] = []
         message = ""
         for pod in pods:
             request = requests[pod.uid]
             among, words = self._among(pod)
+            among = narrower(among, models)
             choice = self.fleet.scorer.choose(request, among)
             if choice is None:
                 message = f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
@@ -309,10 +321,14 @@ class Decider:
         if isinstance(request, str):
             self.reports.unschedulable(pod, request)
             return False
+        over, models = self.fleet.quotas.refuse([Wish(request, [pod])])
+        if over:
+            self.reports.unschedulable(pod, f"the gang runs; more of it: {over}")
+            return False
+        among = narrower(among, models)
         choice: Choice | None = None
         for near in self._near(unit):
-            both = among if near is None else near if among is None else among & near
-            choice = self.fleet.scorer.choose(request, both)
+            choice = self.fleet.scorer.choose(request, narrower(among, near))
             if choice is not None:
                 self._bind(pod, choice.node, choice.booking(request))
                 return True
@@ -328,3 +344,18 @@ def missing(unit: Unit) -> int:
         if pod.phase == "Succeeded" or ((pod.node or pod.assumed) and not pod.ended and not pod.deleting)
     )
     return unit.size - held
+
+
+def narrower(one: Mask | None, other: Mask | None) -> Mask | None:
+    """What both leave; None leaves all."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def roles_of(pods: Sequence[Pod], requests: dict[str, Request]) -> dict[Request, list[Pod]]:
+    """Pods by what they ask for."""
+    roles: dict[Request, list[Pod]] = {}
+    for pod in pods:
+        roles.setdefault(requests[pod.uid], []).append(pod)
+    return roles

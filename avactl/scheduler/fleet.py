@@ -18,6 +18,7 @@ from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.others import Others
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Pool
+from avactl.scheduler.quotas import Quotas
 
 _BASE = ("cpu", "memory", "pods", "ephemeral-storage")
 
@@ -45,6 +46,7 @@ class Fleet:
         self.state = State(_BASE, levels)
         self.scorer = Scorer(self.state)
         self.asks = Asks(self)
+        self.quotas = Quotas(self)
 
     # -- nodes and pools --------------------------------------------------------------------------------------------
 
@@ -95,6 +97,23 @@ class Fleet:
         """The pool that a node is in."""
         return self.pools.get(info.labels.get(names.POOL_LABEL, ""))
 
+    def model_of(self, node: str) -> str:
+        """The GPU model of a node; empty where nobody says."""
+        info = self.nodes[node]
+        pool = self.pool_of(info)
+        return info.labels.get(names.GPU_LABEL) or (pool.machine.gpu if pool else "")
+
+    def held_gpus(self, pod: Pod) -> int:
+        """GPU milli of a pod that has a node."""
+        if pod.claims:
+            taken = self.allotted.get(pod.uid, ())
+            bookings = [self.state.bookings.get(uid) for uid in taken]
+            given = sum(booking.gpus.bit_count() for booking in bookings if booking is not None)
+            # A claim that several pods share counts for the first it is reserved for.
+            own = [claim for claim in self._claims_of(pod) if claim.reserved and claim.reserved[0]["uid"] == pod.uid]
+            return WHOLE * (given + sum(len(claim.results) for claim in own if claim.uid not in taken))
+        return pod.shape.share or WHOLE * self.asks.gpu_count(pod.shape)
+
     def _offer(self, info: NodeInfo) -> Node:
         pool = self.pool_of(info)
         if pool is not None and pool.method == "devicePlugin":
@@ -119,7 +138,7 @@ class Fleet:
             name=info.name,
             amounts=tuple(info.allocatable.get(name, 0) for name in self.state.resources),
             gpus=gpus,
-            model=info.labels.get(names.GPU_LABEL) or (pool.machine.gpu if pool else ""),
+            model=self.model_of(info.name),
             machine=machine,
             domains=tuple(domains),
         )
@@ -156,6 +175,7 @@ class Fleet:
         self.state = State(resources, self.levels)
         self.asks.clear()
         self.others.clear()
+        self.quotas.clear()
         for info in self.nodes.values():
             self._place_node(info)
         self.scorer = Scorer(self.state)
@@ -321,6 +341,7 @@ class Fleet:
     def _note_place(self, pod: Pod, node: str) -> None:
         self.on_node.setdefault(node, {})[pod.uid] = pod
         self.others.entered(pod, node)
+        self.quotas.entered(pod, node)
 
     def _leave(self, pod: Pod) -> None:
         node = pod.assumed or pod.node
@@ -331,6 +352,7 @@ class Fleet:
         if not here:
             del self.on_node[node]
         self.others.left(pod, node)
+        self.quotas.left(pod)
         self.freed += 1
         if not self.stale and pod.uid in self.state.bookings:
             self.state.release(pod.uid)

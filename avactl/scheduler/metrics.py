@@ -36,3 +36,9 @@ GPUS_ALLOCATED = Gauge(
     "avactl_scheduler_gpus_allocated", "GPUs that pods hold, by model; shares count as parts.",
     ["model"], registry=REGISTRY,
 )  # fmt: skip
+TEAM_GPUS = Gauge(
+    "avactl_scheduler_team_gpus", "GPUs that a team with a quota holds.", ["team", "model"], registry=REGISTRY
+)
+TEAM_BORROWED = Gauge(
+    "avactl_scheduler_team_gpus_borrowed", "Those of them beyond its guarantee.", ["team", "model"], registry=REGISTRY
+)

@@ -1,0 +1,178 @@
+"""Teams and their quotas: who has what, and whether pods may start. GPUs are counted in milli, for shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, Work
+from avactl.placement.request import Request
+from avactl.placement.state import WHOLE
+from avactl.scheduler import names
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.pools import Leaf
+
+if TYPE_CHECKING:
+    from avactl.scheduler.fleet import Fleet, Mask
+
+
+class Wish(NamedTuple):
+    """Pods that want to start together and ask for the same."""
+
+    request: Request
+    pods: Sequence[Pod]
+
+
+class Quotas:
+    """The ledger of the teams, kept in step with the pods that hold something."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._leaves: dict[str, Leaf] = {}
+        self._teams: dict[str, str] = {}
+        """Team of each namespace that a quota names."""
+        self._ledger = Ledger([], {})
+        self._stale = True
+
+    # -- keeping count ----------------------------------------------------------------------------------------------
+
+    def put_leaf(self, team: str, leaf: Leaf | None) -> None:
+        """A team's quota is there, has changed, or is gone."""
+        if leaf is None:
+            self._leaves.pop(team, None)
+        else:
+            self._leaves[team] = leaf
+        self._teams = {name: each.team for each in self._leaves.values() for name in each.namespaces}
+        self._stale = True
+        self._fleet.freed += 1
+
+    def clear(self) -> None:
+        """The state was built anew."""
+        self._stale = True
+
+    def entered(self, pod: Pod, node: str) -> None:
+        """A pod is on a node."""
+        if self._stale or not self._leaves:
+            return
+        work = self._work(pod, node)
+        if work is not None and pod.uid not in self._ledger.works:
+            self._ledger.start(work)
+
+    def left(self, pod: Pod) -> None:
+        """A pod holds nothing any more."""
+        if not self._stale and pod.uid in self._ledger.works:
+            self._ledger.end(pod.uid)
+
+    def _fresh(self) -> Ledger:
+        if self._stale:
+            self._ledger = Ledger([_in_milli(leaf.quota) for leaf in self._leaves.values()], {})
+            self._stale = False
+            for node, pods in self._fleet.on_node.items():
+                for pod in pods.values():
+                    self.entered(pod, node)
+        return self._ledger
+
+    def team(self, pod: Pod) -> str:
+        """The team that a pod counts for: of its namespace, by quota or by label; else the namespace for itself."""
+        labels = self._fleet.others.namespaces.get(pod.namespace, {})
+        return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
+
+    def _work(self, pod: Pod, node: str) -> Work | None:
+        info = self._fleet.nodes.get(node)
+        if info is None:
+            return None
+        gpus = self._fleet.held_gpus(pod)
+        model = self._fleet.model_of(node) if gpus else ""
+        amounts = (pod.shape.amounts.get("cpu", 0), pod.shape.amounts.get("memory", 0))
+        return Work(
+            pod.uid, self.team(pod), 1, gpus, model,
+            priority=pod.priority, preemptible=pod.preemptible, amounts=amounts,
+        )  # fmt: skip
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def refuse(self, wishes: Sequence[Wish]) -> tuple[str, Mask | None]:
+        """Why pods must not start now, in words, or the nodes by whose GPU models they may; None: all.
+
+        Pods that name no model may start on those that their team has room for.
+        """
+        if not self._leaves:
+            return "", None
+        ledger = self._fresh()
+        models = [model for model in self._fleet.state.models if model]
+        open_: list[str] = []
+        first = ""
+        named = {model for wish in wishes for model in wish.request.models}
+        gpus = any(wish.request.gpus for wish in wishes)
+        for model in (sorted(named) or models) if gpus else [""]:
+            words = self._try(ledger, wishes, model)
+            if not words:
+                open_.append(model)
+            first = first or words
+        if not open_:
+            return first, None
+        if named or not gpus or len(open_) == len(models):
+            return "", None
+        state = self._fleet.state
+        may = np.array([model in open_ for model in state.models])
+        mask: Mask = may[state.model]
+        return "", mask
+
+    def _try(self, ledger: Ledger, wishes: Sequence[Wish], model: str) -> str:
+        """Why they must not start with GPUs of a model; roles that ask for another model count for that one."""
+        started = []
+        words = ""
+        for number, (request, pods) in enumerate(wishes):
+            wanted = model if not request.models or model in request.models else min(request.models)
+            work = Work(
+                ("wish", number), self.team(pods[0]), len(pods), request.total_milli, wanted if request.gpus else "",
+                preemptible=all(pod.preemptible for pod in pods), amounts=request.amounts[:2],
+            )  # fmt: skip
+            refusals = ledger.may_start(work)
+            if refusals:
+                words = _words(refusals, work)
+                break
+            ledger.start(work)
+            started.append(work.key)
+        for key in started:
+            ledger.end(key)
+        return words
+
+    def usage(self) -> Iterable[tuple[str, str, float, float]]:
+        """Team, model, GPUs in use, and how many of them are borrowed."""
+        ledger = self._fresh()
+        for team, leaf in self._leaves.items():
+            for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}:
+                yield team, model, ledger.used(team, model) / WHOLE, ledger.borrowed(team, model) / WHOLE
+
+
+def _in_milli(quota: Quota) -> Quota:
+    return replace(
+        quota,
+        limits={
+            model: Limit(limit.guaranteed * WHOLE, None if limit.borrow is None else limit.borrow * WHOLE, limit.weight)
+            for model, limit in quota.limits.items()
+        },
+        shapes=tuple(Shape(shape.machines, shape.gpus * WHOLE, shape.model) for shape in quota.shapes),
+    )
+
+
+def _words(refusals: Sequence[Refusal], work: Work) -> str:
+    """`quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
+    parts = []
+    for refusal in refusals:
+        if refusal.what.startswith("amount "):
+            name, unit, word = (("CPUs", 1000, ""), ("memory", 1 << 30, " GiB"))[int(refusal.what.split()[1])]
+            have = f"has {refusal.used / unit:g}{word}, and may have {refusal.limit / unit:g}{word}"
+            parts.append(f"asks for {refusal.asked / unit:g}{word} {name}, {have}")
+            continue
+        guaranteed, most = refusal.guaranteed / WHOLE, refusal.limit / WHOLE
+        borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
+        if not work.preemptible:
+            borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
+        have = f"has {refusal.used / WHOLE:g}, and may have {most:g}{borrowed}"
+        parts.append(f"asks for {refusal.asked / WHOLE:g} {refusal.what or 'GPUs'}, {have}")
+    return f"quota of team {refusals[0].quota}: {'; '.join(parts)}"
