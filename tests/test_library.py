@@ -53,6 +53,6 @@ def test_types_are_checked_where_they_are_written() -> None:
 
 
 def test_specs_survive_the_way_to_yaml_and_back() -> None:
-    spec = job("a", Workers(gpus=2, shared_memory="1"))
-    assert spec.to_dict()["spec"]["workers"] == {"gpus": 2, "sharedMemory": "1"}
+    spec = job("a", Workers(gpus=2, shared_memory="1Gi"))
+    assert spec.to_dict()["spec"]["workers"] == {"gpus": 2, "sharedMemory": "1Gi"}
     assert TrainingJob.model_validate(spec.to_dict()) == spec
