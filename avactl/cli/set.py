@@ -24,22 +24,28 @@ def set_(
 ) -> None:
     """Change values of a spec in place; comments, order and quoting stay."""
     from avactl.compiler.validate import validate_document
+    from avactl.source.credentials import new_credentials
     from avactl.source.edit import EditError, parse_edit, set_values
     from avactl.source.tree import DirTree
     from avactl.source.yaml import load_yaml
 
+    if file.suffix == ".py":
+        fail(f"{file}: a Python spec file is edited by hand", USAGE, "`set` changes YAML")
     tree = DirTree(file.parent, [file.name])
     try:
         data = file.read_bytes()
     except OSError as error:
         fail(f"{file}: {error.strerror}", MISSING)
     documents, problems = load_yaml(file.name, data)
+    problems = [p for p in problems if p.code != "credential-literal"]  # an edit may be what takes it out
     if any(p.severity == "error" for p in problems):
         sys.stderr.write(render_diagnostics(problems, tree, Format.text, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     wanted = [d for d in documents if name is None or name in (_name(d.value), f"{d.get('kind')}/{_name(d.value)}")]
     if len(wanted) != 1:
         specs = ", ".join(f"{d.get('kind')}/{_name(d.value)}" for d in documents)
+        if not documents:
+            fail(f"{file} holds no spec", USAGE)
         told = f"no spec in {file} is named {name}" if name and not wanted else f"{file} holds several specs"
         fail(told, USAGE, f"choose with --name: {specs}")
     document = wanted[0]
@@ -52,13 +58,14 @@ def set_(
     changed, _ = load_yaml(file.name, new.encode())
     after = next(d for d in changed if d.index == document.index)
     result = validate_document(after)
-    if isinstance(result, list) and not force:
-        was_broken = isinstance(validate_document(document), list)
-        if not was_broken:
-            from avactl.diagnostics.text import render_text
+    wrong = new_credentials(document, after)
+    if isinstance(result, list) and not isinstance(validate_document(document), list):
+        wrong += result
+    if wrong and not force:
+        from avactl.diagnostics.text import render_text
 
-            sys.stderr.write(render_text(result, lambda _: new, colour(sys.stderr)))
-            fail("nothing was written", PROBLEMS, "--force writes it nevertheless")
+        sys.stderr.write(render_text(wrong, lambda _: new, colour(sys.stderr)))
+        fail("nothing was written", PROBLEMS, "--force writes it nevertheless")
     if new != text:
         bom = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
         _replace(file, (bom + new).encode())

@@ -44,4 +44,4 @@ def did_you_mean(word: str, known: Iterable[str], what: str = "known") -> str:
     near = closest(word, candidates)
     if near is not None:
         return f"did you mean `{near}`?"
-    return f"{what}: {one_of(candidates)}" if candidates else f"there is no {what} one"
+    return f"{what}: {one_of(candidates)}" if candidates else "nothing is known there"

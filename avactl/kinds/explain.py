@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -108,11 +109,11 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
         return _overview(style)
     if topic in CODES:
         return f"{style.bold}{topic}{style.off}\n  {CODES[topic]}\n"
-    head, *path = topic.split(".")
+    head, *path = re.sub(r"\[[^\]]*\]", "", topic).split(".")  # as diagnostics write paths: `spec.datasets[0].name`
     by_lower = {name.lower(): name for name in registry.names()}
     name = by_lower.get(head.lower())
     if name is None:
-        known = [*registry.names(), *CODES]
+        known = [*registry.names(), *(() if head[:1].isupper() else CODES)]
         raise UnknownTopicError(f"there is no kind or code `{head}`", did_you_mean(head, known, "known kinds"))
     model: type[BaseModel] = registry.kind(name).model
     if not path:
@@ -151,6 +152,8 @@ def _field(name: str, model: type[BaseModel], path: list[str], style: _Style) ->
         if not found:
             known = sorted({k for m in models for k in introspect.fields_by_key(m)})
             where = ".".join([name, *path[:depth]])
+            if not known:
+                raise UnknownTopicError(f"`{where}` is one value, without fields", f"`avactl explain {where}` tells it")
             raise UnknownTopicError(f"`{where}` has no field `{key}`", did_you_mean(key, known, "its fields"))
         field = found[0]
         models = list(_sub_models(field.annotation))

@@ -5,27 +5,37 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.secrets import has_shape
-from avactl.source.document import Document, strings
+from avactl.diagnostics.secrets import has_shape, looks_secret
+from avactl.source.document import Document, Path, strings
 
 HINT = "name a Secret where the field takes one; take the value out of git's history, or make a new one"
 
 
 def credentials_in(documents: Iterable[Document]) -> list[Diagnostic]:
     """`credential-literal` for each text that has the shape of a credential, whatever field it stands in."""
+    return [_problem(doc, path, key) for doc in documents for path, text, key in strings(doc.value) if has_shape(text)]
+
+
+def new_credentials(before: Document, after: Document) -> list[Diagnostic]:
+    """`credential-literal` for what an edit has put in: by its shape, in `env` also by the name of the variable."""
+    known = set(strings(before.value))
     return [
-        Diagnostic(
-            "credential-literal",
-            "this looks like a credential, and everybody who reads the repository reads it too",
-            doc.span(*path, key=key),
-            label="covered",
-            hint=HINT,
-            secret=True,
-        )
-        for doc in documents
-        for path, text, key in strings(doc.value)
-        if has_shape(text)
+        _problem(after, path, key)
+        for path, text, key in strings(after.value)
+        if (path, text, key) not in known
+        and (has_shape(text) or (not key and path[-2:-1] == ("env",) and looks_secret(text, str(path[-1]))))
     ]
+
+
+def _problem(doc: Document, path: Path, key: bool) -> Diagnostic:
+    return Diagnostic(
+        "credential-literal",
+        "this looks like a credential, and everybody who reads the repository reads it too",
+        doc.span(*path, key=key),
+        label="covered",
+        hint=HINT,
+        secret=True,
+    )
 
 
 def without_repeats(diagnostics: Collection[Diagnostic]) -> list[Diagnostic]:

@@ -35,7 +35,7 @@ class Edit(NamedTuple):
     value: str | None
 
 
-_STEP = re.compile(r"([^.\[\]=]+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]")
+_STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
 
 
 def parse_edit(text: str) -> tuple[str, str | None]:
@@ -53,15 +53,19 @@ def _parse_path(text: str, root: Any) -> tuple[str | int, ...]:
     path: list[str | int] = []
     node = root
     position = 0
+    step: str | int
     while position < len(text):
         if text[position] == "." and position:
             position += 1
         match = _STEP.match(text, position)
         if match is None:
-            raise EditError(f"`{text}` is not a path", "write keys with dots, and [0] or [name=x] for entries of lists")
-        key, index, by, value = match.groups()
-        if key is not None:
-            step: str | int = int(key) if key.isdigit() and isinstance(node, yaml.SequenceNode) else key
+            hint = "write keys with dots, [0] or [name=x] for entries of lists, ['example.com/x'] for keys with dots"
+            raise EditError(f"`{text}` is not a path", hint)
+        key, index, by, value, *quoted = match.groups()
+        if any(quoted):
+            step = next(filter(None, quoted))
+        elif key is not None:
+            step = int(key) if key.isdigit() and isinstance(node, yaml.SequenceNode) else key
         elif index is not None:
             step = int(index)
         else:
@@ -113,6 +117,9 @@ def _one_line(value: Any, flow: bool) -> str:
     if flow:
         holder.fa.set_flow_style()
     writer.dump(holder, stream)
+    if flow and isinstance(value, CommentedMap):
+        written = stream.getvalue().strip()[1:-1]
+        return written if written.startswith("{") else f"{{{written}}}"  # a pair alone is written without its braces
     return stream.getvalue().strip()[1:-1] if flow else stream.getvalue().strip().removeprefix("k:").strip()
 
 
@@ -166,9 +173,11 @@ def set_values(file: str, text: str, document: int, edits: list[tuple[str, str |
         steps = _parse_path(path, nodes[document])
         text = _apply(text, nodes[document], steps, value)
         _, problems = load_yaml(file, text.encode())
-        if any(p.severity == "error" for p in problems):
+        # Whether a value may stand there is not asked here: a credential can also be what is taken out.
+        wrong = [p for p in problems if p.severity == "error" and p.code != "credential-literal"]
+        if wrong:
             raise EditError(
-                f"`{path}` cannot be set so: {problems[0].message}", "give the value in quotes, or edit the file"
+                f"`{path}` cannot be set so: {wrong[0].message}", "give the value in quotes, or edit the file"
             )
     return text
 
