@@ -22,6 +22,7 @@ from avactl.cli.common import (
     report,
     select,
 )
+from avactl.compiler import parallel
 
 _SWITCHES = {"--cache": ("cache", True), "--no-cache": ("cache", False), "--force": ("force", True)}
 _VALUES = {"-o": "out", "--out": "out", "-f": "format", "--format": "format"}
@@ -53,6 +54,7 @@ def parse(arguments: list[str]) -> dict[str, Any] | None:
 
 def run(arguments: dict[str, Any]) -> int:
     """Run what `parse` understood; the exit code."""
+    parallel.allow()
     gc.disable()  # a short life: the collector would only walk what is imported
     # pydantic looks for plug-ins in the metadata of every installed package: none has to do with specs, and the import
     # of what reads metadata takes longer than a compile. Where this module has another name, nothing is lost but time.

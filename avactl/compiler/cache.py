@@ -9,34 +9,32 @@ text, a field or a reference takes the plain way through all passes, and is told
 from __future__ import annotations
 
 import gc
-import marshal
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from avactl.compiler.kept import Atom, KeptDocument, Key, TracedItem, TracedProgram
-from avactl.compiler.record import Doc, File, Packed, Place, Record, Result, pack, unpack
-from avactl.compiler.selection import CONFIG_FILE, missing, spec_files
+from avactl.compiler import parallel
+from avactl.compiler.kept import Atom, Key
+from avactl.compiler.reading import IrregularError, Reading, digest, packed
+from avactl.compiler.record import Record, Result, unpack
+from avactl.compiler.resolving import Resolving
+from avactl.compiler.selection import missing, spec_files
 from avactl.compiler.store import Store
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
-from avactl.source.tree import DirTree, Stamp
+from avactl.source.tree import DirTree
 
 if TYPE_CHECKING:
     from avactl.compiler.driver import Compilation
     from avactl.kinds.manifest import Manifest
     from avactl.kinds.program import Item
-    from avactl.source.document import Document
 
 OfManifest = Callable[["Manifest"], str]
 
-_STRUCTURE = frozenset(["Cluster", "MachineType", "NodePool", "Team"])
-"""Kinds that the resolve pass looks at when it resolves other specs."""
+_SLICE = 150
+"""Fewest specs to lower that are worth a process of their own: about 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def _plain(tree: DirTree, path: OfManifest, text: OfManifest | None) -> Compiled
 
 def _compiled(compilation: Compilation, path: OfManifest, text: OfManifest | None) -> Compiled:
     texts = {path(manifest): text(manifest) for manifest in compilation.manifests} if text else {}
-    files = {path: _digest(text.encode()) for path, text in texts.items()}
+    files = {path: digest(text.encode()) for path, text in texts.items()}
     kinds = _count(item.key for item in compilation.program.items)
     return Compiled(compilation.diagnostics, kinds, files, lambda paths: {path: texts[path] for path in paths})
 
@@ -94,25 +92,6 @@ def _count(keys: Iterable[Key]) -> dict[str, int]:
     for kind, _, _ in keys:
         kinds[kind] = kinds.get(kind, 0) + 1
     return kinds
-
-
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()
-
-
-def _trusted(stamp: Stamp | None) -> Stamp | None:
-    """A stamp, unless the file changed so shortly before that it could change again and look the same.
-
-    Where times end in whole seconds, the file system's clock may be as coarse as two (FAT).
-    """
-    if stamp is None:
-        return None
-    age = time.time_ns() - max(stamp[2], stamp[3])
-    return stamp if age > (20_000_000 if stamp[2] % 1_000_000_000 else 2_000_000_000) else None
-
-
-class _Irregular(Exception):  # noqa: N818 - control flow inside of this module
-    """Something that is told by the plain way through the passes."""
 
 
 class _Run:
@@ -125,37 +104,35 @@ class _Run:
         self.store = Store("compile", tree.key)
         self.old = Record.load(self.store)
         self.new = Record()
-        self.dirty = False
-        self.parsed: dict[str, list[Document]] = {}
-        """Documents of the files that are not as they were."""
-        self.changed: set[Atom] = set()
-        """Everything that is not as it was."""
+        self.reading = Reading(tree, self.old, self.new)
+        self.resolving = Resolving(self.reading)
+        self.changed = self.reading.changed
         self.alive: dict[frozenset[Atom], bool] = {}
         self.shared: dict[frozenset[Atom], frozenset[Atom]] = {}
         self.texts: dict[str, str] = {}
-        self._program: TracedProgram | None = None
+        self.worked = False
 
     def run(self) -> Compiled:
         stamps = self.tree.stamps()
-        chosen = self._configuration()
+        chosen = self.reading.configuration()
         paths = spec_files(*chosen, stamps) if chosen else []
         plain = not paths or self.tree.skipped or any(path.endswith(".py") for path in paths)
         if plain or (chosen and missing(chosen[0], stamps)):
             return _plain(self.tree, self.path, self.text)
         try:
-            self._read(paths, stamps)
-            self._look_at_inputs()
-            self._resolve()
+            self.reading.read(paths, stamps)
+            self.reading.look_at_inputs()
+            self.resolving.resolve()
             self._derive()
             self._check()
-            packed = [packed for _, found in self.new.checks.values() for packed in found]
-            packed += [packed for file in self.new.files.values() for packed in file[3]]
-            diagnostics = tuple(sort_diagnostics(map(unpack, packed)))
+            warnings = [packed for _, found in self.new.checks.values() for packed in found]
+            warnings += [packed for file in self.new.files.values() for packed in file[3]]
+            diagnostics = tuple(sort_diagnostics(map(unpack, warnings)))
             if not any(d.severity == "error" for d in diagnostics):
                 self._lower()
-                if self.dirty:
+                if self.worked or self.reading.dirty:
                     self._keep()
-        except _Irregular:
+        except IrregularError:
             return self._all_passes()
         files = dict(line.split(" ") for line in self._lines()) if self.text else {}
         return Compiled(diagnostics, _count(self.new.places), files, self._texts_of)
@@ -166,16 +143,11 @@ class _Run:
         from avactl.compiler.state import State
 
         problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file[3])
-        documents: list[Document] = []
-        for path, (_, _, docs, _) in self.new.files.items():
-            if path in self.parsed:
-                documents += self.parsed[path]
-            else:
-                documents += [KeptDocument(path, at, value, self._text) for at, _, value in docs]
-        return _compiled(run_passes(State(self.tree, problems, tuple(documents)), PASSES[1:]), self.path, self.text)
+        state = State(self.tree, problems, tuple(self.reading.documents()))
+        return _compiled(run_passes(state, PASSES[1:]), self.path, self.text)
 
     def _keep(self) -> None:
-        new, program = self.new, self._program
+        new, program = self.new, self.resolving.begun
         if program is not None:
             for each, (value, reads) in program.derived.items():
                 if each not in new.derived:
@@ -187,183 +159,6 @@ class _Run:
             used = set().union(*sets.values(), *memos.values())
             new.memos = {atom: reads for atom, reads in memos.items() if atom in used}
         new.save(self.store)
-
-    # -- what is there ---------------------------------------------------------------------------------------------
-
-    def _configuration(self) -> tuple[list[str], list[str]] | None:
-        """What belongs to the repository, by avactl.yaml; None where that has problems."""
-        stamp = self.tree.stamp(CONFIG_FILE)
-        kept = self.old.config.get(CONFIG_FILE)
-        if kept is None or (stamp is not None and kept[0] != stamp) or (stamp is None and kept[1]):
-            from avactl.compiler.config import load_config
-
-            config, problems = load_config(self.tree)
-            if problems:
-                return None
-            kept = (_trusted(stamp), stamp is not None, list(config.include), list(config.exclude))
-            self.dirty = True
-        self.new.config[CONFIG_FILE] = kept
-        return kept[2], kept[3]
-
-    def _read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
-        """The files: as they were, or parsed anew."""
-        failed = False
-        for path in paths:
-            stamp = stamps[path]
-            file = self.old.files.get(path)
-            if file is None or file[0] != stamp:
-                file = self._parse(path, stamp, file)
-                failed = failed or any(packed["severity"] == "error" for packed in file[3])
-                self.dirty = True
-            self.new.files[path] = file
-        if failed:
-            raise _Irregular
-        if self.old.files.keys() - self.new.files.keys():
-            self.dirty = True
-
-    def _parse(self, path: str, stamp: Stamp, old: File | None) -> File:
-        from avactl.source.yaml import MAX_BYTES, load_yaml
-
-        digest = ""
-        data = b""
-        if stamp[1] <= MAX_BYTES:
-            with suppress(OSError):
-                data = self.tree.read(path)
-                digest = _digest(data)
-        if old is not None and old[1] == digest:
-            return (_trusted(stamp), *old[1:])
-        if data:
-            documents, problems = load_yaml(path, data)
-        else:  # empty, too large, or not to be read: the loader tells
-            from avactl.compiler.load import load_file
-
-            documents, problems = load_file(self.tree, path)
-        self.parsed[path] = documents
-        return (_trusted(stamp), digest, (), tuple(_packed(problems)))
-
-    def _look_at_inputs(self) -> None:
-        """Other files that were read, such as manifests of datasets."""
-        for path, (stamp, digest) in self.old.inputs.items():
-            now = self.tree.stamp(path)
-            if now != stamp or (now is None) != (digest is None):
-                self._input(path)
-                self.dirty = True
-                if self.new.inputs[path][1] != digest:
-                    self.changed.add(("", path))
-            else:
-                self.new.inputs[path] = (stamp, digest)
-
-    def _input(self, path: str) -> bytes | None:
-        stamp = self.tree.stamp(path)
-        try:
-            data = self.tree.read(path)
-        except OSError:
-            self.new.inputs[path] = (None, None)
-            return None
-        self.new.inputs[path] = (_trusted(stamp), _digest(data))
-        return data
-
-    def _text(self, path: str) -> str:
-        from avactl.source.yaml import decode
-
-        return decode(path, self.tree.read(path))[0]
-
-    # -- resolving -------------------------------------------------------------------------------------------------
-
-    def _resolve(self) -> None:
-        """Where every spec stands and goes, and which are not as they were."""
-        touched = self.parsed.keys() | (self.old.files.keys() - self.new.files.keys())
-        if not touched and self.old.places:
-            self.new.places = self.old.places
-            return
-        before = {key for path in touched if path in self.old.files for _, key, _ in self.old.files[path][2]}
-        items = self._new_items()
-        after = {item.key for item in items}
-        # A name that is gone could be missed by any spec, and the structure places all of them.
-        if not self.old.places or before - after or not _STRUCTURE.isdisjoint(key[0] for key in after | before):
-            self._resolve_all(items, before)
-        else:
-            self._resolve_few(items, before)
-        old, new = self.old.places, self.new.places
-        moved = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
-        self.changed.update(before, after, moved, {key[0] for key in moved})
-
-    def _new_items(self) -> list[Item]:
-        """The specs of the files that were parsed."""
-        from avactl.compiler.validate import validate_document
-        from avactl.kinds.program import Item
-
-        found: list[Item] = []
-        for path, documents in self.parsed.items():
-            docs: list[Doc] = []
-            for document in documents:
-                resource = validate_document(document)
-                if isinstance(resource, list):
-                    raise _Irregular
-                item = Item(document, resource)
-                found.append(item)
-                docs.append((document.index, item.key, marshal.dumps(document.value)))
-            stamp, digest, _, warnings = self.new.files[path]
-            self.new.files[path] = (stamp, digest, tuple(docs), warnings)
-        return found
-
-    def _resolve_all(self, items: list[Item], before: Collection[Key]) -> None:
-        from avactl.compiler.resolve import resolve
-        from avactl.compiler.state import State
-
-        kept = [item for item in self._kept_items(shipped=False) if item.key not in before]
-        resources = tuple((item.doc, item.resource) for item in [*kept, *items])
-        state = resolve(State(self.tree, resources=resources))
-        if state.program is None or state.diagnostics or state.program.broken:
-            raise _Irregular
-        traced = [_traced_item(item) for item in state.program.items]
-        self._program = TracedProgram(traced, self._input)
-        self.new.places = {item.key: _place(item) for item in traced}
-
-    def _resolve_few(self, items: list[Item], before: Collection[Key]) -> None:
-        from avactl.compiler.resolve import place, references_answered
-
-        kept = [item for item in self._kept_items() if item.key not in before]
-        traced = [_traced_item(item) for item in items]
-        program = self._program = TracedProgram([*kept, *traced], self._input)
-        self.new.places = {key: found for key, found in self.old.places.items() if key not in before}
-        names = {(key[0], key[2]) for key in (*self.new.places, *(item.key for item in items))}
-        for item in traced:
-            answered = references_answered(item, names, program, frozenset(), [])
-            if item.key in self.new.places or not answered or not place(item, program, []):
-                raise _Irregular
-            self.new.places[item.key] = _place(item)
-
-    def _kept_items(self, shipped: bool = True) -> list[TracedItem]:
-        """The specs of the last run, in files that are as they were, or of the library."""
-        found = [
-            self._kept(key, partial(self._load, path, doc_at, key[0], value))
-            for path, (_, _, docs, _) in self.old.files.items()
-            if path in self.new.files and path not in self.parsed
-            for doc_at, key, value in docs
-        ]
-        if shipped:
-            library = [key for key, place in self.old.places.items() if place[0] not in self.old.files]
-            found += [self._kept(key, partial(_load_shipped, key[2])) for key in library]
-        return found
-
-    def _kept(self, key: Key, load: Callable[[], tuple[Document, Any]]) -> TracedItem:
-        file, at, name, clusters, namespace = self.old.places[key]
-        item = TracedItem(key, name, (file, at), load)
-        item.clusters, item.namespace = clusters, namespace
-        return item
-
-    def _load(self, path: str, at: int, kind: str, value: bytes) -> tuple[Document, Any]:
-        document = KeptDocument(path, at, value, self._text)
-        model = registry.kind(kind).model
-        return document, model.model_validate(document.value, by_alias=True, by_name=False)
-
-    @property
-    def program(self) -> TracedProgram:
-        """The program; specs of the last run are built again when somebody looks into them."""
-        if self._program is None:
-            self._program = TracedProgram(self._kept_items(), self._input)
-        return self._program
 
     # -- checks and objects ----------------------------------------------------------------------------------------
 
@@ -377,8 +172,8 @@ class _Run:
         return result if alive else None
 
     def _traced(self, run: Callable[[], Iterable[Any]], own: Atom) -> Result:
-        found, reads = self.program.trace(lambda: tuple(run()))
-        self.dirty = True
+        found, reads = self.resolving.program.trace(lambda: tuple(run()))
+        self.worked = True
         return self._beside(reads, own), found
 
     def _beside(self, reads: frozenset[Atom], own: Atom) -> frozenset[Atom]:
@@ -401,7 +196,7 @@ class _Run:
                 del left[name, key]
                 module, _, function = name.partition(":")
                 make = getattr(import_module(module), function)
-                value = self.program.derive(self.program.get(key[0], key[2], key[1]), make)
+                value = self.resolving.program.derive(self.resolving.program.get(key[0], key[2], key[1]), make)
                 if repr(value) != repr(result[1][0]):
                     news.add(("=", name, *key))
             if not news:
@@ -409,7 +204,7 @@ class _Run:
             self.changed |= news
             self.alive.clear()
         self.new.derived = left
-        self.program.derived.update({each: (result[1][0], result[0]) for each, result in left.items()})
+        self.resolving.program.derived.update({each: (result[1][0], result[0]) for each, result in left.items()})
 
     def _forget_memos(self) -> None:
         """Memoised values that read something that has changed count as changed."""
@@ -426,7 +221,7 @@ class _Run:
             return
         old, new = self.old.checks, self.new.checks
         for name in registry.names():
-            items = self.program.of(name)
+            items = self.resolving.program.of(name)
             for item in items:
                 kept = self._still(old.get(item.key), item.key)
                 new[item.key] = kept or self._traced(partial(self._problems_of, item), item.key)
@@ -434,24 +229,50 @@ class _Run:
                 new[name] = self._still(old.get(name), name) or self._traced(partial(self._problems_over, name), name)
 
     def _problems_of(self, item: Item) -> list[Any]:
-        return _packed(registry.kind(item.kind).check(item, self.program))
+        return packed(registry.kind(item.kind).check(item, self.resolving.program))
 
     def _problems_over(self, name: str) -> list[Any]:
-        return _packed(registry.kind(name).check_all(self.program))
+        return packed(registry.kind(name).check_all(self.resolving.program))
 
     def _lower(self) -> None:
         """The objects of all specs."""
-        lowered = False
-        for key in self.new.places:
-            result = self._still(self.old.objects.get(key), key)
-            if result is None or (self.text and result[1][0] and " " not in result[1][0]):
-                result = self._traced(partial(self._objects_of, self.program.get(key[0], key[2], key[1])), key)
-                lowered = True
-            self.new.objects[key] = result
-        if lowered:
+        found = {key: self._still(self.old.objects.get(key), key) for key in self.new.places}
+        left = [key for key, result in found.items() if result is None or self._has_no_text(result)]
+        if left:
+            program = self.resolving.program
+            for results, texts, derived, memos, inputs in parallel.in_slices(left, self._lower_slice, _SLICE):
+                for key, (reads, (lines,)) in zip(left[: len(results)], results, strict=True):
+                    found[key] = (self._beside(reads, key), (lines,))
+                del left[: len(results)]
+                self.texts |= texts
+                program.derived |= derived
+                program.memos |= memos
+                self.new.inputs |= inputs
+        self.new.objects = {key: result for key, result in found.items() if result is not None}
+        if self.worked:
             paths = [line.partition(" ")[0] for line in self._lines()]
             if len(set(paths)) != len(paths):
-                raise _Irregular
+                raise IrregularError
+
+    def _has_no_text(self, result: Result) -> bool:
+        lines = result[1][0]
+        return bool(self.text and lines and " " not in lines)
+
+    def _lower_slice(self, keys: Sequence[Key]) -> tuple[Any, ...]:
+        """The objects of some specs, and what was made or read on the way: all that another process has to tell."""
+        self.worked = True
+        program = self.resolving.program
+        tables: list[dict[Any, Any]] = [self.texts, program.derived, program.memos, self.new.inputs]
+        before = [set(table) for table in tables]
+        results = []
+        for kind, team, name in keys:
+            found, reads = program.trace(partial(self._objects_of, program.get(kind, name, team)))
+            results.append((reads, found))
+        news = [
+            {key: value for key, value in table.items() if key not in known}
+            for table, known in zip(tables, before, strict=True)
+        ]
+        return results, *news
 
     def _lines(self) -> list[str]:
         """Path and digest of each object."""
@@ -461,14 +282,14 @@ class _Run:
         from avactl.compiler.normalise import longest_name, mark
 
         lines = []
-        for manifest in registry.kind(item.kind).lower(item, self.program):
+        for manifest in registry.kind(item.kind).lower(item, self.resolving.program):
             if len(manifest.name) > longest_name(manifest):
-                raise _Irregular
-            mark(manifest, self.program)
+                raise IrregularError
+            mark(manifest, self.resolving.program)
             line = path = self.path(manifest)
             if self.text:
                 text = self.texts[path] = self.text(manifest)
-                line = f"{path} {_digest(text.encode())}"
+                line = f"{path} {digest(text.encode())}"
             lines.append(line)
         return ("\n".join(lines),)
 
@@ -481,28 +302,5 @@ class _Run:
                 for line in found.split("\n")
             }
             for kind, team, name in {owners[path]: None for path in paths if path not in self.texts}:
-                self._objects_of(self.program.get(kind, name, team))
+                self._objects_of(self.resolving.program.get(kind, name, team))
         return {path: self.texts[path] for path in paths}
-
-
-def _place(item: TracedItem) -> Place:
-    return (*item.origin, item.name, item.clusters, item.namespace)
-
-
-def _traced_item(item: Item) -> TracedItem:
-    content = (item.doc, item.resource)
-    traced = TracedItem(item.key, item.name, item.origin, lambda: content)
-    traced.clusters, traced.namespace = item.clusters, item.namespace
-    return traced
-
-
-def _packed(problems: Iterable[Diagnostic]) -> list[Packed]:
-    from avactl.diagnostics.secrets import redacted
-
-    return [pack(redacted(problem)) for problem in problems]
-
-
-def _load_shipped(name: str) -> tuple[Document, Any]:
-    from avactl.compiler.resolve import shipped
-
-    return shipped(name)

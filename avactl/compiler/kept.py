@@ -21,21 +21,26 @@ one spec, or that it is not there (its key), what was derived from one (`("=", f
 T = TypeVar("T")
 
 
+_MISSING = object()
+
+
 class KeptDocument(Document):
     """A document whose value and places are read when they are asked for."""
 
-    __slots__ = ("_data", "_text")
+    __slots__ = ("_text", "data")
 
-    def __init__(self, file: str, index: int, data: bytes, text: Callable[[str], str]) -> None:
+    def __init__(self, file: str, index: int, data: bytes, text: Callable[[str], str], value: Any = _MISSING) -> None:
         """`data` is the value in marshal's format, `text` gives the text of a file by its path."""
         self.file = file
         self.index = index
-        self._data = data
+        self.data = data
         self._text = text
+        if value is not _MISSING:
+            self.value = value
 
     def __getattr__(self, name: str) -> Any:  # called for slots that are not filled yet
         if name == "value":
-            self.value = marshal.loads(self._data)  # noqa: S302 - plain data out of our own private folder
+            self.value = marshal.loads(self.data)  # noqa: S302 - plain data out of our own private folder
             return self.value
         if name == "locator":
             from avactl.source.yaml import YamlLocator

@@ -12,11 +12,12 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NoReturn
 
+from avactl.compiler import parallel
 from avactl.emit import swap
 from avactl.source.tree import RENDERED
 
@@ -31,6 +32,8 @@ _HEADER = "# Written by `avactl render`. Files that are not listed here are not 
 _RACY = 20_000_000
 """A file changed less than this many ns before it was looked at could change again within one tick of the clock."""
 _NAMED = 5
+_SLICE = 500
+"""Fewest files to write that are worth a process of their own: about 15 ms."""
 
 
 class OutputError(Exception):
@@ -343,7 +346,13 @@ def _stage(
                 shutil.copy2(f"{directory}/{path}", target, follow_symlinks=False)
     if not missing:
         return {}
-    return {path: _create(f"{new}/{path[cut:]}", text) for path, text in texts(missing).items()}
+    content = texts(missing)
+
+    def create(paths: Sequence[str]) -> list[Stamp]:
+        return [_create(f"{new}/{path[cut:]}", content[path]) for path in paths]
+
+    parts = parallel.in_slices(missing, create, _SLICE)
+    return dict(zip(missing, (stamp for part in parts for stamp in part), strict=True))
 
 
 def _link(source: str, target: str) -> bool:
@@ -359,7 +368,8 @@ def _link(source: str, target: str) -> bool:
 
 def _create(path: str, text: str) -> Stamp:
     data = text.encode()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    # Not O_EXCL: a process that failed may have begun with the file.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     try:
         done = os.write(handle, data)
         while done < len(data):  # a write may be short, e.g. just before the disk is full

@@ -1,0 +1,79 @@
+"""Work on several cores, by forked processes: they have at once all that this one has, and give back plain data."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_MOST = 4
+_workers = 1
+
+
+def allow() -> None:
+    """Use the cores of the machine from now on.
+
+    For the command line: a process with other threads must not be forked, since their locks would stay closed.
+    """
+    global _workers
+    if sys.platform == "linux":
+        _workers = min(_MOST, len(os.sched_getaffinity(0)))
+
+
+def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int) -> list[Any]:
+    """What `work` gives for slices of the items, in their order; a slice has at least so many of them.
+
+    The results of other processes have gone through marshal. A slice whose process failed is done again in this one,
+    so that what went wrong is raised here.
+    """
+    count = max(1, min(_workers, len(items) // least))
+    cuts = [len(items) * i // count for i in range(count + 1)]
+    slices = [items[begin:end] for begin, end in pairwise(cuts)]
+    children = [_start(part, work) for part in slices[1:]]
+    results = []
+    try:
+        results.append(work(slices[0]))
+        for part, child in zip(slices[1:], list(children), strict=True):
+            done, result = _finish(*child)
+            children.remove(child)
+            results.append(result if done else work(part))
+    finally:
+        for process, pipe in children:  # only where something went wrong here
+            os.close(pipe)
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    return results
+
+
+def _start(part: Sequence[T], work: Callable[[Sequence[T]], Any]) -> tuple[int, int]:
+    """A process at work, and the end of the pipe that its result comes out of."""
+    out, into = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(into)
+        return process, out
+    try:
+        os.close(out)
+        with open(into, "wb") as pipe:  # noqa: PTH123 - a descriptor
+            pipe.write(marshal.dumps(work(part)))
+        os._exit(0)
+    except BaseException:
+        os._exit(1)  # told by the first process, which does it again
+
+
+def _finish(process: int, out: int) -> tuple[bool, Any]:
+    """Whether a process did its work, and the result."""
+    with open(out, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(process, 0)
+    with suppress(ValueError, EOFError, TypeError):
+        if status == 0:
+            return True, marshal.loads(data)  # noqa: S302 - from our own process
+    return False, None
