@@ -14,11 +14,14 @@ from avactl.scheduler.dra import FINALIZER, Claim
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.reports import Reports
+from avactl.scheduler.volumes import SELECTED_NODE, Volumes
 
 _WORKERS = 64
 _MOST = 512
 """Bindings on their way, beyond which nothing more is decided."""
 _TRIES = 6
+_PROVISION, _LOOK = 600.0, 0.2
+"""Seconds for volumes to be made, as kube-scheduler's bindTimeoutSeconds, and between looks."""
 _LOST = 60.0
 """Seconds after which a pod that the watch does not show as bound is asked for."""
 
@@ -40,6 +43,8 @@ class Order(NamedTuple):
     """GPU indexes, for the annotation; empty: none."""
     since: float
     claims: tuple[Given, ...] = ()
+    volumes: tuple[str, ...] = ()
+    """PersistentVolumeClaims that get their volume once they know the node."""
 
 
 class Binder:
@@ -50,12 +55,14 @@ class Binder:
         client: Client,
         rate: Rate,
         fleet: Fleet,
+        volumes: Volumes,
         reports: Reports,
         failed: Callable[[Pod], None],
         leading: Callable[[], bool],
     ) -> None:
         self._client, self._rate, self._fleet, self._reports = client, rate, fleet, reports
-        self._failed, self._leading = failed, leading
+        self._failed, self._leading, self._volumes = failed, leading, volumes
+        self._tasks: set[asyncio.Task[None]] = set()
         self._orders: deque[Order] = deque()
         self._ready = asyncio.Semaphore(0)
         self._room = asyncio.Event()
@@ -72,10 +79,38 @@ class Binder:
 
     def put(self, order: Order) -> None:
         """Bind a pod that is assumed."""
+        if order.volumes:
+            task = asyncio.ensure_future(self._provision(order))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
         self._orders.append(order)
         if self.flying >= _MOST:
             self._room.clear()
         self._ready.release()
+
+    async def _provision(self, order: Order) -> None:
+        """Have volumes made for the node, then bind. Making one takes its driver up to minutes."""
+        pod = order.pod
+        try:
+            for name in order.volumes:
+                body = {"metadata": {"annotations": {SELECTED_NODE: order.node}}}
+                await self._rate.take()
+                path = f"/api/v1/namespaces/{pod.namespace}/persistentvolumeclaims/{name}"
+                item = await self._client.request("PATCH", path, body, content_type=MERGE)
+                self._volumes.put_claim(item)
+            async with asyncio.timeout(_PROVISION):
+                while not self._volumes.bound(pod):
+                    if not all(self._volumes.meant_for(pod, name, order.node) for name in order.volumes):
+                        # Its driver cannot make it there, and has said so by taking the annotation off.
+                        self._give_up(pod, "no-volume")
+                        return
+                    await asyncio.sleep(_LOOK)
+        except (ApiError, UnreachableError, TimeoutError) as error:
+            logs.warn("volumes not made", pod=pod.key, node=order.node, error=str(error))
+            self._give_up(pod, "no-volume")
+            return
+        self.put(order._replace(volumes=()))
 
     async def room(self) -> None:
         """Wait until more may be decided."""

@@ -69,7 +69,8 @@ class Daemon:
             identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
             self._leader = Leader(client, self._namespace, options.lease, identity)
         rate = Rate(options.qps, options.burst)
-        self.binder = Binder(client, rate, self.fleet, self.reports, self._returned, self.leading)
+        self.binder = Binder(client, rate, self.fleet, self.volumes, self.reports, self._returned, self.leading)
+        self.reports.yield_to = lambda: self.binder.flying > 0
         self.decider = Decider(self.fleet, self.queue, self.binder, self.reports, self.volumes)
         self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace)
         self._wake = asyncio.Event()

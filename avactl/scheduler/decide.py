@@ -151,7 +151,8 @@ class Decider:
         now = monotonic()
         metrics.DECISIONS.labels("placed").inc()
         metrics.QUEUE_SECONDS.observe(now - pod.seen)
-        self.binder.put(Order(pod, name, devices, now, tuple(given)))
+        volumes = self.volumes.unbound(pod) if pod.volumes else ()
+        self.binder.put(Order(pod, name, devices, now, tuple(given), volumes))
 
     def _wait(self, unit: Unit, pods: Sequence[Pod], message: str, group: Hashable) -> None:
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
@@ -160,12 +161,15 @@ class Decider:
         self.queue.park(unit, group)
 
     def _pod_words(self, pod: Pod, request: Request, among: Mask | None, words: str) -> str:
-        text = pod_words(why_pod(self.fleet.state, request, among))
-        return self._detailed(text, request, words)
+        reason = why_pod(self.fleet.state, request, among)
+        if all(cause.what == "nodes" for cause in reason.causes):
+            # Size is not what is wrong, and taints and cordons go.
+            reason = reason._replace(ever=True)
+        return self._detailed(pod_words(reason), request, words)
 
     def _detailed(self, text: str, request: Request, more: str = "") -> str:
         """With what keeps nodes out of a pod's node set in the place of the engine's general words."""
-        counts = sorted(self.fleet.asks.obstacles(request).items(), key=lambda each: -each[1])
+        counts = sorted(self.fleet.asks.obstacles(request).items(), key=lambda each: (-each[1], each[0]))
         named = [f"{count} {reason}" for reason, count in counts[:_REASONS]]
         return text.replace(_GENERAL, f"({', '.join([*named, *([more] if more else [])])})")
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from avactl.scheduler.client import STRATEGIC, ApiError, Client, Rate, Unreachab
 from avactl.scheduler.pod import Pod
 
 _WORKERS = 16
+_FEW = 4
 _TRIES = 4
 _MOST = 100_000
 """Reports that wait to be written; beyond it they are dropped."""
@@ -36,6 +38,8 @@ class Reports:
 
     def __init__(self, client: Client, rate: Rate) -> None:
         self._client, self._rate = client, rate
+        self.yield_to: Callable[[], bool] = lambda: False
+        """Whether there is more urgent work for the API server: few reports at a time are written then."""
         self._instance = f"{names.CONTROLLER}-{os.environ.get('POD_NAME') or os.uname().nodename}"
         self._queue: deque[_Request] = deque()
         self._ready = asyncio.Semaphore(0)
@@ -133,11 +137,13 @@ class Reports:
     async def run(self) -> None:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(_WORKERS):
-                group.create_task(self._work())
+            for number in range(_WORKERS):
+                group.create_task(self._work(number))
 
-    async def _work(self) -> None:
+    async def _work(self, number: int) -> None:
         while True:
+            while number >= _FEW and self.yield_to():
+                await asyncio.sleep(0.02)
             await self._ready.acquire()
             request = self._queue.popleft()
             wait = 0.2

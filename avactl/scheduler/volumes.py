@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _LATER = "WaitForFirstConsumer"
+_NOTHING = ("", "", "")
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
@@ -108,10 +109,15 @@ class Volumes:
         match = node_selector(affinity)
         return self._fleet.mask(info.name for info in self._fleet.nodes.values() if match(info.name, info.labels))
 
-    def unbound(self, pod: Pod) -> list[str]:
+    def unbound(self, pod: Pod) -> tuple[str, ...]:
         """Claims of a pod that get their volume only when they know its node."""
-        return [name for name in pod.volumes if not self._claims.get(f"{pod.namespace}/{name}", ("x", "", ""))[0]]
+        return tuple(name for name in pod.volumes if not self._claims.get(f"{pod.namespace}/{name}", _NOTHING)[0])
 
     def bound(self, pod: Pod) -> bool:
         """Whether all claims of a pod have their volumes."""
         return not self.unbound(pod)
+
+    def meant_for(self, pod: Pod, name: str, node: str) -> bool:
+        """Whether a claim has its volume, or waits for one on this node."""
+        volume, _, selected = self._claims.get(f"{pod.namespace}/{name}", _NOTHING)
+        return bool(volume) or selected == node

@@ -147,4 +147,4 @@ def test_what_is_not_supported_is_refused_in_words(dra: World) -> None:
     pod(dra, "regex", template(dra, 1, selectors=selectors))
     assert "supported in device classes only" in dra.waiting("regex")
     pod(dra, "admin", template(dra, 2, tolerations=[{"operator": "Exists"}]))
-    assert dra.waiting("admin") == "its ResourceClaim asks with `tolerations`, which is not supported"
+    assert dra.waiting("admin", "tolerations", 60) == "its ResourceClaim asks with `tolerations`, which is not supported"
