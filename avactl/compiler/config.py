@@ -38,7 +38,11 @@ class Config(Model):
 
 def unreadable(path: str, error: OSError) -> Diagnostic:
     """The diagnostic of a file that is there and cannot be read."""
-    hint = "look at its permissions" if isinstance(error, PermissionError) else "put a file there that can be read"
+    hint = "put a file there that can be read"
+    if isinstance(error, PermissionError):
+        hint = "look at its permissions"
+    elif isinstance(error, FileNotFoundError):
+        hint = "it was there a moment ago: run the command again"
     return Diagnostic("file-unreadable", f"cannot be read: {error.strerror or error}", Span(path), hint=hint)
 
 

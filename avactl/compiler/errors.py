@@ -13,7 +13,8 @@ from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds import introspect
 from avactl.source.document import Document, Path
 
-_MISSING = object()
+MAX_PROBLEMS = 100
+"""Most problems that are told of one spec. More of them have one cause, and each takes time to be told well."""
 
 _EXPECTED = {
     "string_type": "text",
@@ -81,10 +82,13 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
         # A key error belongs to the mapping's key itself, so two unknown keys stay two problems.
         group = (*path, loc[-1]) if at_key else path
         groups.setdefault(group, []).append((skipped, entry))
-    found = []
+    found: list[Diagnostic] = []
     deepest = {path[:i] for path in groups for i in range(len(path))}
     misspelt = _misspelt(groups)
     for path, entries in groups.items():
+        if len(found) == MAX_PROBLEMS:
+            found.append(_more(doc, path, len(groups) - MAX_PROBLEMS))
+            break
         if path in misspelt:
             continue  # the key is there under another name, and that is told
         is_union = any(skipped for skipped, _ in entries)
@@ -92,6 +96,11 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
             continue  # another branch of the union got further into the value: that one speaks
         found.append(_one(model, doc, path, [entry for _, entry in entries]))
     return found
+
+
+def _more(doc: Document, path: Path, left: int) -> Diagnostic:
+    message = f"{left:,} more problems of this spec from here on"
+    return Diagnostic("invalid-value", message, doc.span(*path), hint="correct those before first")
 
 
 def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
@@ -106,7 +115,7 @@ def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
             unknown.setdefault(path[:-1], []).append(str(path[-1]))
     found = set()
     for parent, keys in missing.items():
-        for word in unknown.get(parent, ()):
+        for word in unknown.get(parent, ())[:MAX_PROBLEMS]:
             meant = _meant(word, keys)
             if meant is not None:
                 found.add((*parent, meant))

@@ -19,15 +19,24 @@ from avactl.source.yaml import MAX_BYTES
 
 _TOP = ("apiVersion", "kind", "metadata", "spec")
 
+MAX_WRONG = 1000
+"""Specs of one file of which it is told what is wrong."""
+
 
 def validate(state: State) -> State:
     """Typed resources of all documents that are specs; the others leave a diagnostic."""
     found: list[tuple[Document, Resource]] = []
     problems: list[Diagnostic] = []
     broken = _unread(state)
+    wrong: dict[str, int] = {}
     for doc in state.documents:
+        if wrong.get(doc.file, 0) >= MAX_WRONG:
+            continue
         result = validate_document(doc)
         if isinstance(result, list):
+            wrong[doc.file] = wrong.get(doc.file, 0) + 1
+            if wrong[doc.file] == MAX_WRONG:
+                result = [*result, _too_many(doc)]
             problems += result
             broken |= _declared(doc.get("kind"), doc.get("metadata", "name"))
         else:
@@ -38,6 +47,11 @@ def validate(state: State) -> State:
         broken=state.broken | broken,
         diagnostics=state.diagnostics + tuple(problems),
     )
+
+
+def _too_many(doc: Document) -> Diagnostic:
+    message = f"{MAX_WRONG} specs of this file have problems; those behind this one were not looked at"
+    return Diagnostic("not-a-spec", message, doc.span(), hint="correct those before first; they may have one cause")
 
 
 def _declared(kind: Any, name: Any) -> set[tuple[str, str]]:

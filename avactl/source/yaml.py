@@ -69,12 +69,13 @@ def compose(text: str) -> list[Any]:
 class YamlLocator:
     """Finds values in one file's text by composing it again, once."""
 
-    __slots__ = ("_nodes", "file", "text")
+    __slots__ = ("_indexes", "_nodes", "file", "text")
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
         self.text = text
         self._nodes: list[Any] | None = None
+        self._indexes: dict[int, dict[Any, tuple[Any, Any]]] = {}
 
     def __getstate__(self) -> tuple[str, str]:
         return self.file, self.text
@@ -82,6 +83,7 @@ class YamlLocator:
     def __setstate__(self, state: tuple[str, str]) -> None:
         self.file, self.text = state
         self._nodes = None
+        self._indexes = {}
 
     def locate(self, index: int, path: Path, key: bool) -> Span:
         if self._nodes is None:
@@ -89,12 +91,21 @@ class YamlLocator:
         node = self._nodes[index]
         key_node = None
         for step in path:
-            found_key, found = _child(node, step)
+            found_key, found = self._child(node, step)
             if found is None:
                 # The key is not there: point at the parent's key, which names the mapping better than its first line.
                 return self._of(node, key_node, True)
             node, key_node = found, found_key
         return self._of(node, key_node, key)
+
+    def _child(self, node: Any, step: str | int) -> tuple[Any, Any]:
+        if not isinstance(node, yaml.MappingNode) or len(node.value) < 64:
+            return _child(node, step)
+        index = self._indexes.get(id(node))
+        if index is None:  # a key is asked for once a problem, and all of a large mapping's keys may be wrong
+            index = self._indexes[id(node)] = {key.value: (key, value) for key, value in reversed(node.value)
+                                               if isinstance(key, yaml.ScalarNode)}  # fmt: skip
+        return index.get(step) or _child(node, step)
 
     def _of(self, node: Any, key_node: Any, key: bool) -> Span:
         is_block = not isinstance(node, yaml.ScalarNode) and not node.flow_style

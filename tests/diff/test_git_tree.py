@@ -41,6 +41,8 @@ def test_it_sees_what_a_directory_has(repository: Repository) -> None:
     repository.commit()
     tree, directory = GitTree(repository.root, "HEAD"), DirTree(repository.root)
     assert tree.paths() == directory.paths() == ["a.yaml", "link.yaml", "sub/big.bin", "sub/c.yaml", "via.yaml"]
+    assert tree.skipped == directory.skipped
+    assert sorted(tree.skipped) == ["dangling.yaml", "loop.yaml", "out.yaml", "up.yaml"]
     for path in tree.paths():
         assert tree.read(path) == directory.read(path)
         assert tree.size(path) == directory.size(path)
