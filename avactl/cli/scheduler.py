@@ -48,6 +48,4 @@ def scheduler(
         burst=burst,
         gang_grace=gang_grace,
     )
-    code = asyncio.run(daemon.run(found, options))
-    if code:
-        raise typer.Exit(code)
+    asyncio.run(daemon.run(found, options))

@@ -155,7 +155,7 @@ class Daemon:
     # -- running ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises LostError where the lease is lost: then start anew."""
+        """Until it is cancelled. Raises LostError, in a group, where the lease is lost."""
         options = self._options
         runner = None
         if options.listen:
@@ -245,23 +245,26 @@ class Daemon:
             metrics.TEAM_BORROWED.labels(team, model).set(borrowed)
 
 
-async def run(access: Access, options: Options) -> int:
-    """Run a replica until SIGTERM; the exit code."""
+async def run(access: Access, options: Options) -> None:
+    """Run a replica until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
-    async with Client(access) as client:
-        task = asyncio.ensure_future(Daemon(client, options).run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
-        try:
-            await task
-        except asyncio.CancelledError:
-            logs.info("stopped")
-            return 0
-        except ExceptionGroup as group:
-            lost, others = group.split(LostError)
-            if lost is None or others is not None:
-                raise
-            # What this replica believes may be another's by now: a new process begins from the API server.
-            logs.error("lease lost", error=str(lost.exceptions[0]))
-            return 1
-    return 0
+    task = asyncio.ensure_future(_always(access, options))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    logs.info("stopped")
+
+
+async def _always(access: Access, options: Options) -> None:
+    while True:
+        async with Client(access) as client:
+            try:
+                await Daemon(client, options).run()
+            except ExceptionGroup as group:
+                lost, others = group.split(LostError)
+                if lost is None or others is not None:
+                    raise
+                # What this replica believes may be another's by now: all is forgotten, and asked for anew.
+                metrics.LEADER.set(0)
+                logs.error("lease lost", error=str(lost.exceptions[0]))

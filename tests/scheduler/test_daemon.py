@@ -77,7 +77,7 @@ def test_a_new_process_knows_what_is_held(world: World) -> None:
     world.pod("first", 5)
     world.bound("first")
     world.kill(process)
-    world.kube.delete("coordination.k8s.io/v1", "Lease", "avactl-scheduler", "avactl-system")
+    world.free_lease()
     world.start()
     world.pod("second", 3)
     world.bound("second")

@@ -87,7 +87,7 @@ def test_a_new_process_knows_what_is_allocated(dra: World) -> None:
     pod(dra, "first", five)
     dra.bound("first")
     dra.kill(process)
-    dra.kube.delete("coordination.k8s.io/v1", "Lease", "avactl-scheduler", "avactl-system")
+    dra.free_lease()
     dra.start()
     pod(dra, "second", three)
     dra.bound("second")
@@ -147,4 +147,6 @@ def test_what_is_not_supported_is_refused_in_words(dra: World) -> None:
     pod(dra, "regex", template(dra, 1, selectors=selectors))
     assert "supported in device classes only" in dra.waiting("regex")
     pod(dra, "admin", template(dra, 2, tolerations=[{"operator": "Exists"}]))
-    assert dra.waiting("admin", "tolerations", 60) == "its ResourceClaim asks with `tolerations`, which is not supported"
+    assert (
+        dra.waiting("admin", "tolerations", 60) == "its ResourceClaim asks with `tolerations`, which is not supported"
+    )
