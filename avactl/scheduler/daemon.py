@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import traceback
 import uuid
 from dataclasses import dataclass
 from time import monotonic
@@ -34,6 +35,8 @@ _SLICE = 0.004
 _RETRY = 0.05
 """Seconds between two tries of what waits."""
 _TICK = 0.5
+_FAILED = 60.0
+"""Seconds after which a unit is tried again on which a decision failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Daemon:
         self._wake = asyncio.Event()
         self._retried = (0, 0.0)
         self._ticked = monotonic()
+        self._failed: dict[str, float] = {}
         self._reflectors = self._watch()
 
     def leading(self) -> bool:
@@ -196,12 +200,24 @@ class Daemon:
             unit = self.queue.pop()
             if unit is None:
                 return
-            self.decider.decide(unit)
+            self._decide_on(unit)
             if monotonic() >= until:
                 await asyncio.sleep(0)
                 await self.binder.room()
                 self._tidy()
                 until = monotonic() + _SLICE
+
+    def _decide_on(self, unit: Unit) -> None:
+        try:
+            self.decider.decide(unit)
+        except Exception as error:  # one odd pod must not stop the scheduling of all
+            logs.error("decision failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
+            metrics.DECISIONS.labels("failed").inc()
+            for pod in unit.waiting:
+                self.reports.unschedulable(pod, f"internal error of the scheduler: {error!r}")
+            self.queue.rest(unit)
+            self._failed[unit.key] = monotonic()
+            self.fleet.stale = True  # it may have stopped half way
 
     def _tidy(self) -> None:
         if self.fleet.stale:
@@ -218,6 +234,11 @@ class Daemon:
             self._ticked = now
             self.reports.later()
             self.gangs.look()
+            for key in [key for key, since in self._failed.items() if now - since > _FAILED]:
+                del self._failed[key]
+                unit = self.queue.units.get(key)
+                if unit is not None:
+                    self.queue.push(unit)
 
     # -- being looked at --------------------------------------------------------------------------------------------
 

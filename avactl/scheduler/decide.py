@@ -23,6 +23,8 @@ from avactl.scheduler.reports import Reports
 from avactl.scheduler.rules import NotYetError, RuleError
 from avactl.scheduler.volumes import Volumes
 
+_KNOWN = 10_000
+"""Requests of which it is remembered that they fit nowhere."""
 _REASONS = 4
 """Reasons of node sets that are named."""
 
@@ -43,6 +45,8 @@ class Decider:
     def decide(self, unit: Unit) -> None:
         """Place a unit, or say why not and let it wait."""
         began = monotonic()
+        if len(self._full) > _KNOWN:
+            self._full.clear()
         if unit.gang:
             self._gang(unit)
         else:

@@ -81,6 +81,10 @@ class Fleet:
             self.stale = True
             return
         slot = self._place_node(info)
+        # Claims are not known by node: those of one that comes back are booked with all others.
+        self.stale |= before is None and bool(info.devices)
+        if self.stale:
+            return
         if before is None:
             for pod in self.on_node.get(info.name, {}).values():
                 self._book(pod)
@@ -149,14 +153,8 @@ class Fleet:
             return self.state.put_node(node)
         except BookingError:
             # GPUs went that pods hold: what they still can hold is booked anew.
-            pods = list(self.on_node.get(info.name, {}).values())
-            for pod in pods:
-                if pod.uid in self.state.bookings:
-                    self.state.release(pod.uid)
-            slot = self.state.put_node(node)
-            for pod in pods:
-                self._book(pod)
-            return slot
+            self.stale = True
+            return self.state.slots[info.name]
 
     # -- all anew ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ PENDING = Gauge(
     ["queue"], registry=REGISTRY,
 )  # fmt: skip
 DECISIONS = Counter(
-    "avactl_scheduler_decisions_total", "Decisions on pods, by result: placed, unschedulable, refused.",
+    "avactl_scheduler_decisions_total", "Decisions on pods, by result: placed, unschedulable, failed.",
     ["result"], registry=REGISTRY,
 )  # fmt: skip
 BINDINGS = Counter("avactl_scheduler_bindings_total", "Bindings sent, by result.", ["result"], registry=REGISTRY)

@@ -93,7 +93,7 @@ class Reflector:
             page = await self._client.request("GET", self._path, query=query)
             for item in page["items"] or ():
                 seen.add(object_key(item))
-                self._store.put(item)
+                self._put(item)
             following = page["metadata"].get("continue")
             version = page["metadata"]["resourceVersion"]
             page = None
@@ -128,5 +128,11 @@ class Reflector:
         if kind == "DELETED":
             self._store.remove(object_key(item))
         elif kind != "BOOKMARK":
-            self._store.put(item)
+            self._put(item)
         self._version = item["metadata"]["resourceVersion"]
+
+    def _put(self, item: dict[str, Any]) -> None:
+        try:
+            self._store.put(item)
+        except Exception as error:  # one odd object of one user must not stop the scheduling of all
+            logs.error("object not understood", kind=self.kind, name=object_key(item), error=repr(error))

@@ -121,3 +121,20 @@ def test_what_is_not_supported_is_refused_in_words(world: World) -> None:
     limits = {"requests": {"example.com/odd": "1"}, "limits": {"example.com/odd": "1"}}
     world.pod("odd", container={"resources": limits})
     assert world.waiting("odd") == "no node has the resource example.com/odd"
+
+
+def test_gpus_that_a_machine_loses_are_not_given(world: World) -> None:
+    world.node("a", gpus=8)
+    world.ready()
+    world.start()
+    world.pod("first", 6)
+    world.bound("first")
+    for kind in ("capacity", "allocatable"):
+        status = {"status": {kind: {"nvidia.com/gpu": "4"}}}
+        path = "/api/v1/nodes/a/status"
+        world.kube.request("PATCH", path, body=status, content_type="application/merge-patch+json")
+    world.pod("second", 2)
+    assert "too small" in world.waiting("second") or "at most 0" in world.waiting("second")
+    world.kube.delete("v1", "Pod", "first", world.namespace)
+    world.bound("second")
+    assert world.devices("second") <= {0, 1, 2, 3}
