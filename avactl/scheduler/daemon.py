@@ -113,9 +113,11 @@ class Daemon:
         before = self.fleet.pods.get(f"{metadata['namespace']}/{metadata['name']}")
         if before is not None and before.uid != metadata["uid"]:
             self._gone(before)
+        claims = before.claims if before is not None else ()
         pod = self.fleet.put_pod(item)
         if pod is not None and pod.ours:
-            self._queue_pod(pod)
+            # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
+            self._queue_pod(pod, named=pod.claims != claims)
 
     def _drop_pod(self, key: str) -> None:
         pod = self.fleet.drop_pod(key)
@@ -130,8 +132,8 @@ class Daemon:
                 self.queue.drop(unit.key)
         self.decider.forget(pod)
 
-    def _queue_pod(self, pod: Pod) -> None:
-        """Bring the unit of a pod up to date."""
+    def _queue_pod(self, pod: Pod, named: bool = False) -> None:
+        """Bring the unit of a pod up to date; `named`: its claims have other names now."""
         key = pod.gang or pod.uid
         unit = self.queue.units.get(key)
         if unit is None:
@@ -141,7 +143,7 @@ class Daemon:
         new = unit.add(pod)
         if pod.waiting:
             # A gang of hundreds is not looked at until the last of them is there.
-            if new and len(unit.pods) >= unit.size:
+            if (new or named) and len(unit.pods) >= unit.size:
                 self.queue.push(unit)
         elif not pod.gang and not pod.assumed and not pod.gated:
             self.queue.drop(key)

@@ -400,8 +400,11 @@ path = Path(sys.argv[1]) / "teams" / "vision" / "jobs.yaml"
 text = path.read_text()
 print(flush=True)
 for i in range(int(sys.argv[2])):
-    (path.parent / f"mine-{sys.argv[3]}.yaml").write_text(
+    # Aside, then swapped: the other process must not read half of it.
+    aside = path.parent / f".mine-{sys.argv[3]}"
+    aside.write_text(
         text.split("---\\n")[0].replace("name: resnet50", f"name: mine-{sys.argv[3]}").replace("15m", f"{i + 1}m"))
+    aside.replace(path.parent / f"mine-{sys.argv[3]}.yaml")
     assert compiled(Path(sys.argv[1])).files
 """
 

@@ -152,8 +152,11 @@ def test_the_api_server_takes_the_patches_and_keeps_what_others_set(kube: KubeCl
     for name in nodes:
         reply = kube.apply(body(result, "Node", name), field_manager="avactl", force=True)
         assert reply.warnings == []
-        again = kube.apply(body(result, "Node", name), field_manager="avactl", force=True)
-        assert again.body["metadata"]["resourceVersion"] == reply.body["metadata"]["resourceVersion"]
+        # The node controller writes to a new node too, so that one of a few pairs must be undisturbed.
+        pairs = (
+            [kube.apply(body(result, "Node", name), field_manager="avactl", force=True) for _ in "ab"] for _ in range(9)
+        )
+        assert any(a.body["metadata"]["resourceVersion"] == b.body["metadata"]["resourceVersion"] for a, b in pairs)
     live = kube.get("v1", "Node", first)
     assert live["metadata"]["labels"]["avactl.dev/gpu"] == "V100"
     assert live["metadata"]["labels"]["nvidia.com/gpu.product"] == "Tesla-V100-SXM2-32GB"
