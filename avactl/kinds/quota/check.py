@@ -16,11 +16,12 @@ from avactl.kinds.values import format_quantity, quantity
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one quota."""
+    """The problems of one quota, and of what its team asks for."""
     yield from duplicates(item, ("spec", "gpus"), (entry.gpu for entry in item.spec.gpus), "GPU", key="gpu")
     yield from _amounts(item)
     if not fit.unknown_capacity(program):
         yield from _models(item, program)
+        yield from usage_problems(program, item)
     first = quota_of(program, item.team, item.cluster)
     if first is not None and first is not item:
         yield Diagnostic(
@@ -116,7 +117,7 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
-    """Guarantees against what the clusters have, and what specs ask for against the quotas."""
+    """Guarantees against what the clusters have."""
     if fit.unknown_capacity(program):
         return
     by_cluster: dict[str, list[Item]] = {}
@@ -125,7 +126,6 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
     for cluster, quotas in sorted(by_cluster.items()):
         for model in program.gpu_models(cluster):
             yield from _guarantees(program, cluster, model, quotas)
-    yield from usage_problems(program)
 
 
 _MOST_NOTES = 6

@@ -77,16 +77,19 @@ class Resource(NamedTuple):
         return f"{self.number(amount)} {self.model or ('memory' if self.key == 'memory' else 'CPU cores')}"
 
 
-def usage_problems(program: Program) -> Iterator[Diagnostic]:
-    """The problems of all teams with quotas."""
-    asked: dict[tuple[str | None, str], list[Item]] = {}
-    for kind in _RUNNING_KINDS:
-        for item in program.of(kind):
-            asked.setdefault((item.team, item.cluster), []).append(item)
-    for (team, cluster), items in asked.items():
-        quota = quota_of(program, team, cluster)
-        if quota is not None:
-            yield from _team(program, quota, in_file_order(items))
+def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
+    """The problems of the specs that a quota is for. A change of one team's specs is looked at with its quota alone."""
+
+    def by_team() -> dict[tuple[str | None, str], list[Item]]:
+        found: dict[tuple[str | None, str], list[Item]] = {}
+        for kind in _RUNNING_KINDS:
+            for item in program.of(kind):
+                found.setdefault((item.team, item.cluster), []).append(item)
+        return found
+
+    if quota_of(program, quota.team, quota.cluster) is quota:
+        running: dict[tuple[str | None, str], list[Item]] = program.memo("running specs", by_team)
+        yield from _team(program, quota, in_file_order(running.get((quota.team, quota.cluster), [])))
 
 
 def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnostic]:
