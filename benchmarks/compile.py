@@ -1,6 +1,6 @@
 """How long avactl takes from specs to files on disk, beside cdk8s, and how little after a small change.
 
-    python -m benchmarks.compile [--objects 10000] [--specs 2000] [--repeats 5]
+    python -m benchmarks.compile [--objects 10000] [--specs 2000] [--repeats 5] [--folder DIR]
 
 Cold: a fresh process with an empty cache loads, checks and compiles a generated repository and writes one file an
 object. The peer makes as many Deployments of about the same size, from literals, with no checks, and writes them
@@ -24,7 +24,7 @@ from rich.table import Table
 
 import avactl
 from avactl.compiler.store import directory as cache_directory
-from benchmarks.measure import Bar, Run, bar, best, console, fastest, run
+from benchmarks.measure import Bar, Run, bar, best, console, fastest, folder_for_files, run
 
 AVACTL = [sys.executable, "-m", "avactl.cli.main"]
 PEER_SOURCE = Path(__file__).parent / "cdk8s"
@@ -156,10 +156,11 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=10_000, help="objects of the cold runs")
     parser.add_argument("--specs", type=int, default=2_000, help="specs of the incremental runs")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each; the fastest counts")
+    parser.add_argument("--folder", default=None, help="where to write; by default the place for temporary files")
     given = parser.parse_args()
     # As installing does: bytecode of a checkout may be missing or old.
     compileall.compile_dir(Path(avactl.__file__).parent, quiet=2)
-    with tempfile.TemporaryDirectory(prefix="avactl-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="avactl-bench-", dir=folder_for_files(given.folder)) as folder:
         bench = Bench(Path(folder), given.repeats)
         cold(bench, given.objects)
         incremental(bench, given.specs)
