@@ -129,7 +129,8 @@ def _where(item: Item, found: list[Offer]) -> str:
     return f"pool {found[0].pool.name}" if len(found) == 1 else f"cluster {item.cluster}"
 
 
-def _pool_notes(found: list[Offer], most: int = 3) -> tuple[Note, ...]:
+def pool_notes(found: list[Offer], most: int = 3) -> tuple[Note, ...]:
+    """The first pools that were looked at, with what they have."""
     return tuple(Note(offer.pool.span("spec", offer.size_key), str(offer)) for offer in found[:most])
 
 
@@ -143,7 +144,7 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
             f"a pod asks for {ask.gpus} {ask.model}, and no machine of {where} has more than {largest}",
             item.span(*path, "gpus"),
             hint=f"write `gpus: {largest}` or fewer, and more `replicas`",
-            notes=_pool_notes(found),
+            notes=pool_notes(found),
         )
     linked = [offer for offer in found if offer.topology.room(ask.gpus, ask.link)] if ask.gpus else found
     if not linked:
@@ -165,7 +166,7 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
         both = f"{_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} memory"
         message = f"a pod asks for {both}, and no machine of cluster {item.cluster} has both"
         hint = f"machines of pool {enough.pool.name} have the cores: write `memory: {size}` or less"
-    return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=_pool_notes(linked))
+    return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=pool_notes(linked))
 
 
 def _number(value: Fraction) -> str:
@@ -192,7 +193,7 @@ def _link_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagn
         f"no machine of {_where(item, found)} has {ask.gpus} {ask.model} with link `{ask.link}`; `{best}` is the best",
         item.span(*path, "link") if item.doc.get(*path, "link") else item.span(*path, "gpus"),
         hint=hint,
-        notes=_pool_notes(found),
+        notes=pool_notes(found),
     )
 
 
@@ -227,7 +228,7 @@ def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas:
         item.span(*(at or (*path, "gpus"))),
         label=f"{replicas} × {ask.gpus} = {replicas * ask.gpus} {ask.model}" if ask.gpus else "",
         hint=hint,
-        notes=_pool_notes(found),
+        notes=pool_notes(found),
     )
 
 
@@ -242,7 +243,7 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
             f"{_where(item, found)} gives pods with {ask.model} no RDMA NICs",
             item.span(*path, "rdma"),
             hint="add `rdmaResource: …`, the extended resource of the RDMA device plugin, to the pool",
-            notes=_pool_notes(found),
+            notes=pool_notes(found),
         )
     ways = {
         (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from ruamel.yaml import YAML
@@ -26,13 +26,6 @@ class EditError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         self.hint = hint
         super().__init__(message)
-
-
-class Edit(NamedTuple):
-    """`path` = `value`; a value of None removes the key."""
-
-    path: tuple[str | int, ...]
-    value: str | None
 
 
 _STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")

@@ -94,7 +94,6 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
     shape, cluster = item.spec.shapes[index], item.cluster
     path = ("spec", "shapes", index)
     found = fit.offers(program, cluster, shape.gpu, None)
-    notes = tuple(Note(offer.pool.span("spec", offer.size_key), str(offer)) for offer in found[:3])
     largest = max(offer.topology.count for offer in found)
     if shape.gpus > largest:
         return Diagnostic(
@@ -102,7 +101,7 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
             f"no machine of cluster {cluster} has {shape.gpus} {shape.gpu}; the largest has {largest}",
             item.span(*path, "gpus"),
             hint=f"write `gpus: {largest}`, and more `machines`",
-            notes=notes,
+            notes=fit.pool_notes(found),
         )
     most = sum(offer.machines * offer.topology.room(shape.gpus) for offer in found)
     if shape.machines > most:
@@ -111,7 +110,7 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
             f"cluster {cluster} has {shape.gpus} {shape.gpu} together {most} times, not {shape.machines} times",
             item.span(*path, "machines"),
             hint=f"write `machines: {most}` or less",
-            notes=notes,
+            notes=fit.pool_notes(found),
         )
     return None
 
