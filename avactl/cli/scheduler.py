@@ -30,7 +30,8 @@ def scheduler(
 ) -> None:
     """Run the scheduler for pods with `schedulerName: avactl`."""
     try:
-        from avactl.scheduler import access, daemon
+        from avactl.kube import access
+        from avactl.scheduler import daemon
         from avactl.scheduler.pools import Policy
     except ModuleNotFoundError as error:
         fail(f"the scheduler needs the package {error.name}", MISSING, "pip install 'avactl[scheduler]'")

@@ -12,7 +12,7 @@ import typer
 from avactl.cli.common import MISSING, USAGE, colour, fail
 
 if TYPE_CHECKING:
-    from avactl.scheduler.access import Access
+    from avactl.kube.access import Access
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "avactl.dev/gang", "avactl.dev/name")
 
@@ -33,7 +33,7 @@ def why(
 ) -> None:
     """Say why a pod or a job waits, and where the rest of it runs."""
     try:
-        from avactl.scheduler import access
+        from avactl.kube import access
     except ModuleNotFoundError as error:
         fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[scheduler]'")
     if "/" in name:
@@ -50,7 +50,7 @@ def why(
 
 
 async def _pods(access: Access, namespace: str) -> list[dict[str, Any]]:
-    from avactl.scheduler.client import ApiError, Client, UnreachableError
+    from avactl.kube.client import ApiError, Client, UnreachableError
 
     async with Client(access, connections=1) as client:
         try:

@@ -9,10 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from avactl import names
 from avactl.kinds.values import LABEL_KEY_PATTERN, LABEL_VALUE_PATTERN, Name, TeamRef, bad, label_key, label_value
 
 API_VERSION = "avactl.dev/v1"
-GROUP = "avactl.dev"
+GROUP = names.GROUP
 
 
 class Model(BaseModel):

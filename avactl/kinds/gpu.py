@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from avactl.kinds.base import GROUP
+from avactl import names
 from avactl.kinds.capacity import gpu_model
 from avactl.kinds.compute import Compute, GpuLinkCompute
 from avactl.kinds.k8s import compact, manifest
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
-GPU_LABEL = f"{GROUP}/gpu"
+GPU_LABEL = names.GPU_LABEL
 """Node label: GPU model."""
-POOL_LABEL = f"{GROUP}/pool"
+POOL_LABEL = names.POOL_LABEL
 """Node label: name of the node pool."""
-LINK_ANNOTATION = f"{GROUP}/link"
+LINK_ANNOTATION = names.LINK
 """Pod annotation: the slowest link that its GPUs may have, one of `compute.Link`."""
-LINK_POLICY_ANNOTATION = f"{GROUP}/link-policy"
+LINK_POLICY_ANNOTATION = names.LINK_POLICY
 """Pod annotation: `required` or `preferred`."""
-GPU_SHARE_ANNOTATION = f"{GROUP}/gpu-share"
-DEVICES_ANNOTATION = f"{GROUP}/devices"
+GPU_SHARE_ANNOTATION = names.GPU_SHARE
+DEVICES_ANNOTATION = names.DEVICES
 """Set by the scheduler's Binding on device-plugin pools: the indexes of the pod's GPUs, as `0,3`."""
 
 NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}

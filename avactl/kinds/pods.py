@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from avactl import names
 from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP, SecretValue
 from avactl.kinds.compute import DatasetMount, GitCode
@@ -25,12 +26,12 @@ from avactl.kinds.team.names import TEAM_BUCKETS
 USER_ID = 1000
 """User and group of pods of users. Pod security `restricted` wants any but 0."""
 
-SCHEDULER_NAME = "avactl"
-GANG_LABEL = f"{GROUP}/gang"
+SCHEDULER_NAME = names.SCHEDULER_NAME
+GANG_LABEL = names.GANG_LABEL
 """Pod label: name of the gang, unique in its namespace. Its pods are placed all together or not at all."""
-GANG_SIZE_ANNOTATION = f"{GROUP}/gang-size"
+GANG_SIZE_ANNOTATION = names.GANG_SIZE
 """Pod annotation: how many pods of the gang must be placed together. An elastic job's gang may grow beyond it."""
-PREEMPTIBLE_ANNOTATION = f"{GROUP}/preemptible"
+PREEMPTIBLE_ANNOTATION = names.PREEMPTIBLE
 """Pod annotation: `false` where the scheduler must not stop the pod for another."""
 RUN_ANNOTATION = f"{GROUP}/run"
 """Annotation of a job's objects and pods: digest of all that makes a new run. Another one starts the job anew."""

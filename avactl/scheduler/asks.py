@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from avactl import names
 from avactl.placement.request import Request
 from avactl.placement.state import MAX_GPUS, WHOLE
-from avactl.scheduler import names
 from avactl.scheduler.dra import Demand
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.rules import Rules

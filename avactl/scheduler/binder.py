@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
-from avactl.scheduler import logs, metrics, names
-from avactl.scheduler.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler import metrics
 from avactl.scheduler.dra import FINALIZER, Claim
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod

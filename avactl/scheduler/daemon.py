@@ -12,20 +12,22 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from avactl.scheduler import logs, metrics, stores
-from avactl.scheduler.access import Access
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.access import Access
+from avactl.kube.client import Client, Rate
+from avactl.kube.leader import Leader, LostError
+from avactl.kube.reflector import Reflector
+from avactl.names import CONFIG_LABEL
+from avactl.scheduler import metrics, stores
 from avactl.scheduler.binder import Binder
-from avactl.scheduler.client import Client, Rate
 from avactl.scheduler.decide import Decider
 from avactl.scheduler.dra import Dra
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.gangs import Gangs
-from avactl.scheduler.leader import Leader, LostError
-from avactl.scheduler.names import CONFIG_LABEL
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Policy
 from avactl.scheduler.queue import Queue, Unit
-from avactl.scheduler.reflector import Reflector
 from avactl.scheduler.reports import Reports
 from avactl.scheduler.server import serve
 from avactl.scheduler.volumes import Volumes
@@ -88,7 +90,8 @@ class Daemon:
 
     def _watch(self) -> list[Reflector]:
         def reflect(path: str, store: Any, **more: Any) -> Reflector:
-            return Reflector(self._client, path, store, self._wake.set, **more)
+            failed = metrics.WATCH_ERRORS.labels(path.rsplit("/", 1)[-1]).inc
+            return Reflector(self._client, path, store, self._wake.set, failed=failed, **more)
 
         fleet, volumes, dra = self.fleet, self.volumes, "/apis/resource.k8s.io/v1"
         configs = stores.Configs(fleet, fleet.quotas.put_leaf)
@@ -255,6 +258,7 @@ class Daemon:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     def _collect(self) -> None:
+        metrics.LEADER.set(self.leading())
         active, waiting = self.queue.lengths()
         metrics.PENDING.labels("active").set(active)
         metrics.PENDING.labels("unschedulable").set(waiting)
@@ -281,7 +285,7 @@ async def run(access: Access, options: Options) -> None:
 
 async def _always(access: Access, options: Options) -> None:
     while True:
-        async with Client(access) as client:
+        async with Client(access, names.CONTROLLER) as client:
             try:
                 await Daemon(client, options).run()
             except ExceptionGroup as group:
@@ -289,5 +293,4 @@ async def _always(access: Access, options: Options) -> None:
                 if lost is None or others is not None:
                     raise
                 # What this replica believes may be another's by now: all is forgotten, and asked for anew.
-                metrics.LEADER.set(0)
                 logs.error("lease lost", error=str(lost.exceptions[0]))

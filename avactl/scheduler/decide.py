@@ -8,12 +8,13 @@ from time import monotonic
 
 import numpy as np
 
+from avactl.kube import logs
 from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
 from avactl.placement.state import Booking
 from avactl.placement.why import gang_words, pod_words, why_gang, why_pod
-from avactl.scheduler import logs, metrics
+from avactl.scheduler import metrics
 from avactl.scheduler.binder import Binder, Given, Order
 from avactl.scheduler.fleet import Fleet, Mask, format_devices
 from avactl.scheduler.pod import Pod

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.kube import logs
 from avactl.placement.state import MAX_GPUS
-from avactl.scheduler import cel, logs
+from avactl.scheduler import cel
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.rules import NotYetError, RuleError
 

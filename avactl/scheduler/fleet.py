@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from avactl import names
+from avactl.kube import logs
 from avactl.placement.score import Scorer
 from avactl.placement.state import ABSENT, MAX_GPUS, WHOLE, Booking, BookingError, Node, State
-from avactl.scheduler import logs, names
 from avactl.scheduler.asks import Asks
 from avactl.scheduler.dra import Claim, Demand, Dra
 from avactl.scheduler.node import NodeInfo

@@ -6,8 +6,9 @@ import asyncio
 import time
 from time import monotonic
 
-from avactl.scheduler import logs, metrics
-from avactl.scheduler.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.kube import logs
+from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler import metrics
 from avactl.scheduler.decide import missing
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.queue import Queue, Unit

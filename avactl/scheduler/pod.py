@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
-from avactl.scheduler import names
+from avactl import names
 from avactl.scheduler.shape import Shape, shape_of
 
 _ENDED = ("Succeeded", "Failed")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from avactl import names
 from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, Work
 from avactl.placement.request import Request
 from avactl.placement.state import WHOLE
-from avactl.scheduler import names
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Leaf
 

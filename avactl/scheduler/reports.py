@@ -10,8 +10,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
-from avactl.scheduler import metrics, names
-from avactl.scheduler.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl import names
+from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler import metrics
 from avactl.scheduler.pod import Pod
 
 _WORKERS = 16

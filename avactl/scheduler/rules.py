@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from avactl.scheduler import names
+from avactl import names
 
 Labels = Mapping[str, str]
 Matcher = Callable[[Labels], bool]

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from avactl.scheduler import names
+from avactl import names
 from avactl.scheduler.quantities import amount
 from avactl.scheduler.rules import RuleError, Rules
 

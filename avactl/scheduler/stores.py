@@ -7,10 +7,11 @@ from typing import Any
 
 import orjson
 
-from avactl.scheduler import logs, names
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.reflector import object_key
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pools import Leaf, Pool
-from avactl.scheduler.reflector import object_key
 from avactl.scheduler.volumes import Volumes
 
 

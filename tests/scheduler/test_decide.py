@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from avactl.scheduler.access import Access
-from avactl.scheduler.client import Client
+from avactl.kube.access import Access
+from avactl.kube.client import Client
 from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.pools import Policy
 from avactl.scheduler.queue import Unit

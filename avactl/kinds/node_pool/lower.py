@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl import names
 from avactl.kinds import k8s
-from avactl.kinds.base import GROUP
 from avactl.kinds.machine_type.hardware import machine_facts
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.pods import GPU_LABEL, POOL_LABEL, device_class
 from avactl.kinds.program import Item, Program
 
-CONFIG_LABEL = f"{GROUP}/config"
+CONFIG_LABEL = names.CONFIG_LABEL
 """On ConfigMaps that the scheduler reads, with what is in them: `topology` or `quota`."""
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from avactl.scheduler import logs, metrics
-from avactl.scheduler.client import ApiError, Client, UnreachableError
+from avactl.kube import logs
+from avactl.kube.client import ApiError, Client, UnreachableError
 
 DURATION, DEADLINE, RETRY = 15, 10.0, 2.0
 """Seconds: the lease's length as the others see it, how long its holder goes on without renewing it, and between tries.
@@ -51,7 +51,6 @@ class Leader:
                 self._renewed = began
                 if not self.won.is_set():
                     logs.info("leading", lease=self._name, identity=self._identity)
-                    metrics.LEADER.set(1)
                     self.won.set()
             elif self.won.is_set() and not self.leading():
                 raise LostError(f"lease {self._name} was not renewed for {DEADLINE:g} s")

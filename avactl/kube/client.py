@@ -1,4 +1,4 @@
-"""Plain dicts over one pool of connections: the few requests that a scheduler makes, and watches."""
+"""Plain dicts over one pool of connections: the few requests that daemons make, and watches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from avactl.scheduler.access import Access
+from avactl.kube.access import Access
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -61,7 +61,9 @@ class Rate:
 class Client:
     """Requests to one API server. Use it in an `async with` block."""
 
-    def __init__(self, access: Access, connections: int = 128) -> None:
+    def __init__(self, access: Access, agent: str = "avactl", connections: int = 128) -> None:
+        """`agent` is the user agent, by which the API server's audit log and `managedFields` tell programs apart."""
+        self._agent = agent
         self._access = access
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
@@ -89,7 +91,7 @@ class Client:
         found = self._headers.get((token, content_type))
         if found is None:
             self._headers.clear()
-            found = {"Accept": JSON, "Content-Type": content_type, "User-Agent": "avactl-scheduler"}
+            found = {"Accept": JSON, "Content-Type": content_type, "User-Agent": self._agent}
             if token:
                 found["Authorization"] = f"Bearer {token}"
             self._headers[token, content_type] = found

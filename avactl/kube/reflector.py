@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from avactl.scheduler import logs, metrics
-from avactl.scheduler.client import ApiError, Client, SilenceError, UnreachableError
+from avactl.kube import logs
+from avactl.kube.client import ApiError, Client, SilenceError, UnreachableError
 
 _PAGE = 1000
 """Objects of one list request, so that a large cluster is never in memory as a whole."""
@@ -50,11 +50,14 @@ class Reflector:
         changed: Callable[[], None] = lambda: None,
         query: Mapping[str, str] | None = None,
         optional: bool = False,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is called after each batch; `optional`: a kind that the server may not serve."""
+        """`changed` is called after each batch; `optional`: a kind that the server may not serve; `failed` is called
+        when a list or watch has failed, before it is tried again.
+        """
         self._client, self._path, self._store, self._changed = client, path, store, changed
         self._query = dict(query or {})
-        self._optional = optional
+        self._optional, self._failed = optional, failed
         self._version = ""
         self.synced = asyncio.Event()
         self.kind = path.rsplit("/", 1)[-1]
@@ -82,7 +85,7 @@ class Reflector:
                 continue
             except UnreachableError as error:
                 logs.info("watch broken", kind=self.kind, error=str(error))
-            metrics.WATCH_ERRORS.labels(self.kind).inc()
+            self._failed()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, max(wait, _BACKOFF[1]))
 

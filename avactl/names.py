@@ -1,4 +1,4 @@
-"""Names that the compiled objects carry, without the compiler: a test holds them equal to those of `avactl.kinds`."""
+"""Names that the compiled objects carry: the compiler writes them, the daemons read them."""
 
 from __future__ import annotations
 
