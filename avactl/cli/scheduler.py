@@ -34,7 +34,7 @@ def scheduler(
         from avactl.scheduler import daemon
         from avactl.scheduler.pools import Policy
     except ModuleNotFoundError as error:
-        fail(f"the scheduler needs the package {error.name}", MISSING, "pip install 'avactl[scheduler]'")
+        fail(f"the scheduler needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     try:
         policy = Policy.read(config)
         found = access.find(kubeconfig)

@@ -35,7 +35,7 @@ def why(
     try:
         from avactl.kube import access
     except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[scheduler]'")
+        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     if "/" in name:
         namespace, name = name.split("/", 1)
     try:
