@@ -25,6 +25,7 @@ from avactl.scheduler.decide import Decider
 from avactl.scheduler.dra import Dra
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.gangs import Gangs
+from avactl.scheduler.intake import Intake
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Policy
 from avactl.scheduler.queue import Queue, Unit
@@ -77,6 +78,7 @@ class Daemon:
         self.binder = Binder(client, rate, self.fleet, self.volumes, self.reports, self._returned, self.leading)
         self.reports.yield_to = lambda: self.binder.flying > 0
         self.decider = Decider(self.fleet, self.queue, self.binder, self.reports, self.volumes)
+        self.intake = Intake(self.fleet, self.queue, self.decider.forget)
         self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace)
         self._wake = asyncio.Event()
         self._retried = (0, 0.0)
@@ -95,7 +97,7 @@ class Daemon:
 
         fleet, volumes, dra = self.fleet, self.volumes, "/apis/resource.k8s.io/v1"
         configs = stores.Configs(fleet, fleet.quotas.put_leaf)
-        pods = stores.Simple(self._put_pod, self._drop_pod, lambda: fleet.pods)
+        pods = stores.Simple(self.intake.put, self.intake.drop, lambda: fleet.pods)
         return [
             reflect("/api/v1/nodes", stores.nodes(fleet)),
             reflect("/api/v1/pods", pods),
@@ -109,56 +111,9 @@ class Daemon:
             reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet), optional=True),
         ]
 
-    # -- pods -------------------------------------------------------------------------------------------------------
-
-    def _put_pod(self, item: dict[str, Any]) -> None:
-        metadata = item["metadata"]
-        before = self.fleet.pods.get(f"{metadata['namespace']}/{metadata['name']}")
-        if before is not None and before.uid != metadata["uid"]:
-            self._gone(before)
-        claims = before.claims if before is not None else ()
-        pod = self.fleet.put_pod(item)
-        if pod is not None and pod.ours:
-            # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
-            self._queue_pod(pod, named=pod.claims != claims)
-
-    def _drop_pod(self, key: str) -> None:
-        pod = self.fleet.drop_pod(key)
-        if pod is not None and pod.ours:
-            self._gone(pod)
-
-    def _gone(self, pod: Pod) -> None:
-        unit = self.queue.units.get(pod.gang or pod.uid)
-        if unit is not None:
-            unit.pods.pop(pod.uid, None)
-            if not unit.pods:
-                self.queue.drop(unit.key)
-        self.decider.forget(pod)
-
-    def _queue_pod(self, pod: Pod, named: bool = False) -> None:
-        """Bring the unit of a pod up to date; `named`: its claims have other names now."""
-        key = pod.gang or pod.uid
-        unit = self.queue.units.get(key)
-        if unit is None:
-            if not pod.waiting and not pod.gang:
-                return
-            unit = self.queue.units[key] = Unit(key, bool(pod.gang))
-        new = unit.add(pod)
-        if pod.waiting:
-            # A gang of hundreds is not looked at until the last of them is there.
-            if (new or named) and len(unit.pods) >= unit.size:
-                self.queue.push(unit)
-        elif not pod.gang and not pod.assumed and not pod.gated:
-            self.queue.drop(key)
-        elif pod.gated:
-            # Once the gates are gone it is new.
-            del unit.pods[pod.uid]
-
     def _returned(self, pod: Pod) -> None:
         """A binding failed."""
-        unit = self.queue.units.get(pod.gang or pod.uid)
-        if unit is not None and pod.waiting:
-            self.queue.push(unit)
+        if self.intake.returned(pod):
             self._wake.set()
 
     # -- running ----------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_a_decision_that_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch
         status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
         daemon.fleet.put_node({"metadata": {"name": "a"}, "spec": {}, "status": status})
         for name in ("odd", "plain"):
-            daemon._put_pod(pod(name))
+            daemon.intake.put(pod(name))
         decide = daemon.decider.decide
 
         def sometimes(unit: Unit) -> None:

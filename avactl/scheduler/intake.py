@@ -1,0 +1,70 @@
+"""Pods into the fleet and the queue: the same in the cluster, where watches tell of them, and in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.queue import Queue, Unit
+
+
+class Intake:
+    """Keeps the queue in step with the pods. `forget` is called with pods of ours that are gone."""
+
+    def __init__(self, fleet: Fleet, queue: Queue, forget: Callable[[Pod], None]) -> None:
+        self._fleet, self._queue, self._forget = fleet, queue, forget
+
+    def put(self, item: Mapping[str, Any]) -> None:
+        """A pod is there, or has changed."""
+        metadata = item["metadata"]
+        before = self._fleet.pods.get(f"{metadata['namespace']}/{metadata['name']}")
+        if before is not None and before.uid != metadata["uid"]:
+            self._gone(before)
+        claims = before.claims if before is not None else ()
+        pod = self._fleet.put_pod(item)
+        if pod is not None and pod.ours:
+            # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
+            self._enqueue(pod, named=pod.claims != claims)
+
+    def drop(self, key: str) -> None:
+        """A pod, by `namespace/name`, is gone."""
+        pod = self._fleet.drop_pod(key)
+        if pod is not None and pod.ours:
+            self._gone(pod)
+
+    def returned(self, pod: Pod) -> bool:
+        """A binding failed; whether the pod is tried again."""
+        unit = self._queue.units.get(pod.gang or pod.uid)
+        if unit is None or not pod.waiting:
+            return False
+        self._queue.push(unit)
+        return True
+
+    def _gone(self, pod: Pod) -> None:
+        unit = self._queue.units.get(pod.gang or pod.uid)
+        if unit is not None:
+            unit.pods.pop(pod.uid, None)
+            if not unit.pods:
+                self._queue.drop(unit.key)
+        self._forget(pod)
+
+    def _enqueue(self, pod: Pod, named: bool = False) -> None:
+        """Bring the unit of a pod up to date; `named`: its claims have other names now."""
+        key = pod.gang or pod.uid
+        unit = self._queue.units.get(key)
+        if unit is None:
+            if not pod.waiting and not pod.gang:
+                return
+            unit = self._queue.units[key] = Unit(key, bool(pod.gang))
+        new = unit.add(pod)
+        if pod.waiting:
+            # A gang of hundreds is not looked at until the last of them is there.
+            if (new or named) and len(unit.pods) >= unit.size:
+                self._queue.push(unit)
+        elif not pod.gang and not pod.assumed and not pod.gated:
+            self._queue.drop(key)
+        elif pod.gated:
+            # Once the gates are gone it is new.
+            del unit.pods[pod.uid]
