@@ -1,206 +1,19 @@
 """The scheduler beside kube-scheduler: same control plane, same kwok nodes, same pods, same client QPS, one run.
 
-    python -m benchmarks.scheduler [throughput-1000] [throughput-5000] [gang-512]
+    python -m benchmarks.scheduler [throughput-1000] [throughput-5000] [dra-1000] [dra-5000] [arrivals] [gang-512]
 
-Without a name: all. Each measurement starts with empty machines and pods that are there already; the clock runs from
+Without a name: all. Each measurement starts with empty machines. What is drained is there already; the clock runs from
 the first pod that is bound to the last one, as a watch shows them. Events must be written too: their end is shown.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
-import httpx
-import orjson
-
-from tools.controlplane import ControlPlane, KubeClient
-
-NAMESPACE = "bench"
-PATIENCE = 600.0
-"""Seconds for one measurement."""
-SILENCE = 5.0
-"""Seconds after which no more events are expected."""
-POLICY = {
-    "cluster": "bench", "gpuDriver": "gpu.nvidia.com", "levels": ["topology.kubernetes.io/rack"], "objective": "pack",
-    "reconcile": "files", "schedulerName": "avactl", "systemNamespace": "avactl-system",
-}  # fmt: skip
-SCHEDULERS = {"kube-scheduler": "default-scheduler", "avactl": "avactl"}
-WRITERS = 8
-
-
-class Drained(NamedTuple):
-    """One measurement."""
-
-    pods: int
-    seconds: float
-    """From the first pod bound to the last."""
-    events: int
-    """Scheduled events that were written in the end; kube-scheduler drops those that it cannot write fast enough."""
-    events_seconds: float
-    """From the first pod bound to the last of them."""
-
-    @property
-    def rate(self) -> float:
-        """Pods a second."""
-        return self.pods / self.seconds
-
-
-class Bound:
-    """Sees pods being bound, in a thread of its own."""
-
-    def __init__(self, plane: ControlPlane, kube: KubeClient, pods: int) -> None:
-        self._plane, self._pods = plane, pods
-        self.first = self.last = 0.0
-        self.done = threading.Event()
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-        version = kube.request("GET", path, query={"limit": "1"}).body["metadata"]["resourceVersion"]
-        self._thread = threading.Thread(target=self._watch, args=(path, version), daemon=True)
-        self._thread.start()
-
-    def _watch(self, path: str, version: str) -> None:
-        url, headers = self._plane.url, {"Authorization": f"Bearer {self._plane.token()}"}
-        seen: set[str] = set()
-        with httpx.Client(base_url=url, verify=str(self._plane.ca_file), timeout=None, trust_env=False) as http:
-            # The API server ends watches of those that do not keep up.
-            while not self.done.is_set():
-                query = {"watch": "1", "resourceVersion": version}
-                with http.stream("GET", path, params=query, headers=headers) as response:
-                    for line in response.iter_lines():
-                        item = orjson.loads(line)["object"]
-                        version = item["metadata"]["resourceVersion"]
-                        self._look(item, seen)
-                        if self.done.is_set():
-                            return
-
-    def _look(self, item: dict[str, Any], seen: set[str]) -> None:
-        name = item["metadata"]["name"]
-        if item["spec"].get("nodeName") and name not in seen:
-            seen.add(name)
-            self.last = time.monotonic()
-            self.first = self.first or self.last
-            if len(seen) == self._pods:
-                self.done.set()
-
-
-def node(number: int) -> dict[str, Any]:
-    """A machine with 8 GPUs, 32 to a rack."""
-    labels = {"kubernetes.io/hostname": f"node-{number}", "topology.kubernetes.io/rack": f"rack-{number // 32}"}
-    amounts = {"cpu": "96", "memory": "768Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": "8"}
-    return {
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}", "labels": labels},
-        "status": {"capacity": amounts, "allocatable": amounts},
-    }  # fmt: skip
-
-
-def pod(number: int, scheduler: str, gpus: int, gang: tuple[str, int] | None = None) -> dict[str, Any]:
-    """A pod of so many GPUs."""
-    requests = {"cpu": str(4 * gpus), "memory": f"{32 * gpus}Gi", "nvidia.com/gpu": str(gpus)}
-    container = {
-        "name": "main", "image": "registry.example.com/train:1",
-        "resources": {"requests": requests, "limits": {"nvidia.com/gpu": str(gpus)}},
-    }  # fmt: skip
-    metadata: dict[str, Any] = {"name": f"pod-{number}", "namespace": NAMESPACE}
-    if gang is not None:
-        metadata["labels"] = {"avactl.dev/gang": gang[0]}
-        metadata["annotations"] = {"avactl.dev/gang-size": str(gang[1])}
-    spec = {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [container]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def create(kube: KubeClient, objects: list[dict[str, Any]]) -> None:
-    """Create many objects."""
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda item: kube.create(item, validation="Ignore"), objects))
-
-
-def empty(kube: KubeClient) -> None:
-    """Remove all pods and events."""
-    for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"):
-        while kube.request("GET", path, query={"limit": "1"}).body["items"]:
-            with suppress(httpx.TimeoutException):  # it goes on without us
-                kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
-            time.sleep(0.5)
-
-
-@contextmanager
-def cluster(nodes: int) -> Iterator[tuple[ControlPlane, KubeClient]]:
-    """A control plane with ready machines."""
-    with ControlPlane(controller_manager=True, kwok=True) as plane, plane.client() as kube:
-        for name in (NAMESPACE, POLICY["systemNamespace"]):
-            kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        account = {"name": "default", "namespace": NAMESPACE}
-        kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-        create(kube, [node(number) for number in range(nodes)])
-        while any(item["spec"].get("taints") for item in kube.list("v1", "Node")):
-            time.sleep(1.0)
-        yield plane, kube
-
-
-@contextmanager
-def running(plane: ControlPlane, name: str) -> Iterator[None]:
-    """One of the schedulers, while it runs."""
-    if name == "kube-scheduler":
-        plane.start("kube-scheduler")
-        try:
-            yield
-        finally:
-            plane.stop("kube-scheduler")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        policy = Path(folder) / "policy.json"
-        policy.write_bytes(orjson.dumps(POLICY))
-        command = [sys.executable, "-m", "avactl.cli.main", "scheduler", "--config", str(policy)]
-        command += ["--kubeconfig", str(plane.kubeconfig), "--qps", "1000", "--burst", "2000"]
-        with (Path(folder) / "log").open("wb") as log:
-            process = subprocess.Popen(command, stderr=log)
-        try:
-            yield
-            if process.poll() is not None:
-                raise RuntimeError((Path(folder) / "log").read_text()[-2000:])
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def drain(plane: ControlPlane, kube: KubeClient, name: str, pods: list[dict[str, Any]]) -> Drained:
-    """Create pods, start a scheduler, wait until all are bound, and until their events are written."""
-    create(kube, pods)
-    bound = Bound(plane, kube, len(pods))
-    with running(plane, name):
-        if not bound.done.wait(PATIENCE):
-            raise RuntimeError(f"{name} did not bind {len(pods)} pods in {PATIENCE:g} s")
-        events, last = 0, time.monotonic()
-        while events < len(pods) and time.monotonic() - last < SILENCE:
-            time.sleep(0.2)
-            now = scheduled_events(kube)
-            if now != events:
-                events, last = now, time.monotonic()
-    empty(kube)
-    return Drained(len(pods), bound.last - bound.first, events, last - bound.first)
-
-
-def scheduled_events(kube: KubeClient) -> int:
-    """Events that say that a pod was scheduled."""
-    path = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
-    body = kube.request("GET", path, query={"limit": "1"}).body
-    return len(body["items"]) + int(body["metadata"].get("remainingItemCount") or 0)
-
-
-def bar(name: str, value: float, bound: float, at_least: bool, unit: str = "") -> None:
-    """The closing line of a measurement."""
-    good = value >= bound if at_least else value <= bound
-    word = "least" if at_least else "most"
-    print(f"bar {name}: {value:.2f}{unit} (at {word} {bound:.2f}{unit}) {'ok' if good else 'short'}", flush=True)
+from benchmarks import arrivals, devices
+from benchmarks.clusters import PATIENCE, SCHEDULERS, Bound, bar, cluster, create, drain, empty, pod, running
 
 
 def throughput(nodes: int, pods: int) -> None:
@@ -243,6 +56,9 @@ def gang(nodes: int = 1000, members: int = 512) -> None:
 MEASUREMENTS: dict[str, Callable[[int], None]] = {
     "throughput-1000": lambda pods: throughput(1000, pods),
     "throughput-5000": lambda pods: throughput(5000, pods),
+    "dra-1000": lambda pods: devices.throughput(1000, pods),
+    "dra-5000": lambda pods: devices.throughput(5000, pods),
+    "arrivals": lambda _: arrivals.arrivals(),
     "gang-512": lambda _: gang(),
 }
 
