@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from avactl import names
 from avactl.kube import logs
@@ -15,6 +15,7 @@ from avactl.scheduler import metrics
 from avactl.scheduler.dra import FINALIZER, Claim
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod
+from avactl.scheduler.ports import Given, Order
 from avactl.scheduler.reports import Reports
 from avactl.scheduler.volumes import SELECTED_NODE, Volumes
 
@@ -26,27 +27,6 @@ _PROVISION, _LOOK = 600.0, 0.2
 """Seconds for volumes to be made, as kube-scheduler's bindTimeoutSeconds, and between looks."""
 _LOST = 60.0
 """Seconds after which a pod that the watch does not show as bound is asked for."""
-
-
-class Given(NamedTuple):
-    """A ResourceClaim of a pod that is to be bound."""
-
-    claim: Claim
-    allocation: dict[str, Any] | None
-    """What it gets; None where it has its devices and is only reserved for one pod more."""
-
-
-class Order(NamedTuple):
-    """A pod to be bound."""
-
-    pod: Pod
-    node: str
-    devices: str
-    """GPU indexes, for the annotation; empty: none."""
-    since: float
-    claims: tuple[Given, ...] = ()
-    volumes: tuple[str, ...] = ()
-    """PersistentVolumeClaims that get their volume once they know the node."""
 
 
 class Binder:

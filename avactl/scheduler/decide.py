@@ -15,12 +15,11 @@ from avactl.placement.score import Choice
 from avactl.placement.state import Booking
 from avactl.placement.why import gang_words, pod_words, why_gang, why_pod
 from avactl.scheduler import metrics
-from avactl.scheduler.binder import Binder, Given, Order
 from avactl.scheduler.fleet import Fleet, Mask, format_devices
 from avactl.scheduler.pod import Pod
+from avactl.scheduler.ports import Binds, Given, Order, Tells
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.quotas import Wish
-from avactl.scheduler.reports import Reports
 from avactl.scheduler.rules import NotYetError, RuleError
 from avactl.scheduler.volumes import Volumes
 
@@ -37,7 +36,7 @@ _GENERAL = "(selector, affinity, taints, cordon)"
 class Decider:
     """Decides on one unit at a time, synchronously: nothing changes while it does."""
 
-    def __init__(self, fleet: Fleet, queue: Queue, binder: Binder, reports: Reports, volumes: Volumes) -> None:
+    def __init__(self, fleet: Fleet, queue: Queue, binder: Binds, reports: Tells, volumes: Volumes) -> None:
         self.fleet, self.queue, self.binder, self.reports, self.volumes = fleet, queue, binder, reports, volumes
         self._full: dict[Hashable, tuple[int, str]] = {}
         """Requests that fitted nowhere: what had been freed by then, and why."""
