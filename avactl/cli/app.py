@@ -15,6 +15,7 @@ COMMANDS = {
     "validate": "Check specs: every problem at once, with place and remedy.",
     "render": "Write the Kubernetes objects, one file each.",
     "diff": "What a change means, between two revisions.",
+    "ci": "For pipelines: what a change means, as a comment on its pull request.",
     "graph": "The compiled result as a picture (SVG).",
     "explain": "What a kind, a field or a diagnostic means: type, unit, default.",
     "set": "Change values of a spec in place; comments and order stay.",

@@ -29,7 +29,8 @@ _LONGEST_LINE = 300
 _PLAIN = re.compile(r"[A-Za-z0-9 ,;()→·%/-]*(?:[.:](?![/\w])[A-Za-z0-9 ,;()→·%/-]*)*").fullmatch
 _MEANT = re.compile(r"\s*(?:[-+]|\d+[.)])(?:\s|$)|.*\bGH-\d", re.IGNORECASE).match
 """Beginnings of list entries, and GitHub's other way to name an issue."""
-_ENDING = "… {} more; `avactl diff` shows all"
+REST = "`avactl diff` shows all"
+"""Where to find what is left out."""
 
 
 class _Section(NamedTuple):
@@ -64,10 +65,23 @@ def block(lines: Iterable[str], language: str = "diff") -> str:
 
 def render_markdown(diff: Diff, *, objects: bool = True, limit: int = LIMIT) -> str:
     """The diff as markdown of at most `limit` bytes, and so at most as many characters."""
+    title = f"{MARKER}\n### {headline(diff)}\n\n"
+    body = render_body(diff, objects=objects, limit=limit - _size(title))
+    return f"{title}{body}" if body else title.rstrip("\n") + "\n"
+
+
+def headline(diff: Diff) -> str:
+    """What changes, counted, as a title."""
+    said = words.summary(diff)
+    return f"{said[:1].upper()}{said[1:]}"
+
+
+def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: str = REST) -> str:
+    """The diff without its title, of at most `limit` bytes; `rest` says where that is which does not fit."""
     head = _head(diff)
-    sections = [_section(group, words.clusters(diff), objects) for group in groups(diff)]
+    sections = [_section(group, words.clusters(diff), objects, rest) for group in groups(diff)]
     foot = _foot(diff)
-    room = limit - _size(head) - _size(foot) - 200  # 200: what is said about what is left out
+    room = limit - _size(head) - _size(foot) - _size(rest) - 100  # 100: what is said about what is left out
     shown: list[str] = []
     for section in sections:
         room -= _size(section.brief)
@@ -83,13 +97,13 @@ def render_markdown(diff: Diff, *, objects: bool = True, limit: int = LIMIT) -> 
             hidden += section.objects
         elif section.details:
             shown[index] += section.details
-    parts = [head, *shown]
+    parts = [*([head] if head else []), *shown]
     left_out = len(sections) - len(shown)
     if left_out:
-        parts.append(_ENDING.format(f"{left_out} more changes, {hidden} objects").replace(" more;", ";") + "\n")
+        parts.append(f"… {left_out} more changes, {hidden} objects; {rest}\n")
     elif hidden:
-        parts.append(_ENDING.format(f"{hidden} more objects").replace(" more;", ";") + "\n")
-    return "\n".join([*parts, foot]) if foot else "\n".join(parts)
+        parts.append(f"… {hidden} more objects; {rest}\n")
+    return "\n".join([*parts, *([foot] if foot else [])])
 
 
 def render_problems(text: str, limit: int = LIMIT) -> str:
@@ -109,7 +123,7 @@ def _size(text: str) -> int:
 
 
 def _head(diff: Diff) -> str:
-    lines = [MARKER, f"### {words.summary(diff)[:1].upper()}{words.summary(diff)[1:]}", ""]
+    lines: list[str] = []
     losses = [
         f"> - **{intent.key.kind} {code(intent.key.label)}** {prose(consequence.text)}"
         for intent in diff.intents
@@ -144,7 +158,7 @@ def _foot(diff: Diff) -> str:
     return "\n".join(lines)
 
 
-def _section(group: Group, several: bool, objects: bool) -> _Section:
+def _section(group: Group, several: bool, objects: bool, rest: str) -> _Section:
     first = group.first
     count = len(group.intents)
     name = f"{first.key.kind} {code(first.key.label)}" if count == 1 else words.plural(first.key.kind, count)
@@ -168,7 +182,7 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
     if not first.objects_known and first.op != "repaired":
         lines.append("- its objects before are not known")
     total = sum(len(found.ids) for found in group.objects)
-    details = _details(group.objects, total, several) if objects and total else ""
+    details = _details(group.objects, total, several, rest) if objects and total else ""
     return _Section("\n".join(lines) + "\n", details, total)
 
 
@@ -184,7 +198,7 @@ def _said(consequence: Consequence) -> str:
     return f"**{text}**" if consequence.level == "warning" and consequence.topic != "run" else text
 
 
-def _details(found: Sequence[ObjectGroup], total: int, several: bool) -> str:
+def _details(found: Sequence[ObjectGroup], total: int, several: bool, rest: str) -> str:
     lines: list[str] = []
     told = 0
     for group in found:
@@ -198,6 +212,6 @@ def _details(found: Sequence[ObjectGroup], total: int, several: bool) -> str:
             lines.append(f"    {told_field}")
             lines += [f"      {line}" for line in changed[:10]]
     if told < total:
-        lines.append(f"… {total - told} more objects; `avactl diff` shows all")
+        lines.append(f"… {total - told} more objects; {rest}")
     count = f"{total} object{'' if total == 1 else 's'}"
     return f"\n<details><summary>{count}</summary>\n\n{block(lines)}\n\n</details>\n"

@@ -1,0 +1,178 @@
+"""What the comment says: problems, intents with what follows from them, further checks; objects folded beneath."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote
+
+from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.text import render_text
+from avactl.diff import Diff, words
+from avactl.diff.groups import groups
+from avactl.diff.markdown import REST, block, code, headline, prose, render_body
+from avactl.diff.model import Disruption, IntentChange
+
+_SMALLEST = 2_000
+"""Bytes that every part may have, however long the others are."""
+
+
+class Section(NamedTuple):
+    """A further part of the comment, such as the plan: where jobs start, and which wait."""
+
+    title: str
+    body: str
+    """Markdown; text from specs is in code spans and blocks only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """All that is to be told of a pull request."""
+
+    base: str
+    """Revision, in a form for people."""
+    head: str
+    problems: Sequence[Diagnostic] = ()
+    """Errors of the head, and the warnings beside them."""
+    diff: Diff | None = None
+    """None where the head cannot be compiled."""
+    sections: Sequence[Section] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the head has no error."""
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there is nothing to tell, so that nobody needs a new comment."""
+        return self.ok and self.diff is not None and self.diff.empty and not self.diff.warnings
+
+
+class Artifact(NamedTuple):
+    """Where the whole diff is."""
+
+    name: str
+    url: str = ""
+
+    def __str__(self) -> str:
+        return f"[{code(self.name)}]({quote(self.url, safe=':/?&=#%~')})" if self.url else code(self.name)
+
+
+def marker(identity: str) -> str:
+    """First line of the comment, hidden; `identity` tells several repositories of specs in one of git apart."""
+    safe = quote(identity, safe="/._ ").replace("--", "-%2D")  # `--` ends an HTML comment
+    return f"<!-- avactl comment: {safe} -->"
+
+
+def compose(
+    review: Review,
+    identity: str,
+    source: Callable[[str], str | None],
+    *,
+    limit: int,
+    artifact: Artifact | None = None,
+) -> str:
+    """The comment, of at most `limit` bytes. `source` gives the text of a file, for the lines around problems."""
+    rest = f"all of it: {artifact}" if artifact else REST
+    where = f" in {code(identity)}" if identity != "." else ""
+    begin, end = [marker(identity)], _foot(review, artifact)
+    room = limit - sum(_size(part) for part in (*begin, end)) - 500
+    parts: list[str] = []
+    if not review.ok:
+        parts += _problems(review, where, source, room if review.diff is None else room // 2)
+    if review.quiet:
+        parts.append(f"avactl: no changes{where}\n")
+    elif review.diff is not None:
+        title = f"### {headline(review.diff)}{where}\n"
+        glance = _glance(review.diff)
+        parts += [title, *([f"{glance}\n"] if glance else [])]
+        sections = [_section(section, max(room // 4, _SMALLEST)) for section in review.sections if section.body.strip()]
+        left = room - sum(map(_size, parts)) - sum(map(_size, sections))
+        parts += [render_body(review.diff, limit=max(left, _SMALLEST), rest=rest), *sections]
+    return "\n".join([*begin, *(part for part in parts if part), end])
+
+
+def whole(review: Review, source: Callable[[str], str | None]) -> str:
+    """All problems and the whole diff as text, for the artifact."""
+    from avactl.diff.text import render_text as diff_text
+
+    problems = render_text(review.problems, source, False) if not review.ok else ""
+    return problems + (diff_text(review.diff) if review.diff is not None else "")
+
+
+def _size(text: str) -> int:
+    return len(text.encode()) + 1
+
+
+def _problems(review: Review, where: str, source: Callable[[str], str | None], room: int) -> list[str]:
+    errors = sum(problem.severity == "error" for problem in review.problems)
+    count = _counted(errors, "error", "errors")
+    broken = review.diff is None
+    title = f"### ❌ {'It does not compile' if broken else 'Policies are broken'}{where}: {count}\n"
+    lines, size = [], 0
+    told = [d for d in review.problems if broken or d.severity == "error"]
+    for line in render_text(told, source, False).rstrip("\n").splitlines():
+        size += _size(line)
+        if size > room:
+            lines.append("… more: `avactl validate` shows all")
+            break
+        lines.append(line)
+    return [title, f"{block(lines, 'text')}\n"]
+
+
+def _section(section: Section, room: int) -> str:
+    lines, size = [], 0
+    for line in section.body.strip("\n").splitlines():
+        size += _size(line)
+        if size > room:
+            lines.append("\n… and more")
+            break
+        lines.append(line)
+    return "\n".join([f"### {section.title}\n", *lines, ""])
+
+
+def _foot(review: Review, artifact: Artifact | None) -> str:
+    parts = [f"compared {prose(review.base)} with {prose(review.head)}"]
+    if artifact and not review.quiet:
+        parts.append(f"all of it: {artifact}")
+    return f"<sub>{' · '.join(parts)}</sub>\n"
+
+
+def _glance(diff: Diff) -> str:
+    """One line over many changes: what is lost, stopped and restarted, and who waits."""
+    if len(groups(diff)) < 3:
+        return ""
+    lost = _kinds(i for i in diff.intents if i.disruption == Disruption.DATA_LOSS)
+    stopped = _kinds(i for i in diff.intents if i.op == "removed" and _runs(i))
+    restarted = _kinds(
+        i for i in diff.intents if i.op != "removed" and _runs(i) and i.disruption >= Disruption.POD_RESTART
+    )
+    waits = {c.text for i in diff.intents for c in i.consequences if _waits(c.topic, c.level)}
+    parts = [
+        *([f"**lose data: {lost}**"] if lost else []),
+        *([f"stop: {stopped}"] if stopped else []),
+        f"restart: {restarted}" if restarted else "nothing restarts",
+        *([f"**too small: {_counted(len(waits), 'quota or pool', 'quotas and pools')}**"] if waits else []),
+    ]
+    return words.joined(parts)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _waits(topic: str, level: str) -> bool:
+    return topic in ("capacity", "quota") and level == "warning"
+
+
+def _runs(intent: IntentChange) -> bool:
+    """Whether the change stops what a spec runs."""
+    return any(c.topic == "run" and c.level == "warning" for c in intent.consequences)
+
+
+def _kinds(intents: Iterable[IntentChange]) -> str:
+    counts = Counter(intent.key.kind for intent in intents)
+    return ", ".join(words.plural(kind, count) for kind, count in counts.items())

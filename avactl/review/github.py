@@ -1,0 +1,105 @@
+"""Comments of a pull request on GitHub, also of GitHub Enterprise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import httpx
+
+from avactl.review.environment import Pipeline
+from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyError, body_of, want
+
+
+class GitHub:
+    """A pull request's comments are those of the issue with its number."""
+
+    def __init__(self, pipeline: Pipeline, sleep: Callable[[float], None] = time.sleep) -> None:
+        headers = {
+            "Authorization": f"Bearer {pipeline.token}",
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": "2022-11-28",
+        }
+        self._api = Api(pipeline.api, headers, sleep)
+        self._project = pipeline.project
+        self._fork = pipeline.fork
+        self._list = f"/repos/{pipeline.project}/issues/{pipeline.number}/comments"
+        self.noun = f"pull request #{pipeline.number} of {pipeline.project}"
+
+    def comments(self) -> Iterator[Comment]:
+        """All comments, the oldest first. Raises ForgeError."""
+        asked = f"reading the comments of {self.noun}"
+        try:
+            for page in self._api.pages(self._list, asked=asked, per_page=100):
+                yield from map(_comment, page)
+        except GoneError as error:
+            hint = "does the pull request exist, and may the token see the repository (`contents: read`)?"
+            raise ForgeError(str(error), hint) from None
+        except ForgeError as error:
+            raise _explained(error) from None
+
+    def create(self, body: str) -> None:
+        """Write a new comment. Raises ForgeError."""
+        asked = f"commenting on {self.noun}"
+        self._written(self._api.send("POST", self._list, asked=asked, repeat=False, json={"body": body}), asked)
+
+    def edit(self, comment: Comment, body: str) -> None:
+        """Write over a comment. Raises ForgeError; GoneError where it was deleted meanwhile."""
+        asked = f"editing the comment on {self.noun}"
+        path = f"/repos/{self._project}/issues/comments/{comment.id}"
+        self._written(self._api.send("PATCH", path, asked=asked, json={"body": body}), asked)
+
+    def _written(self, answer: httpx.Response, asked: str) -> None:
+        if answer.status_code == 403:
+            why = "the token of a pull request from a fork may only read" if self._fork else "the token may only read"
+            hint = "give the job `permissions: {contents: read, pull-requests: write}`"
+            raise ReadOnlyError(f"{asked}: {why}", "" if self._fork else hint)
+        try:
+            want(answer, asked)
+        except GoneError:
+            raise
+        except ForgeError as error:
+            raise _explained(error) from None
+
+    def own(self, comment: Comment) -> bool:
+        """Whether a comment was written with this token."""
+        return comment.author == self._me if self._me else comment.bot
+
+    @cached_property
+    def _me(self) -> str:
+        """Login of the token's user; "" of a job's token, which is an app's and has none. Apps write as bots."""
+        answer = self._api.send("GET", "/user", asked="asking whose token it is")
+        if answer.status_code == 401:
+            want_and_explain(answer)
+        if not answer.is_success:
+            return ""
+        data = body_of(answer, "asking whose token it is")
+        return str(data.get("login", "")) if isinstance(data, dict) else ""
+
+
+def want_and_explain(answer: httpx.Response) -> None:
+    """As `want`, with the remedy. Raises ForgeError."""
+    try:
+        want(answer, "asking whose token it is")
+    except ForgeError as error:
+        raise _explained(error) from None
+
+
+def _explained(error: ForgeError) -> ForgeError:
+    text = str(error)
+    if "answered 401" in text:
+        return ForgeError(
+            text, "GITHUB_TOKEN is not valid: `env: {GITHUB_TOKEN: ${{ github.token }}}` gives the job's own"
+        )
+    if "answered 403" in text:
+        return ForgeError(text, "the token may not see this: a fine-grained one needs Pull requests: read and write")
+    return error
+
+
+def _comment(entry: dict[str, Any]) -> Comment:
+    user = entry.get("user") or {}  # of a deleted account there is none
+    return Comment(
+        int(entry.get("id", 0)), str(entry.get("body") or ""), str(user.get("login", "")), user.get("type") == "Bot"
+    )
