@@ -76,6 +76,10 @@ class Work:
     """Work that must not be stopped runs on guaranteed GPUs only; its surplus can always be taken."""
     amounts: tuple[int, ...] = ()
     """Of each member, in the order of `State.resources`."""
+    protected: bool = False
+    """Whether stopping it breaks a disruption budget: it goes after those of its kind that are free to go."""
+    doomed: bool = False
+    """Whether it has been told to go already, by somebody who did not come to the end of it: it goes first."""
 
     @property
     def total(self) -> int:

@@ -6,11 +6,16 @@ In this order, and only as far as it is needed:
 2. What other teams borrow: from the team that has most over its share, its elastic surplus first, then whole works,
    the youngest first (services last, then by priority). Works that would cut into their team's guarantee come last.
 3. Whole works of the own team that rank below.
+
+Works that a disruption budget protects go after others of their kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 from avactl.placement.quota import Ledger, Work
@@ -30,32 +35,53 @@ class Take(NamedTuple):
 
 
 Enough = Callable[[Sequence[Take]], bool]
+Near = Callable[[Sequence[Take]], Sequence[Take]]
 
 
-def make_room(ledger: Ledger, work: Work, free: int = 0, enough: Enough | None = None) -> list[Take] | None:
+def make_room(
+    ledger: Ledger, work: Work, free: int = 0, enough: Enough | None = None, near: Near | None = None
+) -> list[Take] | None:
     """What must be given back for `work` to start; [] for nothing, None where even all would not do.
 
     `enough(takes)` says whether the work finds its place once these are gone; without it, GPUs of its model are
     counted, of which `free` are free now. The plan is minimal: without any one of its takes, or any one member less,
-    it would not do.
+    it would not do. `near(takes)` are those of them that stand where the work would find its place: a short cut, not to
+    try one by one what stands elsewhere. About log(works) trials to find a plan, and a few for each of its takes.
     """
     planner = _Planner(ledger, work, free, enough)
     if planner.do([]):
         return []
-    takes: list[Take] = []
-    for take in planner.candidates():
-        takes = _merged(takes, take)
-        if planner.do(takes):
-            return planner.pruned(takes)
-    return None
+    steps = planner.candidates()
+    if not steps or not planner.do(_merged(steps)):
+        return None
+    # What comes first in the order of giving back, and no more: giving back more never takes room away.
+    last = bisect_left(range(len(steps) - 1), True, key=lambda index: planner.do(_merged(steps[: index + 1])))
+    takes = _merged(steps[: last + 1])
+    if near is not None:
+        fewer = list(near(takes))
+        if len(fewer) < len(takes) and planner.do(fewer):
+            takes = fewer
+    return planner.pruned(takes)
 
 
-def _merged(takes: list[Take], take: Take) -> list[Take]:
+def after(ledger: Ledger, takes: Sequence[Take]) -> Ledger:
+    """The ledger once these are gone."""
+    left = ledger.copy()
+    for take in takes:
+        if take.whole:
+            left.end(take.key)
+        else:
+            left.resize(take.key, left.works[take.key].members - take.members)
+    return left
+
+
+def _merged(steps: Sequence[Take]) -> list[Take]:
     """One take a work: more members of it in the place of fewer."""
-    before = next((each for each in takes if each.key == take.key), None)
-    if before is None:
-        return [*takes, take]
-    return [*(each for each in takes if each.key != take.key), take]
+    takes: dict[Hashable, Take] = {}
+    for take in steps:
+        takes.pop(take.key, None)
+        takes[take.key] = take
+    return list(takes.values())
 
 
 class _Planner:
@@ -67,96 +93,133 @@ class _Planner:
         # What the takes so far would leave.
         self.after = ledger.copy()
 
-    def do(self, takes: list[Take]) -> bool:
-        after = self.ledger.copy()
-        freed = 0
-        for take in takes:
-            given = after.works[take.key]
-            freed += take.members * given.gpus
-            if take.whole:
-                after.end(take.key)
-            else:
-                after.resize(take.key, given.members - take.members)
-        if after.may_start(self.work):
+    def do(self, takes: Sequence[Take]) -> bool:
+        if after(self.ledger, takes).may_start(self.work):
             return False
         if self.enough is not None:
             return self.enough(takes)
+        freed = sum(take.members * self.ledger.works[take.key].gpus for take in takes)
         return self.free + freed >= self.work.total
 
-    def candidates(self) -> Iterator[Take]:
-        own = self.work.team
-        yield from self._surplus(own, lambda work: work.rank <= self.work.rank)
-        yield from self._borrowed()
-        rest = [work for work in self._of(own) if work.preemptible and work.rank < self.work.rank]
-        for work in sorted(rest, key=_first_to_go):
-            yield self._whole(work, "priority")
+    # -- in which order ---------------------------------------------------------------------------------------------
 
-    def _of(self, team: str) -> list[Work]:
-        return [work for work in self.after.works.values() if work.team == team and work.model == self.work.model]
+    def candidates(self) -> list[Take]:
+        """All that can be given back, in the order of giving; a later take of a work stands for all before it."""
+        own, rank = self.work.team, self.work.rank
+        works = list(self.ledger.works.values())
+        mine = [work for work in works if work.team == own]
+        takes = self._members([work for work in mine if work.model == self.work.model and work.rank <= rank])
+        takes += self._borrowed([work for work in works if work.team != own and work.model == self.work.model])
+        # What has no GPUs is in the way of what has, and the other way round.
+        rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
+        rest = [work for work in rest if work.preemptible and work.rank < rank]
+        return takes + [self._whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
 
-    def _surplus(self, team: str, admitted: Callable[[Work], bool] = lambda _: True) -> Iterator[Take]:
-        """A member at a time, of the work that goes first."""
-        while works := [work for work in self._of(team) if work.surplus and admitted(work)]:
-            yield self._member(min(works, key=_first_to_go))
+    def _first_in_team(self, work: Work) -> tuple[bool, _Order]:
+        return work.model != self.work.model, _first_to_go(work)
 
-    def _borrowed(self) -> Iterator[Take]:
+    def _members(self, works: list[Work]) -> list[Take]:
+        """Elastic surplus, a member at a time, of the work that goes first."""
+        return [self._member(work) for work in sorted(works, key=_first_to_go) for _ in range(work.surplus)]
+
+    def _borrowed(self, works: list[Work]) -> list[Take]:
         model, own = self.work.model, self.work.team
         limit = self.ledger.limit(own, model)
         guaranteed = self.ledger.used(own, model) + self.work.total <= limit.guaranteed
         due = self.ledger.shares(model, own, self.work.total)
+        if not self.work.total or (not guaranteed and self.ledger.used(own, model) + self.work.total > due[own]):
+            return []
+        # A guarantee is given back by whoever borrows; whose turn it is, the shares say.
         kept = {team: self.ledger.limit(team, model).guaranteed if guaranteed else due[team] for team in due}
-        if not guaranteed and self.ledger.used(own, model) + self.work.total > due[own]:
-            return
-        while True:
-            over = {team: self.after.used(team, model) - kept[team] for team in due if team != own}
-            # A guarantee is given back by whoever borrows; whose turn it is, the shares say.
-            order = sorted(over, key=lambda team: (due[team] - self.after.used(team, model), team))
-            take = next((take for team in order if (take := self._next(team, over[team], guaranteed))), None)
-            if take is None:
-                return
-            yield take
-
-    def _next(self, team: str, over: float, guaranteed: bool) -> Take | None:
-        """What a team gives next that has `over` more than it keeps."""
-        if over <= 0:
-            return None
-        works = self._of(team)
-        elastic = [work for work in works if work.surplus and (guaranteed or work.gpus <= over)]
-        if elastic:
-            return self._member(min(elastic, key=_first_to_go))
-        whole = [work for work in works if work.preemptible and work.total and (guaranteed or work.total <= over)]
-        if not whole:
-            return None
-        return self._whole(min(whole, key=lambda work: (work.total > over, *_first_to_go(work))), "borrowed")
+        givers = {
+            team: _Giver([work for work in works if work.team == team], self.after, guaranteed)
+            for team in due
+            if team != own
+        }
+        takes: list[Take] = []
+        while givers:
+            # Who has most over its share.
+            team = min(givers, key=lambda team: (due[team] - self.after.used(team, model), team))
+            over = self.after.used(team, model) - kept[team]
+            surplus, work = givers[team].next(over) if over > 0 else (False, None)
+            if work is None:
+                del givers[team]
+            else:
+                takes.append(self._member(work) if surplus else self._whole(work, "borrowed"))
+        return takes
 
     def _member(self, work: Work) -> Take:
         left = self.after.works[work.key].members - 1
         self.after.resize(work.key, left)
-        return Take(work.key, self.ledger.works[work.key].members - left, False, "surplus")
+        return Take(work.key, work.members - left, False, "surplus")
 
     def _whole(self, work: Work, why: Why) -> Take:
-        self.after.end(work.key)
-        return Take(work.key, self.ledger.works[work.key].members, True, why)
+        if work.key in self.after.works:
+            self.after.end(work.key)
+        return Take(work.key, work.members, True, why)
+
+    # -- no more than is needed -------------------------------------------------------------------------------------
 
     def pruned(self, takes: list[Take]) -> list[Take]:
         """Without what turned out not to be needed: whole works are spared first, of them those that go last."""
         last_first = takes[::-1]
         last_first.sort(key=lambda take: not take.whole)
-        for take in last_first:
-            without = [each for each in takes if each.key != take.key]
-            if self.do(without):
-                takes = without
+        needed = self._needed(takes, last_first)
+        for key in [take.key for take in last_first]:
+            take = next((take for take in needed if take.key == key), None)
+            if take is None:
                 continue
-            work = self.ledger.works[take.key]
-            fewer = range(1, work.surplus + 1 if take.whole else take.members)
-            for members in fewer:
-                less = Take(take.key, members, False, "surplus")
-                changed = [less if each.key == take.key else each for each in takes]
-                if self.do(changed):
-                    takes = changed
-                    break
-        return takes
+            others, work = [each for each in needed if each.key != key], self.ledger.works[key]
+            most = work.surplus if take.whole else take.members - 1
+            fewer = [Take(key, members, False, "surplus") for members in range(1, most + 1)]
+            least = bisect_left(fewer, True, key=partial(self._do_with, others))
+            if least < most:
+                needed = [fewer[least] if each.key == key else each for each in needed]
+        return needed
+
+    def _do_with(self, others: list[Take], take: Take) -> bool:
+        return self.do([*others, take])
+
+    def _needed(self, takes: list[Take], doubtful: list[Take]) -> list[Take]:
+        """`takes` without those of the doubtful ones that can be left out, tried in their order, many at once."""
+        keys = {take.key for take in doubtful}
+        without = [take for take in takes if take.key not in keys]
+        if self.do(without):
+            return without
+        if len(doubtful) == 1:
+            return takes
+        half = len(doubtful) // 2
+        takes = self._needed(takes, doubtful[:half])
+        return self._needed(takes, doubtful[half:])
 
 
-def _first_to_go(work: Work) -> tuple[bool, int, float, str]:
-    return work.serving, work.priority, -work.started, str(work.key)
+class _Giver:
+    """What one team gives back, one after the other: elastic surplus, then whole works."""
+
+    def __init__(self, works: list[Work], after: Ledger, guaranteed: bool) -> None:
+        """`guaranteed`: for a guarantee a team gives more than it has over, where it has nothing smaller."""
+        order = sorted(works, key=_first_to_go)
+        self._after, self._guaranteed = after, guaranteed
+        self._elastic = deque(work for work in order for _ in range(work.surplus))
+        self._whole = deque(work for work in order if work.preemptible and work.total)
+        self._large: deque[Work] = deque()
+
+    def next(self, over: float) -> tuple[bool, Work | None]:
+        """Whether one member, and of which work, where the team has `over` more than it keeps; that only shrinks."""
+        while self._elastic:
+            work = self._elastic.popleft()
+            if self._guaranteed or work.gpus <= over:
+                return True, work
+        while self._whole:
+            work = self._whole.popleft()
+            if self._after.works[work.key].total <= over:
+                return False, work
+            self._large.append(work)
+        return False, self._large.popleft() if self._guaranteed and self._large else None
+
+
+_Order = tuple[bool, bool, bool, int, float, str]
+
+
+def _first_to_go(work: Work) -> _Order:
+    return not work.doomed, work.serving, work.protected, work.priority, -work.started, str(work.key)
