@@ -12,7 +12,7 @@ import numpy.typing as npt
 from avactl.hardware.topology import LEVELS
 from avactl.placement.fragmentation import Floats, Ints, Measure
 from avactl.placement.request import Request
-from avactl.placement.state import WHOLE, Booking, State
+from avactl.placement.state import ABSENT, WHOLE, Booking, State
 from avactl.placement.workload import Workload, distance
 
 _CHUNK = 512
@@ -185,8 +185,10 @@ class Scorer:
     def _evaluate(self, request: Request, slots: Ints) -> tuple[Floats, npt.NDArray[np.int32]]:
         scores, chosen = np.full(len(slots), np.inf), np.zeros(len(slots), np.int32)
         state = self.state
-        left = state.free[slots] - np.array(request.amounts, np.int64)
-        fits = (left >= 0).all(1)
+        amounts = np.array(request.amounts, np.int64)
+        left = state.free[slots] - amounts
+        # What is not asked for may be overcommitted.
+        fits = ((left >= 0) | (amounts == 0)).all(1) & (state.capacity[slots, 0] != ABSENT)
         if request.nodes is not None:
             fits &= state.allowed[request.nodes][slots]
         if request.gpus:

@@ -246,7 +246,7 @@ class State:
             raise BookingError(f"{key}: there is no node in slot {slot}")
         if not forced:
             free = self.free[slot].tolist()
-            short = [i for i, amount in enumerate(booking.amounts) if amount > free[i]]
+            short = [i for i, amount in enumerate(booking.amounts) if amount and amount > free[i]]
             if short:
                 raise BookingError(f"{key}: {self.names[slot]} has no {self.resources[short[0]]} left for it")
         if not 0 < booking.milli <= WHOLE:

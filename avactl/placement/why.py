@@ -106,7 +106,8 @@ def _lacks(
             yield "link", rooms(state, linked, slots) == 0, None
     for column, name in enumerate(state.resources):
         free = state.free[slots, column]
-        yield name, free < request.amounts[column], free
+        if request.amounts[column]:
+            yield name, free < request.amounts[column], free
 
 
 def why_gang(state: State, gang: Gang, among: npt.NDArray[np.bool_] | None = None) -> GangReason | None:

@@ -133,4 +133,4 @@ class Asks:
                 return "no devices as its ResourceClaim selects"
         elif resource and info.gpu_resource != resource:
             return f"no {resource}"
-        return rules.obstacle(info.name, info.labels, info.taints, info.cordoned)
+        return rules.obstacle(info.name, info.labels, info.taints, info.cordoned, info.features)

@@ -12,7 +12,10 @@ from avactl.scheduler.quantities import amount
 class NodeInfo:
     """One node."""
 
-    __slots__ = ("allocatable", "cordoned", "devices", "gpu_resource", "labels", "name", "source", "taints")
+    __slots__ = (
+        "allocatable", "cordoned", "devices", "features", "gpu_resource", "labels", "name", "source",
+        "taints",
+    )  # fmt: skip
 
     def __init__(self, item: Mapping[str, Any]) -> None:
         metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
@@ -22,6 +25,8 @@ class NodeInfo:
             {key: value for key, value in taint.items() if key != "timeAdded"} for taint in spec.get("taints") or ()
         )
         self.cordoned = bool(spec.get("unschedulable"))
+        self.features = frozenset(status.get("declaredFeatures") or ())
+        """What its kubelet says that it can do."""
         self.source: Mapping[str, Any] = status.get("allocatable") or {}
         self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
         self.gpu_resource = ""
@@ -37,4 +42,5 @@ class NodeInfo:
             and self.labels == other.labels
             and self.taints == other.taints
             and self.cordoned == other.cordoned
+            and self.features == other.features
         )

@@ -190,6 +190,7 @@ class Others:
     def among(self, pod: Pod) -> tuple[Mask, str]:
         """The nodes that other pods leave, and what takes the others away, in words. Raises RuleError."""
         mask: Mask = np.ones(len(self._fleet.state.free), np.bool_)
+        alive = self._fleet.state.capacity[:, 0] >= 0
         reasons = []
         for words, part in (
             ("host ports in use", self._free_ports(pod)),
@@ -199,7 +200,7 @@ class Others:
             ("too uneven a topology spread", self._even(pod)),
         ):
             if part is not None:
-                lost = int((mask & ~part)[: self._fleet.state.size].sum())
+                lost = int((mask & ~part & alive).sum())
                 if lost:
                     reasons.append(f"{lost} {words}")
                 mask &= part
@@ -239,14 +240,15 @@ class Others:
             return all(term.matches(other) for term in terms)
 
         counts = self._tally(b"near" + b"".join(sorted(term.key for term in terms)), match)
-        # The first of pods that want to be together may go anywhere.
-        first = match(pod) and not any(node in self._fleet.nodes for node in counts)
+        # The first of pods that want to be together may go anywhere. Pods outside of all domains do not count.
+        sums = [np.append(self._sums(self._topology(term.topology), counts), 0) for term in terms]
+        first = match(pod) and not any(each.any() for each in sums)
         result: Mask = np.ones(len(self._fleet.state.free), np.bool_)
-        for term in terms:
+        for term, near in zip(terms, sums, strict=True):
             domain = self._topology(term.topology)
             result &= domain >= 0
             if not first:
-                result &= np.append(self._sums(domain, counts), 0)[domain] > 0
+                result &= near[domain] > 0
         return result
 
     def _away(self, pod: Pod) -> Mask | None:
@@ -267,8 +269,13 @@ class Others:
             match = self._spread_match(each, pod)
             key = b"even" + orjson.dumps([pod.namespace, each, _values(each, pod)])
 
-            def counted(other: Pod, match: Matcher = match) -> bool:
-                return other.namespace == pod.namespace and not other.deleting and match(other.labels)
+            # An empty selector matches the pod itself, but counts none: so kube-scheduler has it.
+            empty = not (given := each.get("labelSelector") or {}).get("matchLabels")
+            empty &= not (given.get("matchExpressions") or _values(each, pod))
+
+            def counted(other: Pod, match: Matcher = match, empty: bool = empty) -> bool:
+                there = other.namespace == pod.namespace and not (other.deleting or empty)
+                return there and match(other.labels)
 
             eligible = complete & self._included(each, pod)
             sums = self._sums(domain, self._tally(key, counted), eligible)
@@ -292,7 +299,7 @@ class Others:
             info.name
             for info in fleet.nodes.values()
             if (not affinity or rules.matches(info.name, info.labels))
-            and (not taints or (rules.untolerated(info.taints) is None and not info.cordoned))
+            and (not taints or rules.untolerated(info.taints) is None)
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from avactl import names
 Labels = Mapping[str, str]
 Matcher = Callable[[Labels], bool]
 
+_INTEGER = re.compile(r"[+-]?[0-9]+").fullmatch
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -24,10 +26,11 @@ class NotYetError(RuleError):
 
 
 def _number(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
+    """As Go's ParseInt reads it: 64 bits, no underscores, no blanks."""
+    if not _INTEGER(text):
         return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
 
 
 def requirement(expression: Mapping[str, Any]) -> Matcher:
@@ -101,6 +104,14 @@ def node_selector(given: Mapping[str, Any] | None) -> Callable[[str, Labels], bo
     return lambda name, labels: any(term(name, labels) for term in terms)
 
 
+def _preferred(terms: Iterable[Mapping[str, Any]]) -> None:
+    """Preferences do not count, but kube-scheduler binds no pod with one that it cannot read."""
+    for term in terms:
+        for each in (term.get("preference") or {}).get("matchExpressions") or ():
+            if each["operator"] in ("Gt", "Lt") and _number(next(iter(each.get("values") or ()), "")) is None:
+                raise RuleError(f"preferred node affinity by {each['key']}: {each['operator']} needs a whole number")
+
+
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     """Whether a toleration covers a taint. Source: k8s.io/component-helpers/scheduling/corev1."""
     effect, key = toleration.get("effect"), toleration.get("key")
@@ -126,11 +137,15 @@ class Rules:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         """Raises RuleError."""
         affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-        self._key = orjson.dumps([spec.get("nodeSelector"), affinity, spec.get("tolerations")])
+        self.features = _features(spec)
+        """What the kubelet must be able to do."""
+        parts = [spec.get("nodeSelector"), affinity, spec.get("tolerations"), self.features]
+        self._key = orjson.dumps(parts)
         self.model: str | None = (spec.get("nodeSelector") or {}).get(names.GPU_LABEL)
         """The GPU model that the selector names."""
         self.selects = equals(spec.get("nodeSelector") or {})
         self.near = node_selector(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+        _preferred(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
         self.tolerations = tuple(spec.get("tolerations") or ())
 
     def __hash__(self) -> int:
@@ -150,8 +165,18 @@ class Rules:
                 return taint
         return None
 
-    def obstacle(self, name: str, labels: Labels, taints: Iterable[Mapping[str, Any]], cordoned: bool) -> str:
+    def obstacle(
+        self,
+        name: str,
+        labels: Labels,
+        taints: Iterable[Mapping[str, Any]],
+        cordoned: bool,
+        features: Container[str] = (),
+    ) -> str:
         """Why not this node, in a few words; empty where it may."""
+        for feature in self.features:
+            if feature not in features:
+                return f"kubelet without {feature}"
         if cordoned and not any(tolerates(each, _UNSCHEDULABLE) for each in self.tolerations):
             return "cordoned"
         taint = self.untolerated(taints)
@@ -159,3 +184,18 @@ class Rules:
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"taint {taint['key']}{value}"
         return "" if self.matches(name, labels) else "other labels than it selects"
+
+
+def _features(spec: Mapping[str, Any]) -> list[str]:
+    """What a node must declare in `status.declaredFeatures` for a pod.
+
+    Source: k8s.io/component-helpers/nodedeclaredfeatures, v0.36.
+    """
+    found = []
+    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    rules = (rule for container in containers for rule in container.get("restartPolicyRules") or ())
+    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
+        found.append("RestartAllContainersOnContainerExits")
+    if spec.get("hostNetwork") and spec.get("hostUsers") is False:
+        found.append("UserNamespacesHostNetworkSupport")
+    return found

@@ -99,7 +99,11 @@ class Shape:
 
 _NO_RULES = Rules({})
 _known: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
-_SPEC = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources")
+_SPEC = (
+    "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork",
+    "hostUsers",
+)  # fmt: skip
+_CONTAINER = ("restartPolicy", "restartPolicyRules", "resources")
 _NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
 
 
@@ -108,9 +112,8 @@ def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
     parts: list[Any] = [spec.get(key) for key in _SPEC]
     for group in ("containers", "initContainers"):
         for container in spec.get(group) or ():
-            requested = container.get("resources")
             ports = [port for port in container.get("ports") or () if port.get("hostPort")]
-            parts.append((group == "containers", container.get("restartPolicy"), requested, ports))
+            parts.append((group == "containers", [container.get(key) for key in _CONTAINER], ports))
     if notes:
         parts += [notes.get(key) for key in _NOTES]
     key = orjson.dumps(parts)
