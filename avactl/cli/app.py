@@ -25,6 +25,8 @@ COMMANDS = {
     "preview": "What `up` would do, by the Pulumi engine.",
     "up": "Apply a stack with the Pulumi engine.",
     "why": "Why a pod or a job waits, as the scheduler says it.",
+    "top": "Teams, pools and jobs of a cluster, live.",
+    "pool": "A picture of a pool: who is on which GPU (SVG).",
     "scheduler": "Run the scheduler in the cluster.",
 }
 """Commands and what `avactl --help` says of them.

@@ -8,8 +8,18 @@ from typing import Any
 
 import orjson
 
+_muted = False
+
+
+def mute() -> None:
+    """Write nothing from now on: for commands on a terminal, which say themselves what a person must know."""
+    global _muted
+    _muted = True
+
 
 def _write(level: str, message: str, fields: dict[str, Any]) -> None:
+    if _muted:
+        return
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
     line = orjson.dumps({"time": stamp, "level": level, "message": message, **fields}, default=str)

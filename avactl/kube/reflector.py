@@ -55,7 +55,7 @@ class Reflector:
         """`changed` is called after each batch; `optional`: a kind that the server may not serve; `failed` is called
         when a list or watch has failed, before it is tried again.
         """
-        self._client, self._path, self._store, self._changed = client, path, store, changed
+        self._client, self._path, self._store, self.changed = client, path, store, changed
         self._query = dict(query or {})
         self._optional, self._failed = optional, failed
         self._version = ""
@@ -68,7 +68,7 @@ class Reflector:
         while True:
             try:
                 if not self._version:
-                    await self._list()
+                    await self.load()
                 await self._watch()
                 wait = _BACKOFF[0]
                 continue
@@ -89,7 +89,8 @@ class Reflector:
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, max(wait, _BACKOFF[1]))
 
-    async def _list(self) -> None:
+    async def load(self) -> None:
+        """List all once; watching goes on from there. Raises ApiError and UnreachableError."""
         query = {**self._query, "limit": str(_PAGE)}
         seen: set[str] = set()
         while True:
@@ -108,7 +109,7 @@ class Reflector:
             self._store.remove(key)
         self._version = version
         self.synced.set()
-        self._changed()
+        self.changed()
 
     async def _watch(self) -> None:
         query = {
@@ -122,7 +123,7 @@ class Reflector:
             for line in lines:
                 if line:
                     self._event(orjson.loads(line))
-            self._changed()
+            self.changed()
 
     def _event(self, event: dict[str, Any]) -> None:
         kind, item = event["type"], event["object"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from avactl import names
+from avactl.hardware.machine import PcieSwitch
 from avactl.kube import logs
 from avactl.placement.score import Scorer
 from avactl.placement.state import ABSENT, MAX_GPUS, WHOLE, Booking, BookingError, Node, State
@@ -132,6 +134,9 @@ class Fleet:
         if info.devices:
             info.gpu_resource = ""
         machine = pool.machine if pool is not None and pool.machine.gpus == gpus else None
+        if machine is not None and info.differs:
+            # Its links are not those of its type, so none is counted on: who requires one goes elsewhere.
+            machine = replace(machine, switches=tuple(PcieSwitch(gpu, (gpu,)) for gpu in range(gpus)), nvlink=None)
         domains: list[tuple[str, ...] | None] = []
         path: tuple[str, ...] = ()
         for level in self.levels:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
+from avactl import names
 from avactl.scheduler.quantities import amount
 
 
@@ -13,7 +14,7 @@ class NodeInfo:
     """One node."""
 
     __slots__ = (
-        "allocatable", "cordoned", "devices", "features", "gpu_resource", "labels", "name", "source",
+        "allocatable", "cordoned", "devices", "differs", "features", "gpu_resource", "labels", "name", "source",
         "taints",
     )  # fmt: skip
 
@@ -25,6 +26,11 @@ class NodeInfo:
             {key: value for key, value in taint.items() if key != "timeAdded"} for taint in spec.get("taints") or ()
         )
         self.cordoned = bool(spec.get("unschedulable"))
+        self.differs = any(
+            each["type"] == names.TOPOLOGY_CONDITION and each["status"] == "False"
+            for each in status.get("conditions") or ()
+        )
+        """Whether its GPUs or links are not those of its type (`avactl topo watch`)."""
         self.features = frozenset(status.get("declaredFeatures") or ())
         """What its kubelet says that it can do."""
         self.source: Mapping[str, Any] = status.get("allocatable") or {}
@@ -43,4 +49,5 @@ class NodeInfo:
             and self.taints == other.taints
             and self.cordoned == other.cordoned
             and self.features == other.features
+            and self.differs == other.differs
         )

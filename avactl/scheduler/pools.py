@@ -27,15 +27,20 @@ class Policy:
     def read(cls, path: Path) -> Policy:
         """Raises OSError, and ValueError where it is not a policy."""
         try:
-            data = orjson.loads(path.read_bytes())
-            return cls(
-                cluster=data["cluster"],
-                system_namespace=data["systemNamespace"],
-                levels=tuple(reversed(data["levels"])),
-                gpu_driver=data["gpuDriver"],
-            )
+            return cls.parse(path.read_bytes())
         except (KeyError, TypeError, orjson.JSONDecodeError) as error:
             raise ValueError(f"{path}: not a placement policy: {error}") from None
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Policy:
+        """Raises KeyError, TypeError or ValueError where it is not one."""
+        data = orjson.loads(text)
+        return cls(
+            cluster=data["cluster"],
+            system_namespace=data["systemNamespace"],
+            levels=tuple(reversed(data["levels"])),
+            gpu_driver=data["gpuDriver"],
+        )
 
 
 @dataclass(frozen=True, slots=True)

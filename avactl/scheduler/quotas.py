@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +36,11 @@ class Quotas:
         """Team of each namespace that a quota names."""
         self._ledger = Ledger([], {})
         self._stale = True
+
+    @property
+    def leaves(self) -> Mapping[str, Leaf]:
+        """Quotas by team; to be read only."""
+        return self._leaves
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,45 @@
+"""`avactl pool`: a picture of pools."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, USAGE, fail
+from avactl.cli.viewing import Kubeconfig, SystemNamespace, viewing
+
+if TYPE_CHECKING:
+    from avactl.scheduler.view import View
+
+
+def pool(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all")] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="File to write; - prints.")] = "pool.svg",
+    kubeconfig: Kubeconfig = None,
+    system_namespace: SystemNamespace = "avactl-system",
+) -> None:
+    """A picture (SVG) of pools: machines by rack, and which job is on which GPU. For those who run the platform."""
+    from avactl.diagnostics.suggest import did_you_mean
+
+    async def show(view: View) -> None:
+        from avactl.scheduler.picture import draw
+
+        known = {info.labels.get("avactl.dev/pool", "") for info in view.fleet.nodes.values()} | view.fleet.pools.keys()
+        for name in names or ():
+            if name not in known:
+                fail(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
+        picture = draw(view.fleet, names)
+        if out == "-":
+            sys.stdout.write(picture)
+            return
+        try:
+            Path(out).write_text(picture, encoding="utf-8")
+        except OSError as error:
+            fail(f"{out}: {error.strerror}", MISSING)
+        machines = sum(1 for slot in view.fleet.state.slots.values() if view.fleet.state.gpu_count[slot])
+        print(f"{out}: {', '.join(names) if names else f'{machines} machines with GPUs'}")
+
+    viewing(show, kubeconfig, system_namespace, everything=True)

@@ -1,0 +1,75 @@
+"""What commands that look at a cluster share: the connection, and one clear line where it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, USAGE, fail
+
+if TYPE_CHECKING:
+    from avactl.scheduler.view import View
+
+Kubeconfig = Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")]
+SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
+
+
+def viewing(
+    show: Callable[[View], Awaitable[None]],
+    kubeconfig: Path | None,
+    system_namespace: str,
+    namespace: str = "",
+    everything: bool = False,
+) -> None:
+    """Run `show` on a view of the cluster. `everything`: it needs to see nodes and the pods of all namespaces.
+
+    Exits with USAGE without a kubeconfig, with MISSING where the API server does not answer or refuses.
+    """
+    try:
+        from avactl.kube import access, logs
+        from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.scheduler.view import View
+    except ModuleNotFoundError as error:
+        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+    try:
+        found = access.find(kubeconfig)
+    except access.AccessError as error:
+        fail(str(error), USAGE)
+    logs.mute()
+
+    async def run() -> None:
+        async with Client(found, connections=8) as client:
+            view = View(client, system_namespace, namespace)
+            await view.load()
+            _allowed(view, namespace, everything)
+            await show(view)
+
+    try:
+        asyncio.run(run())
+    except (ApiError, UnreachableError) as error:
+        fail(f"the API server does not tell: {error}", MISSING)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+def _allowed(view: View, namespace: str, everything: bool) -> None:
+    needed = ("nodes", "pods") if everything else () if namespace else ("pods",)
+    for kind in needed:
+        if kind in view.hidden:
+            where = "pods of all namespaces" if kind == "pods" else kind
+            hint = "" if everything else "`-n NAMESPACE` shows the jobs of one namespace"
+            fail(f"this account may not read {where}", MISSING, hint)
+
+
+def age(since: str, now: datetime) -> str:
+    """How long ago a time of the API server was, in its largest unit."""
+    seconds = (now - datetime.fromisoformat(since)).total_seconds()
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"

@@ -1,0 +1,156 @@
+"""The cluster as a person may see it: read-only, with the rights of a kubeconfig, and without a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from avactl import names
+from avactl.kube.client import ApiError, Client
+from avactl.kube.reflector import Reflector, Store
+from avactl.placement.workload import Workload
+from avactl.scheduler import stores
+from avactl.scheduler.dra import Dra
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.pools import Policy
+from avactl.scheduler.rules import RuleError
+
+POLICY = "avactl-policy"
+"""ConfigMap with the placement policy, as the Cluster compiles it."""
+_FORBIDDEN = (401, 403)
+
+
+class View:
+    """Nodes, pools, quotas and pods, as far as the API server shows them."""
+
+    def __init__(self, client: Client, system_namespace: str, namespace: str = "") -> None:
+        """`namespace`: that whose pods are read where those of all namespaces are not shown."""
+        self._client, self._system, self._namespace = client, system_namespace, namespace
+        self.cluster = ""
+        self.fleet = Fleet(())
+        self.strangers: dict[str, Pod] = {}
+        """Pods without a node that are another scheduler's, by `namespace/name`."""
+        self.checkpoints: dict[str, tuple[float, str]] = {}
+        """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
+        self.messages: dict[str, str] = {}
+        """What is said of pods of others that wait, by `namespace/name`."""
+        self.hidden: dict[str, str] = {}
+        """Kinds that the API server does not show, and what it says."""
+        self._reflectors: list[Reflector] = []
+
+    async def load(self) -> None:
+        """Read all once; what is not shown is in `hidden`. Raises ApiError and UnreachableError."""
+        policy = await self._policy()
+        if policy is not None:
+            self.cluster = policy.cluster
+            self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver))
+        for reflector in self._watched():
+            try:
+                await reflector.load()
+            except ApiError as error:
+                if error.status in _FORBIDDEN:
+                    self.hidden[reflector.kind] = str(error)
+                elif error.status != 404:  # a kind that this server does not serve
+                    raise
+            else:
+                self._reflectors.append(reflector)
+        if "pods" in self.hidden and self._namespace:
+            mine = self._pods(f"/namespaces/{self._namespace}")
+            await mine.load()
+            self._reflectors.append(mine)
+        self.fresh()
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Keep up with the API server until it is cancelled; `changed` is called after each batch."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                reflector.changed = changed
+                group.create_task(reflector.run())
+
+    def fresh(self) -> None:
+        """Bring the fleet up to date; to be called before it is read. The workload is what is there now."""
+        if self.fleet.stale:
+            self.fleet.rebuild()
+
+    def expected(self) -> Workload:
+        """The workload of the pods that are there: what runs and waits stands for what will come."""
+        fleet, workload = self.fleet, Workload(float("inf"))
+        for pod in fleet.pods.values():
+            if pod.ours and not pod.ended:
+                try:
+                    request = fleet.asks.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
+                except RuleError:
+                    continue
+                if not isinstance(request, str) and request.gpus:
+                    workload.add(request)
+        return workload
+
+    def pods(self) -> Iterator[Pod]:
+        """Pods that hold something or wait."""
+        for pod in (*self.fleet.pods.values(), *self.strangers.values()):
+            if not pod.ended:
+                yield pod
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def _policy(self) -> Policy | None:
+        path = f"/api/v1/namespaces/{self._system}/configmaps/{POLICY}"
+        try:
+            item = await self._client.request("GET", path)
+            return Policy.parse(item["data"]["policy.json"])
+        except ApiError as error:
+            if error.status not in (404, *_FORBIDDEN):
+                raise
+            self.hidden["policy"] = str(error)
+        except (KeyError, TypeError, ValueError) as error:
+            self.hidden["policy"] = f"ConfigMap {self._system}/{POLICY} is not a placement policy: {error}"
+        return None
+
+    def _watched(self) -> list[Reflector]:
+        fleet, dra = self.fleet, "/apis/resource.k8s.io/v1"
+
+        def reflect(path: str, store: Store, **more: Any) -> Reflector:
+            return Reflector(self._client, path, store, **more)
+
+        configs = stores.Configs(fleet, fleet.quotas.put_leaf)
+        return [
+            reflect(
+                f"/api/v1/namespaces/{self._system}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
+            ),
+            reflect("/api/v1/nodes", stores.nodes(fleet)),
+            reflect("/api/v1/namespaces", stores.namespaces(fleet)),
+            reflect(f"{dra}/resourceslices", stores.slices(fleet)),
+            reflect(f"{dra}/deviceclasses", stores.device_classes(fleet)),
+            reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet)),
+            self._pods(),
+        ]
+
+    def _pods(self, inside: str = "") -> Reflector:
+        store = stores.Simple(self._put_pod, self._drop_pod, lambda: [*self.fleet.pods, *self.strangers])
+        return Reflector(self._client, f"/api/v1{inside}/pods", store)
+
+    def _put_pod(self, item: dict[str, Any]) -> None:
+        metadata = item["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        self.strangers.pop(key, None)
+        every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
+        if every.isdigit():
+            self.checkpoints[metadata["uid"]] = (float(every), (item.get("status") or {}).get("startTime") or "")
+        pod = self.fleet.put_pod(item)
+        if pod is not None:
+            return
+        pod = Pod(item, 0.0)
+        if not pod.ended and not pod.deleting:
+            self.strangers[key] = pod
+            conditions = (item.get("status") or {}).get("conditions") or ()
+            said = [each.get("message") or "" for each in conditions if each["type"] == "PodScheduled"]
+            self.messages[key] = said[0] if said else ""
+
+    def _drop_pod(self, key: str) -> None:
+        pod = self.fleet.drop_pod(key)
+        if pod is not None:
+            self.checkpoints.pop(pod.uid, None)
+        self.strangers.pop(key, None)
+        self.messages.pop(key, None)
