@@ -7,7 +7,7 @@ refuses to change is never below `replace` here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -180,7 +180,7 @@ def classify(kind: str, change: Change, body: Body) -> tuple[Disruption, str]:
     raise AssertionError("the last rule matches everything")
 
 
-def holds_own_data(body: Body) -> bool:
+def holds_own_data(body: Mapping[str, Any]) -> bool:
     """Whether deleting a claim deletes data: not where it is bound by name to a volume that stands for a store."""
     spec: dict[str, Any] = body.get("spec", {})
     read_only = spec.get("accessModes") == ["ReadOnlyMany"]
@@ -205,7 +205,11 @@ _GONE: dict[str, tuple[Disruption, str]] = {
 
 def deletion(manifest: Manifest) -> tuple[Disruption, str]:
     """The class of deleting an object that nothing keeps, and why in a few words."""
-    body, kind = manifest.body, manifest.kind
+    return deletion_of(manifest.kind, manifest.body)
+
+
+def deletion_of(kind: str, body: Mapping[str, Any]) -> tuple[Disruption, str]:
+    """As `deletion`, of any object: one that is in a cluster."""
     if kind == "PersistentVolumeClaim" and not holds_own_data(body):
         return IN_PLACE, "pods that use it keep it until they end; the data is in the store behind it"
     if kind == "PersistentVolume":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.manifest import Manifest
+from avactl.kinds.ownership import Owned
 from avactl.kinds.program import Item, Program
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Kind:
     """Problems of all specs of the kind together, such as sums."""
     facts: Callable[[Item, Program], Mapping[str, Fact]] = _no_facts
     """The few numbers and words that a person would want to see change: shown by `diff` and `graph`."""
+    owned: tuple[Owned, ...] = ()
+    """Fields that controllers write in the objects of the kind; their manifests say so too (`Manifest.owned`)."""
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from avactl.kinds.capacity import gpu_model
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, Kind
 from avactl.kinds.serving.check import check
-from avactl.kinds.serving.lower import bounds, lower, resource_class
+from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
 from avactl.kinds.serving.spec import (
     Batching,
     Probe,
@@ -51,4 +51,4 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts)
+KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS,))

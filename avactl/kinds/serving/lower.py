@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from avactl import names
 from avactl.kinds import dataset_access, k8s, pods
 from avactl.kinds.base import GROUP
 from avactl.kinds.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.ownership import Owned
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
@@ -17,8 +19,9 @@ from avactl.kinds.values import seconds
 CLASS_LABEL = f"{GROUP}/resource-class"
 """Label of a service's pods: what they need most. Pods of one class keep apart, those of different ones attract."""
 CLASSES = ("gpu", "cpu", "io")
-PRIORITY = "avactl-serving"
+PRIORITY = names.SERVING_PRIORITY
 COMPONENT = "server"
+REPLICAS = Owned("Deployment", ("spec", "replicas"), "the HorizontalPodAutoscaler, where `replicas` has bounds")
 _KILL_AFTER = 30
 """Seconds between the end of `drain` and the kill; also the default of Triton's --exit-timeout-secs."""
 
@@ -91,7 +94,7 @@ def _deployment(
     )
     return k8s.manifest(
         item, item.cluster, "apps/v1", "Deployment", item.name, namespace=item.ns, component=COMPONENT,
-        owned=() if fixed is not None else ("spec.replicas",), spec=body,
+        owned=() if fixed is not None else (REPLICAS.field,), spec=body,
     )  # fmt: skip
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from avactl.kinds import k8s
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.ownership import Owned
 from avactl.kinds.pods import USER_ID, Volumes, container_security, env_list, resources
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
 from avactl.kinds.training.followers import TOKEN_PATH, access, token_volume
 
 CONFIG = "/etc/avactl/mpi"
+COMMANDS_DATA = Owned("ConfigMap", ("data",), "the launcher, in the ConfigMap `NAME-launch` of strategy `mpi`")
 MOST_WORKERS = 512
 """An orted command is below 2 kB, and a ConfigMap holds 1 MiB."""
 
@@ -135,7 +137,7 @@ def objects(item: Item) -> list[Manifest]:
     return [
         k8s.manifest(
             item, item.cluster, "v1", "ConfigMap", name,
-            namespace=item.ns, component="launcher", owned=("data",),
+            namespace=item.ns, component="launcher", owned=(COMMANDS_DATA.field,),
         ),
         *access(item, f"{item.name}-launcher", "launcher", rules),
     ]  # fmt: skip
