@@ -58,8 +58,10 @@ def each_stack(
     contexts: Iterable[str],
     adopt: bool,
     act: Callable[[Session], None],
+    *,
+    apply: bool = False,
 ) -> None:
-    """Compile a repository, and open its stacks one after the other."""
+    """Compile a repository, and open its stacks one after the other; `apply`: those that are applied from here."""
     from avactl.compiler import compile_tree
     from avactl.emit import engine
 
@@ -70,7 +72,7 @@ def each_stack(
     report(compilation, tree)
     try:
         engine.require_engine()
-        stacks = engine.find_stacks(compilation, asked)
+        stacks = engine.find_stacks(compilation, asked, apply=apply)
         options = _options(tree.root, kubeconfig, contexts, adopt, {name.cluster for name in stacks})
         for name in stacks:
             act(engine.Session(compilation, name, options))

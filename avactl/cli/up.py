@@ -54,4 +54,4 @@ def up(
             print(f"  {text}")
         print(f"  {summary(done)}")
 
-    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply)
+    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply, apply=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from avactl.compiler.state import State
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.manifest import Manifest, ObjectId
+from avactl.kinds.modes import PULUMI
 from avactl.kinds.program import Program
 
 APPLY_ORDER = (
@@ -120,7 +121,7 @@ def mark(manifest: Manifest, program: Program) -> None:
     notes: dict[str, str] = {}
     if manifest.holds_data:
         notes["avactl.dev/holds-data"] = "true"
-    waits = _PULUMI_WAITS.get(manifest.kind, {}) if mode == "pulumi" else {}
+    waits = _PULUMI_WAITS.get(manifest.kind, {}) if mode in PULUMI else {}
     if mode == "flux":
         if manifest.holds_data or manifest.patch:
             notes["kustomize.toolkit.fluxcd.io/prune"] = "disabled"

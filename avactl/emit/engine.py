@@ -22,6 +22,7 @@ from avactl.emit.engine_report import Change, Report, object_of, plain
 from avactl.emit.pulumi_past import Aliases, Past, PastObject
 from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn
 from avactl.kinds.manifest import Manifest
+from avactl.kinds.modes import PULUMI
 
 if TYPE_CHECKING:
     from pulumi import automation
@@ -73,9 +74,7 @@ def stack_names(compilation: Compilation) -> list[StackName]:
 
     Clusters that another engine applies (`reconcile.mode`) have none.
     """
-    found = {
-        StackName(m.cluster, m.item.team) for m in compilation.manifests if _applied_by(compilation, m) == "pulumi"
-    }
+    found = {StackName(m.cluster, m.item.team) for m in compilation.manifests if _applied_by(compilation, m) in PULUMI}
     return sorted(found, key=lambda stack: (stack.cluster, stack.team or ""))
 
 
@@ -85,18 +84,26 @@ def _applied_by(compilation: Compilation, manifest: Manifest) -> str:
     return mode
 
 
-def find_stacks(compilation: Compilation, asked: Iterable[str]) -> list[StackName]:
+def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool = False) -> list[StackName]:
     """The stacks of these names, all if there are none. Raises WrongUseError for a name that is none.
 
-    A team that has no specs any more may have a stack still: applied, it loses its objects.
+    A team that has no specs any more may have a stack still: applied, it loses its objects. With `apply`, those that
+    the operator in the cluster applies are not among them.
     """
-    known = stack_names(compilation)
+    modes = {m.cluster: _applied_by(compilation, m) for m in compilation.manifests}
+    others = {cluster: mode for cluster, mode in modes.items() if mode not in (("pulumi",) if apply else PULUMI)}
+    known = [stack for stack in stack_names(compilation) if stack.cluster not in others]
     names = list(asked)
-    others = {m.cluster: mode for m in compilation.manifests if (mode := _applied_by(compilation, m)) != "pulumi"}
     for cluster in [name.partition(".")[0] for name in names or (() if known else sorted(others))]:
         if cluster in others:
             hint = "it follows what `avactl render` writes; or set `reconcile: {mode: pulumi}`"
-            raise WrongUseError(f"cluster {cluster} is not Pulumi's: its `reconcile.mode` is {others[cluster]}", hint)
+            if others[cluster] in PULUMI:
+                hint = "the operator in the cluster applies what is merged; `avactl preview` shows what that is"
+            elif others[cluster] == "builtin":
+                hint = "`avactl reconcile` applies it; or set `reconcile: {mode: pulumi}`"
+            raise WrongUseError(
+                f"cluster {cluster} is not applied from here: its `reconcile.mode` is {others[cluster]}", hint
+            )
     if not names:
         return known
     clusters = {stack.cluster for stack in known}

@@ -82,7 +82,10 @@ def register(
     `former` are the URNs of what was renamed (`pulumi_past.aliases`). The other options are those of `provider`.
     """
     manifests = of_stack(compilation, cluster, team)
-    connection = provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt)
+    # The operator runs this without anybody who could leave protected objects out; they stay in the cluster, and are
+    # taken back when their spec comes back.
+    forgets = compilation.program.cluster_spec(cluster).reconcile.mode == "pulumiOperator"
+    connection = provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
     components: dict[str, Spec] = {}
     parents: dict[tuple[str, str, str], pulumi.Resource] = {}
     for item in {manifest.item.key: manifest.item for manifest in manifests}.values():
@@ -90,7 +93,7 @@ def register(
         opts = pulumi.ResourceOptions(aliases=_alias(former.specs.get(item.key)))
         component = Spec(pulumi_plan.component_type(item.kind), name, opts)
         parents[item.key] = components[f"{item.kind} {name}"] = component
-    register_objects(manifests, parents, connection, former.objects)
+    register_objects(manifests, parents, connection, former.objects, forgets=forgets)
     for component in components.values():
         component.register_outputs({})
     return components
@@ -101,20 +104,25 @@ def register_objects(
     parents: Mapping[tuple[str, str, str], pulumi.Resource],
     connection: pulumi.ProviderResource | None,
     former: Mapping[str, str],
+    *,
+    forgets: bool = False,
 ) -> list[KubernetesObject]:
     """Register manifests, in apply order, below the parents of their specs. `former`: URN → the URN before.
 
-    Without a `connection` the parents' provider is used, or the program's default one.
+    Without a `connection` the parents' provider is used, or the program's default one. What holds data is protected: an
+    engine refuses to delete it. With `forgets` it lets go of it instead, where nobody is there to say so.
     """
     made: dict[tuple[str, str, str], KubernetesObject] = {}
     for manifest in manifests:
         first = [made[key] for key in dict.fromkeys(pulumi_plan.needs(manifest.body)) if key in made]
         replaced = pulumi_plan.REPLACED_ON.get(manifest.kind)
+        keeps = manifest.holds_data and not forgets
         opts = pulumi.ResourceOptions(
             parent=parents[manifest.item.key],
             provider=connection,
             version=None if connection is not None else _plugin(),
-            protect=True if manifest.holds_data else None,
+            protect=True if keeps else None,
+            retain_on_delete=True if manifest.holds_data and forgets else None,
             ignore_changes=list(manifest.owned) or None,
             depends_on=first or None,
             replace_on_changes=replaced,

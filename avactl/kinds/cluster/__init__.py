@@ -3,6 +3,7 @@
 from avactl.kinds.cluster.check import check
 from avactl.kinds.cluster.facts import facts
 from avactl.kinds.cluster.lower import lower
+from avactl.kinds.cluster.reconcile import Reconcile
 from avactl.kinds.cluster.spec import (
     Cluster,
     ClusterSpec,
@@ -12,7 +13,6 @@ from avactl.kinds.cluster.spec import (
     Namespace,
     Oidc,
     Placement,
-    Reconcile,
     StorageClasses,
 )
 from avactl.kinds.registry import Kind

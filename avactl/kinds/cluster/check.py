@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import namespaces
+from avactl.kinds.cluster import check_reconcile
 from avactl.kinds.entries import duplicates
 from avactl.kinds.images import require_image
 from avactl.kinds.program import Item, Program
@@ -25,6 +26,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
         item, ("spec", "deviceClasses"), (entry.name for entry in spec.device_classes), "device class"
     )
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
+    yield from check_reconcile.problems(item)
     on = [daemon for daemon in ("scheduler", "cache") if getattr(spec.daemons, daemon)]
     if on:
         # All daemons are one image: one missing image is one problem.

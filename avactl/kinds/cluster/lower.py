@@ -1,17 +1,20 @@
-"""Cluster → namespaces, priority classes, device classes, the placement policy, and the daemons with their RBAC."""
+"""Cluster → namespaces, priority classes, device classes, the placement policy, the daemons with their RBAC, and
+what the GitOps engine needs to follow the repository."""
 
 from __future__ import annotations
 
+from avactl import names
 from avactl.kinds import k8s, namespaces
 from avactl.kinds.cluster.daemons import SYSTEM_PRIORITY, daemons, policy
 from avactl.kinds.cluster.devices import device_classes
+from avactl.kinds.cluster.follow import follow
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 
 PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
     (SYSTEM_PRIORITY, 1_000_000, True, "avactl's daemons."),
-    ("avactl-serving", 100_000, True, "Services that answer requests: training gives way to them."),
+    (names.SERVING_PRIORITY, 100_000, True, "Services that answer requests: training gives way to them."),
     ("avactl-high", 10_000, True, "Training jobs of priority high."),
     ("avactl-workspace", 5_000, True, "Workspaces, in which people wait."),
     ("avactl-normal", 1_000, True, "Training jobs."),
@@ -29,6 +32,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         *device_classes(item, program),
         config,
         *daemons(item, program, config),
+        *follow(item, program),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Model, Resource
+from avactl.kinds.cluster.reconcile import Reconcile
 from avactl.kinds.values import Duration, Name, PinnedImage, bad, label_key
 
 _VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
@@ -142,16 +143,6 @@ class DeviceClass(Model):
         description="Name of the class. One of avactl's own names, e.g. `gpu-v100`, takes the place of that class."
     )
     cel: Cel = Field(description="CEL expression that selects devices.")
-
-
-class Reconcile(Model):
-    """Who applies the compiled objects."""
-
-    mode: Literal["pulumi", "files", "flux", "argocd"] = Field(
-        "pulumi",
-        description="`pulumi`: `pulumi up`. `files`: rendered manifests and kubectl. `flux`, `argocd`: the engine "
-        "follows rendered manifests; objects that hold data carry its mark against pruning.",
-    )
 
 
 class Oidc(Model):

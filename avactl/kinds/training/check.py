@@ -10,6 +10,7 @@ from avactl.kinds.capacity import gpu_problems
 from avactl.kinds.credentials import argument_problems, credential_problems
 from avactl.kinds.dataset_access import mount_problems
 from avactl.kinds.images import require_image
+from avactl.kinds.modes import STARTS_JOBS_AGAIN
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.parts import Part, bounds, job_name, parts, rendezvous_name
@@ -170,7 +171,7 @@ def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint="write the longest run, e.g. `12h`, or remove the key",
         )
     mode = program.cluster_spec(item.cluster).reconcile.mode
-    if spec.ttl is not None and mode in ("flux", "argocd"):
+    if spec.ttl is not None and mode in STARTS_JOBS_AGAIN:
         yield Diagnostic(
             "without-effect",
             f"spec.ttl has no effect on cluster {item.cluster}: {mode} would start a job that is gone again",

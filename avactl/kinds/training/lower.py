@@ -8,6 +8,7 @@ from typing import Any
 from avactl.kinds import k8s, pods
 from avactl.kinds.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.modes import STARTS_JOBS_AGAIN
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import port, rendezvous
@@ -103,7 +104,7 @@ def _deadline(part: Part, timeout: str | None) -> int | None:
 def _ttl(item: Item, program: Program) -> int | None:
     """How long the Job stays. An engine that follows the repository would start a Job that is gone again."""
     cluster = program.cluster_spec(item.cluster)
-    if cluster.reconcile.mode in ("flux", "argocd"):
+    if cluster.reconcile.mode in STARTS_JOBS_AGAIN:
         return None
     return _seconds(item.spec.ttl or cluster.default_job_ttl)
 

@@ -1,0 +1,68 @@
+"""Rules of `Cluster.spec.reconcile`: an engine gets what it needs, and nothing that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic.alias_generators import to_camel
+
+from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.suggest import one_of
+from avactl.kinds.cluster.reconcile import USED, Reconcile
+from avactl.kinds.program import Item
+from avactl.kinds.values import seconds
+
+
+def problems(item: Item) -> Iterator[Diagnostic]:
+    """The problems of one cluster's `reconcile`."""
+    spec: Reconcile = item.spec.reconcile
+    given = [name for name in type(spec).model_fields if name in spec.model_fields_set and name != "mode"]
+    used = USED.get(spec.mode, frozenset())
+    for name in given:
+        if name not in used:
+            yield Diagnostic(
+                "conflicting-keys",
+                f"`{to_camel(name)}` means nothing with `mode: {spec.mode}`",
+                item.span("spec", "reconcile", to_camel(name), key=True),
+                hint=_elsewhere(name, spec.mode),
+            )
+    if not used:
+        return
+    known = [name for name in given if name in used]
+    if spec.repository is None:
+        if known:
+            yield Diagnostic(
+                "missing-key",
+                f"`{to_camel(known[0])}` is for an engine that follows a repository, and no `repository` is named",
+                item.span("spec", "reconcile", to_camel(known[0]), key=True),
+                hint="add `repository: https://…`, or remove the key",
+            )
+        return
+    if spec.mode == "pulumiOperator" and spec.service_account is None:
+        yield Diagnostic(
+            "missing-key",
+            "the Pulumi operator runs stacks as a service account, and none is named",
+            item.span("spec", "reconcile", key=True),
+            hint="add `serviceAccount: NAME`, one that may apply what the specs compile to: docs/gitops.md",
+        )
+    if spec.mode == "pulumiOperator" and spec.interval is not None and seconds(spec.interval) < 60:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.reconcile.interval: the Pulumi operator looks once a minute at the most, not every {spec.interval}",
+            item.span("spec", "reconcile", "interval"),
+            hint="write `1m` or more",
+        )
+    if spec.secret is not None and str(spec.repository).startswith("http:"):
+        yield Diagnostic(
+            "invalid-value",
+            "spec.reconcile.repository: over http the credentials of `secret` would be readable on the way",
+            item.span("spec", "reconcile", "repository"),
+            hint=f"write `https{str(spec.repository)[4:]}`",
+        )
+
+
+def _elsewhere(name: str, mode: str) -> str:
+    if name == "secret" and mode == "argocd":
+        return "remove it: Argo CD finds credentials by the repository's URL (`argocd repo add`)"
+    modes = [other for other, used in USED.items() if name in used]
+    return f"remove it, or set `mode` to {one_of(modes)}"

@@ -1,0 +1,197 @@
+"""The objects that make a GitOps engine follow a branch: of Flux, Argo CD or the Pulumi Kubernetes Operator.
+
+They are objects of the cluster like all others, so the engine keeps them up to date too; somebody applies them once by
+hand. The platform's objects come first, and each team has its own unit after it: a team's mistake stops nobody else.
+
+API: fluxcd/source-controller v1, fluxcd/kustomize-controller v1, argoproj v1alpha1, pulumi.com/v1 (operator 2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import k8s, registry
+from avactl.kinds.base import GROUP
+from avactl.kinds.k8s import compact
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.values import seconds
+
+NAMESPACES = {"flux": "flux-system", "argocd": "argocd", "pulumiOperator": "pulumi-kubernetes-operator"}
+"""Where each engine is installed by its own instructions."""
+_FLUX_SOURCE = "source.toolkit.fluxcd.io/v1"
+_FLUX_KUSTOMIZE = "kustomize.toolkit.fluxcd.io/v1"
+_DRIFT = "10m"
+_RETRY = "1m"
+_LONGEST = 63
+"""Engines put the names into labels."""
+
+
+def follow(item: Item, program: Program) -> list[Manifest]:
+    """The objects of the cluster's engine; none where `repository` is not named."""
+    spec = item.spec.reconcile
+    if spec.repository is None:
+        return []
+    if spec.mode == "flux":
+        return _flux(item, program)
+    if spec.mode == "argocd":
+        return _argocd(item, program)
+    return _operator(item, program) if spec.mode == "pulumiOperator" else []
+
+
+def teams(program: Program, cluster: str) -> list[str]:
+    """The teams that have objects of their own in a cluster: each is a directory and a stack."""
+    found = {
+        spec.team
+        for kind in registry.names()
+        if kind != "Team"
+        for spec in program.of(kind)
+        if spec.team and cluster in spec.clusters
+    }
+    return sorted(found)
+
+
+def _unit(cluster: str, team: str) -> str:
+    """What the unit of a team is called; it ends up in labels, which are short."""
+    name = f"{cluster}-{team}"
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 11]}-{k8s.digest([cluster, team])}"
+
+
+def _object(item: Item, api_version: str, kind: str, name: str, spec: Body, **more: Any) -> Manifest:
+    namespace = item.spec.reconcile.namespace or NAMESPACES[item.spec.reconcile.mode]
+    return k8s.manifest(
+        item, item.name, api_version, kind, name, namespace=namespace, component="reconcile", spec=spec, **more
+    )
+
+
+def _directory(item: Item, owner: str) -> str:
+    """Where rendered files of the platform (`_platform`) or a team are in the branch (`avactl.emit.paths`)."""
+    path = (item.spec.reconcile.path or "").strip("/")
+    return "/".join(part for part in path.split("/") if part not in ("", ".")) + f"/{item.name}/{owner}"
+
+
+def _flux(item: Item, program: Program) -> list[Manifest]:
+    spec = item.spec.reconcile
+    source = compact(
+        url=spec.repository,
+        ref={"branch": spec.branch or "rendered"},
+        interval=_flux_time(spec.interval or "1m"),
+        secretRef={"name": spec.secret} if spec.secret else None,
+    )
+    # If these two left git, Flux would delete them and, with them, all that they ever applied.
+    stay = {"kustomize.toolkit.fluxcd.io/prune": "disabled"}
+
+    def kustomization(name: str, owner: str, **more: Any) -> Manifest:
+        body = compact(
+            sourceRef={"kind": "GitRepository", "name": item.name},
+            path=f"./{_directory(item, owner).lstrip('/')}",
+            prune=True,
+            # Not ready is not broken: machines are away, jobs wait for GPUs.
+            wait=spec.wait and owner != "_platform",
+            interval=_DRIFT,
+            retryInterval=_RETRY,
+            timeout="5m",
+            serviceAccountName=spec.service_account,
+        )
+        annotations = stay if owner == "_platform" else None
+        return _object(item, _FLUX_KUSTOMIZE, "Kustomization", name, {**body, **more}, annotations=annotations)
+
+    return [
+        _object(item, _FLUX_SOURCE, "GitRepository", item.name, source, annotations=stay),
+        kustomization(item.name, "_platform"),
+        *(
+            kustomization(_unit(item.name, team), team, dependsOn=[{"name": item.name}])
+            for team in teams(program, item.name)
+        ),
+    ]
+
+
+def _flux_time(value: str) -> str:
+    """A duration without days, which Go does not know."""
+    return f"{int(seconds(value))}s" if "d" in value else value
+
+
+def _argocd(item: Item, program: Program) -> list[Manifest]:
+    spec = item.spec.reconcile
+    # If it left git, its objects would go with it.
+    stay = {"argocd.argoproj.io/sync-options": "Prune=false,Delete=false"}
+
+    def application(path: str) -> Body:
+        return {
+            "project": spec.project or "default",
+            "source": {
+                "repoURL": spec.repository,
+                "targetRevision": spec.branch or "rendered",
+                "path": path,
+                "directory": {"recurse": True},
+            },
+            "destination": {"server": "https://kubernetes.default.svc"},
+            "syncPolicy": {
+                "automated": {"prune": True, "selfHeal": True},
+                # Without ApplyOutOfSyncOnly every change would replace, and so restart, every job of the team.
+                "syncOptions": ["ApplyOutOfSyncOnly=true", "ServerSideApply=true", "RespectIgnoreDifferences=true"],
+                # A team's namespaces come with the platform's objects, which may be applied later.
+                "retry": {"limit": 10, "backoff": {"duration": "10s", "factor": 2, "maxDuration": "5m"}},
+            },
+        }
+
+    objects = [
+        _object(
+            item, "argoproj.io/v1alpha1", "Application", item.name,
+            application(_directory(item, "_platform").lstrip("/")), annotations=stay,
+        )
+    ]  # fmt: skip
+    elements = [
+        {"name": _unit(item.name, team), "path": _directory(item, team).lstrip("/"), "team": team}
+        for team in teams(program, item.name)
+    ]
+    if elements:
+        metadata = {
+            "name": "{{.name}}",
+            "labels": {**k8s.labels(item, "reconcile"), f"{GROUP}/team": "{{.team}}"},
+            # A team that leaves git takes its objects with it; what holds data is marked, and stays.
+            "finalizers": ["resources-finalizer.argocd.argoproj.io"],
+        }
+        each = {
+            "goTemplate": True,
+            "goTemplateOptions": ["missingkey=error"],
+            "generators": [{"list": {"elements": elements}}],
+            "template": {"metadata": metadata, "spec": application("{{.path}}")},
+        }
+        name = f"{item.name}-teams" if len(item.name) <= _LONGEST - 6 else _unit(item.name, "teams")
+        objects.append(_object(item, "argoproj.io/v1alpha1", "ApplicationSet", name, each, annotations=stay))
+    return objects
+
+
+def _operator(item: Item, program: Program) -> list[Manifest]:
+    spec = item.spec.reconcile
+
+    def stack(name: str, team: str | None) -> Manifest:
+        called = f"{item.name}.{team}" if team else item.name
+        body = compact(
+            stack=f"{spec.organization}/{called}" if spec.organization else called,
+            projectRepo=spec.repository,
+            branch=spec.branch or "main",
+            repoDir=(spec.path or "stacks").strip("/"),
+            gitAuth=_git_auth(spec.repository, spec.secret) if spec.secret else None,
+            backend=spec.backend,
+            serviceAccountName=spec.service_account,
+            refresh=True,
+            continueResyncOnCommitMatch=True,
+            resyncFrequencySeconds=max(60, int(seconds(spec.interval or "10m"))),
+            # Deleting the object, e.g. because the cluster goes over to another engine, must not delete the platform.
+            destroyOnFinalize=False,
+            prerequisites=[{"name": item.name}] if team else None,
+            workspaceTemplate={"spec": {"envFrom": [{"secretRef": {"name": spec.state_secret}}]}}
+            if spec.state_secret
+            else None,
+        )
+        return _object(item, "pulumi.com/v1", "Stack", name, body)
+
+    return [stack(item.name, None), *(stack(_unit(item.name, team), team) for team in teams(program, item.name))]
+
+
+def _git_auth(url: str, secret: str) -> Body:
+    key = "sshPrivateKey" if url.startswith("ssh:") else "accessToken"
+    reference = {"type": "Secret", "secret": {"name": secret, "key": key}}
+    return {"sshAuth": {"sshPrivateKey": reference}} if key == "sshPrivateKey" else {"accessToken": reference}
