@@ -48,6 +48,7 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     json = "json"
     sarif = "sarif"
     github = "github"
+    gitlab = "gitlab"
 
 
 def colour(stream: object = None) -> bool:
@@ -152,6 +153,7 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
             Format.json: machine.render_json,
             Format.sarif: machine.render_sarif,
             Format.github: machine.render_github,
+            Format.gitlab: machine.render_gitlab,
         }
         return renderers[format](shown)
     from functools import lru_cache

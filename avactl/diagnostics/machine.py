@@ -1,8 +1,10 @@
-"""Diagnostics for programs: JSON, SARIF, GitHub workflow commands."""
+"""Diagnostics for programs: JSON, SARIF, GitHub workflow commands, GitLab code quality."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
@@ -43,7 +45,7 @@ def _location(span: Any) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": span.line, "startColumn": span.column}
     if span.end_column:
         region["endColumn"] = span.end_column
-    uri = quote(span.file.encode("utf-8", "surrogateescape"), safe="/<>")
+    uri = quote(span.file.encode("utf-8", "surrogateescape"), safe="/")
     return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
 
 
@@ -88,13 +90,51 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
+_ANNOTATIONS = 10
+"""Annotations of one level that GitHub shows of one step; it drops the others without a word."""
+
+
 def render_github(diagnostics: Sequence[Diagnostic]) -> str:
-    """GitHub Actions workflow commands: one annotation a problem, on its line."""
-    lines = []
+    """GitHub Actions workflow commands: an annotation a problem, on its line. Of too many, the log has the rest."""
+    lines, rest = [], []
+    totals, told = Counter(d.severity for d in diagnostics), Counter[str]()
     for d in diagnostics:
+        told[d.severity] += 1
+        if totals[d.severity] > _ANNOTATIONS and told[d.severity] >= _ANNOTATIONS:
+            rest.append(d)
+            continue
         place = f"file={_property(_text(d.span.file))},line={d.span.line},col={d.span.column}"
         if d.span.end_column:
             place += f",endColumn={d.span.end_column}"
         text = d.message + (f" – {d.hint}" if d.hint else "")
         lines.append(f"::{d.severity} {place},title={_property(d.code)}::{_data(text)}\n")
+    for severity, count in Counter(d.severity for d in rest).items():
+        what = f"{severity}{'' if count == 1 else 's'}"
+        lines.append(f"::{severity} title=avactl::{count} more {what}: the log of this step has them\n")
+    for d in rest:
+        # A line of the log must not be taken for a command.
+        lines.append(f"{_data(str(d.span))}: {d.severity}[{d.code}]: {_data(d.message)}\n")
     return "".join(lines)
+
+
+def render_gitlab(diagnostics: Sequence[Diagnostic]) -> str:
+    """GitLab's code quality report: `artifacts: {reports: {codequality: FILE}}`.
+
+    GitLab compares reports by fingerprints, so that one must not change when lines above a problem do.
+    """
+    seen = Counter[str]()
+    entries = []
+    for d in diagnostics:
+        path = _text(d.span.file)
+        same = f"{d.code}\0{path}\0{d.message}"
+        seen[same] += 1
+        entries.append(
+            {
+                "description": d.message + (f" – {d.hint}" if d.hint else ""),
+                "check_name": d.code,
+                "fingerprint": sha256(f"{same}\0{seen[same]}".encode()).hexdigest(),
+                "severity": "major" if d.severity == "error" else "minor",
+                "location": {"path": path, "lines": {"begin": d.span.line}},
+            }
+        )
+    return orjson.dumps(entries, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()

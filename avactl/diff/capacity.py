@@ -117,9 +117,11 @@ def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Con
     pools = frozenset({new.name})
     have = _have(head, new.cluster, pools)
     want = sum(w.gpus for w in _all_wishes(head) if w.cluster == new.cluster and w.pools <= pools)
-    if want <= have or (old is not None and have >= _have(base, old.cluster, pools)):
+    if old is None or have >= _have(base, old.cluster, pools):
         return []
     gpu = head.machine(new).gpus.model
+    if want <= have:
+        return [Consequence("capacity", f"fits: specs that only fit here ask for {_number(want)} of its {have} {gpu}")]
     text = f"specs that only fit here ask for {_number(want)} of its {have} {gpu}: some wait"
     return [Consequence("capacity", text, "warning")]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from avactl.diff.model import Consequence, Disruption, ObjectChange
 from avactl.kinds.program import Item
 
-_WORKLOADS = ("Job", "StatefulSet", "Deployment", "DaemonSet", "CronJob", "Pod")
+WORKLOADS = ("Job", "StatefulSet", "Deployment", "DaemonSet", "CronJob", "Pod")
 
 _IN_GENERAL = {
     Disruption.NONE: "no object of its own changes",
@@ -24,7 +24,7 @@ def data(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) ->
         if change.disruption == Disruption.DATA_LOSS:
             found.append(Consequence("data", _loss(change), "danger"))
         elif change.op == "kept":
-            runs = " and runs on" if change.id.kind in _WORKLOADS else ""
+            runs = " and runs on" if change.id.kind in WORKLOADS else ""
             text = f"{change.id} is kept{runs}: it holds data, and nothing deletes it"
             found.append(Consequence("data", text, "warning"))
         elif change.op == "renamed" and change.id.kind == "PersistentVolumeClaim" and change.reason:
@@ -55,7 +55,7 @@ def run(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> 
     if old is None:
         return []
     if new is None:
-        stopped = sorted({change.id.kind for change in objects if change.op == "deleted"} & set(_WORKLOADS))
+        stopped = sorted({change.id.kind for change in objects if change.op == "deleted"} & set(WORKLOADS))
         return [Consequence("run", "what it runs is stopped", "warning")] if stopped else []
     if objects and all(change.disruption == Disruption.DATA_LOSS for change in objects):
         return []

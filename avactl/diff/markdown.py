@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from avactl.diff import words
 from avactl.diff.groups import Group, ObjectGroup, groups
-from avactl.diff.model import Consequence, Diff, Disruption
+from avactl.diff.model import Consequence, Diff, Disruption, ObjectOp
 from avactl.diff.text import FITS, reason_of, title, visible
 
 LIMIT = 65_000
@@ -20,6 +20,11 @@ LIMIT = 65_000
 MARKER = "<!-- avactl diff -->"
 """First line of every comment, so that a bot finds its own and writes over it."""
 
+_OBJECTS: dict[ObjectOp, str] = {
+    "created": "new", "changed": "changed", "deleted": "deleted", "renamed": "renamed", "kept": "kept",
+}  # fmt: skip
+_MOST_SECTIONS = 20
+"""Changes that are told outside of a fold."""
 _MOST_NAMES = 20
 _MOST_LOSSES = 20
 _MOST_LINES = 60
@@ -71,9 +76,14 @@ def render_markdown(diff: Diff, *, objects: bool = True, limit: int = LIMIT) -> 
 
 
 def headline(diff: Diff) -> str:
-    """What changes, counted, as a title."""
-    said = words.summary(diff)
-    return f"{said[:1].upper()}{said[1:]}"
+    """What changes, counted, as a title: `2 intents changed · 5 objects: 4 changed, 1 deleted`."""
+    if diff.empty:
+        return "No changes"
+    of = diff.object_counts
+    parts = [f"{of[op]} {word}" for op, word in _OBJECTS.items() if of[op]]
+    total = f"{of.total()} object{'' if of.total() == 1 else 's'}"
+    objects = f"{total} {parts[0].partition(' ')[2]}" if len(parts) == 1 else f"{total}: {', '.join(parts)}"
+    return f"{words.intents(diff)} · {objects if parts else 'no object changes'}"
 
 
 def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: str = REST) -> str:
@@ -81,7 +91,9 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
     head = _head(diff)
     sections = [_section(group, words.clusters(diff), objects, rest) for group in groups(diff)]
     foot = _foot(diff)
-    room = limit - _size(head) - _size(foot) - _size(rest) - 100  # 100: what is said about what is left out
+    room = (
+        limit - _size(head) - _size(foot) - _size(rest) - 200
+    )  # 200: what is said about what is left out, and the fold
     shown: list[str] = []
     for section in sections:
         room -= _size(section.brief)
@@ -97,8 +109,11 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
             hidden += section.objects
         elif section.details:
             shown[index] += section.details
-    parts = [*([head] if head else []), *shown]
     left_out = len(sections) - len(shown)
+    if len(shown) > _MOST_SECTIONS + 1:
+        more = f"<details><summary>{len(shown) - _MOST_SECTIONS} more changes</summary>\n"
+        shown = [*shown[:_MOST_SECTIONS], more, *shown[_MOST_SECTIONS:], "</details>\n"]
+    parts = [*([head] if head else []), *shown]
     if left_out:
         parts.append(f"… {left_out} more changes, {hidden} objects; {rest}\n")
     elif hidden:

@@ -173,13 +173,20 @@ def headline(intent: IntentChange, count: int = 1) -> list[str]:
     return parts or ([] if further(intent) else ["the same spec"] if intent.op == "affected" else [])
 
 
+_MEDIA = {"RAM": "MEM"}
+"""Facts that are called otherwise than the entry of the list that they tell of."""
+
+
 def further(intent: IntentChange) -> list[str]:
     """Changes of the spec that no fact tells."""
     told = [(change.name, change.old, change.new) for change in intent.facts]
-    whole = {f"spec.{change.name}." for change in intent.facts}
+    whole = tuple(f"spec.{change.name}." for change in intent.facts)
+    # `V100 40 → 16` tells of `gpus[V100].guaranteed`, `RAM …` of the tier that is memory.
+    entries = {f"[{_MEDIA.get(change.name, change.name)}]." for change in intent.facts}
     left: list[FieldChange] = []
     for change in intent.spec:
-        if any(f"{change.path}.".startswith(path) for path in whole):
+        path = f"{change.path}."
+        if path.startswith(whole) or any(entry in path for entry in entries):
             continue
         same = [fact for fact in told if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
         if same:
@@ -211,6 +218,16 @@ def summary(diff: Diff) -> str:
     """`1 intent changed, 2 objects (0 new, 2 changed, 0 deleted)`."""
     if diff.empty:
         return "no changes"
+    of = diff.object_counts
+    total = of.total()
+    inner = [f"{of['created']} new", f"{of['changed']} changed", f"{of['deleted']} deleted"]
+    inner += [f"{of['renamed']} renamed"] if of["renamed"] else []
+    inner += [f"{of['kept']} kept"] if of["kept"] else []
+    return f"{intents(diff)}, {total} object{'' if total == 1 else 's'} ({', '.join(inner)})"
+
+
+def intents(diff: Diff) -> str:
+    """`2 intents changed, 1 new`."""
     counts = diff.intent_counts
     parts: list[str] = []
     words: tuple[tuple[IntentOp, str], ...] = (
@@ -221,12 +238,7 @@ def summary(diff: Diff) -> str:
         if counts[op]:
             noun = "" if parts else " intent" if counts[op] == 1 else " intents"
             parts.append(f"{counts[op]}{noun} {word}")
-    of = diff.object_counts
-    total = of.total()
-    inner = [f"{of['created']} new", f"{of['changed']} changed", f"{of['deleted']} deleted"]
-    inner += [f"{of['renamed']} renamed"] if of["renamed"] else []
-    inner += [f"{of['kept']} kept"] if of["kept"] else []
-    return f"{', '.join(parts)}, {total} object{'' if total == 1 else 's'} ({', '.join(inner)})"
+    return ", ".join(parts)
 
 
 def clusters(diff: Diff) -> bool:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.text import render_text
 from avactl.diff import Diff, words
+from avactl.diff.consequences import WORKLOADS
 from avactl.diff.groups import groups
 from avactl.diff.markdown import REST, block, code, headline, prose, render_body
 from avactl.diff.model import Disruption, IntentChange
@@ -146,17 +147,18 @@ def _glance(diff: Diff) -> str:
     if len(groups(diff)) < 3:
         return ""
     lost = _kinds(i for i in diff.intents if i.disruption == Disruption.DATA_LOSS)
-    stopped = _kinds(i for i in diff.intents if i.op == "removed" and _runs(i))
-    restarted = _kinds(
-        i for i in diff.intents if i.op != "removed" and _runs(i) and i.disruption >= Disruption.POD_RESTART
-    )
+    stopped = _kinds(i for i in diff.intents if i.op == "removed" and _disturbs(i))
+    restarted = _kinds(i for i in diff.intents if i.op != "removed" and _disturbs(i))
     waits = {c.text for i in diff.intents for c in i.consequences if _waits(c.topic, c.level)}
-    parts = [
-        *([f"**lose data: {lost}**"] if lost else []),
-        *([f"stop: {stopped}"] if stopped else []),
-        f"restart: {restarted}" if restarted else "nothing restarts",
-        *([f"**too small: {_counted(len(waits), 'quota or pool', 'quotas and pools')}**"] if waits else []),
-    ]
+    parts = []
+    if lost:
+        parts.append(f"**Data loss: {lost}**")
+    if stopped:
+        parts.append(f"Stopped: {stopped}")
+    if restarted or not stopped:
+        parts.append(f"Restarted: {restarted}" if restarted else "Nothing restarts")
+    if waits:
+        parts.append(f"**Too small: {_counted(len(waits), 'quota or pool', 'quotas and pools')}**")
     return words.joined(parts)
 
 
@@ -168,9 +170,12 @@ def _waits(topic: str, level: str) -> bool:
     return topic in ("capacity", "quota") and level == "warning"
 
 
-def _runs(intent: IntentChange) -> bool:
-    """Whether the change stops what a spec runs."""
-    return any(c.topic == "run" and c.level == "warning" for c in intent.consequences)
+def _disturbs(intent: IntentChange) -> bool:
+    """Whether the change stops pods of a spec."""
+    return any(
+        change.id.kind in WORKLOADS and change.op != "created" and change.disruption >= Disruption.POD_RESTART
+        for change in intent.objects
+    )
 
 
 def _kinds(intents: Iterable[IntentChange]) -> str:

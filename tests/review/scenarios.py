@@ -1,0 +1,58 @@
+"""The pull requests of tests/golden/pull-requests: a shared repository, and what each of them changes in it.
+
+A case is a directory with `edit.yaml`: an entry with `old` and `new` replaces a text wherever it stands in the file,
+one with only `new` makes the file, one with neither removes it. `before.yaml`, where it is there, is done to the base
+first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.review.comment import compose
+from avactl.review.sides import Sides, review_of
+from avactl.source.tree import MemoryTree
+
+HERE = Path(__file__).parent.parent / "golden" / "pull-requests"
+BASE = {
+    path.relative_to(HERE / "base").as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted((HERE / "base").rglob("*.*"))
+}
+CASES = sorted(path.parent for path in HERE.glob("*/edit.yaml"))
+
+
+def edited(files: dict[str, str], edits: Path) -> dict[str, str]:
+    """The files after the edits of a file, if it is there."""
+    files = dict(files)
+    for edit in yaml.safe_load(edits.read_text(encoding="utf-8")) if edits.exists() else ():
+        name = edit["file"]
+        if "old" in edit:
+            assert edit["old"] in files[name], f"{name} has no {edit['old']!r}"
+            files[name] = files[name].replace(edit["old"], edit["new"])
+        elif "new" in edit:
+            files[name] = edit["new"]
+        else:
+            del files[name]
+    return files
+
+
+def sides_of(base: dict[str, str], head: dict[str, str]) -> Sides:
+    """Two sets of files, compiled and compared."""
+    before, after = compiled(base), compiled(head)
+    return Sides(review_of(before, after, "1111111", "2222222"), after, ".")
+
+
+def compiled(files: dict[str, str]) -> Compilation:
+    return compile_tree(MemoryTree(files))
+
+
+def case_sides(case: Path) -> Sides:
+    base = edited(BASE, case / "before.yaml")
+    return sides_of(base, edited(base, case / "edit.yaml"))
+
+
+def comment_of(sides: Sides, limit: int = 65_000) -> str:
+    return compose(sides.review, sides.identity, sides.source, limit=limit)

@@ -1,0 +1,166 @@
+"""`avactl ci comment` as pipelines run it: the environment, git, a server, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from avactl.review.environment import EnvironmentProblem, detect
+from tests.cli.running import Run
+from tests.diff.repository import Repository
+from tests.diff.sides import HEAD, PLATFORM, job
+from tests.review.forges import TOKEN, FakeForge, FakeGitHub, FakeGitLab, serving
+
+
+@pytest.fixture(autouse=True)
+def no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run in pipelines too."""
+    for name in list(os.environ):
+        if name.startswith(("GITHUB_", "GITLAB_", "CI_", "GH_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """A branch that changes a job, and a main branch that has gone on."""
+    found = Repository(tmp_path / "repo")
+    found.commit({"platform.yaml": PLATFORM, "jobs.yaml": HEAD + job()})
+    found.git("switch", "-q", "-c", "topic")
+    found.commit({"jobs.yaml": HEAD + job(retries=7)})
+    found.git("switch", "-q", "main")
+    found.commit({"platform.yaml": PLATFORM.replace("count: 6", "count: 5")})
+    found.git("switch", "-q", "topic")
+    return found
+
+
+@pytest.fixture
+def github() -> Iterator[FakeForge]:
+    with serving(FakeGitHub()) as found:
+        yield found
+
+
+def github_env(forge: FakeForge, tmp_path: Path, *, fork: bool = False, number: int = 7) -> dict[str, str]:
+    """What GitHub Actions sets in a job for a pull request."""
+    event = {
+        "pull_request": {
+            "number": number,
+            "base": {"sha": "main", "repo": {"full_name": "acme/platform"}},
+            "head": {"repo": {"full_name": "mallory/platform" if fork else "acme/platform"}},
+        }
+    }
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    return {
+        "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "acme/platform", "GITHUB_REF": f"refs/pull/{number}/merge",
+        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_API_URL": forge.url, "GITHUB_TOKEN": TOKEN,
+        "GITHUB_RUN_ID": "99", "GITHUB_SERVER_URL": "https://github.example.com",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+    }  # fmt: skip
+
+
+def test_on_github(repository: Repository, github: FakeForge, avactl: Run, tmp_path: Path) -> None:
+    env = github_env(github, tmp_path)
+    done = avactl("ci", "comment", "--artifact", "whole.txt", cwd=repository.root, **env)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0, "comment created on pull request #7 of acme/platform\n", ""
+    )  # fmt: skip
+    (body,) = github.bodies()
+    assert body.startswith("<!-- avactl comment: . -->\n### 1 intent changed · 1 object changed")
+    assert "NodePool" not in body  # what main got meanwhile is not taken away
+    assert "[`whole.txt`](https://github.example.com/acme/platform/actions/runs/99#artifacts)" in body
+    assert "backoffLimit" in (repository.root / "whole.txt").read_text()
+
+    repository.commit({"jobs.yaml": HEAD + job(strategy="allReduc")})
+    done = avactl("ci", "comment", cwd=repository.root, **env)
+    assert (done.returncode, done.stdout) == (1, "comment edited on pull request #7 of acme/platform\n")
+    (body,) = github.bodies()
+    assert "It does not compile: 1 error" in body
+    assert "did you mean `allReduce`?" in body
+
+    repository.commit({"jobs.yaml": HEAD + job()})
+    done = avactl("ci", "comment", cwd=repository.root, **env)
+    assert done.returncode == 0
+    (body,) = github.bodies()
+    assert "avactl: no changes" in body
+    assert TOKEN not in done.stdout + done.stderr + body
+
+
+def test_on_gitlab_below_the_root(repository: Repository, avactl: Run) -> None:
+    repository.commit({"below/platform.yaml": PLATFORM, "below/avactl.yaml": "{}\n"})
+    with serving(FakeGitLab(me="bot")) as forge:
+        env = {
+            "GITLAB_CI": "true", "CI_API_V4_URL": forge.url, "CI_PROJECT_ID": "42", "CI_MERGE_REQUEST_IID": "7",
+            "CI_MERGE_REQUEST_DIFF_BASE_SHA": "main", "GITLAB_TOKEN": TOKEN, "CI_JOB_URL": "https://g.example.com/j/1",
+        }  # fmt: skip
+        done = avactl("ci", "comment", "below", "--artifact", "whole.txt", cwd=repository.root, **env)
+        assert done.stdout == "comment created on merge request !7 of project 42\n", done.stderr
+        (body,) = forge.bodies()
+    assert body.startswith("<!-- avactl comment: below -->")
+    assert "https://g.example.com/j/1/artifacts/file/whole.txt" in body
+
+
+def test_a_fork_s_comment_goes_to_the_summary(
+    repository: Repository, github: FakeForge, avactl: Run, tmp_path: Path
+) -> None:
+    github.readable_only = True
+    done = avactl("ci", "comment", cwd=repository.root, **github_env(github, tmp_path, fork=True))
+    assert done.returncode == 0
+    assert "the token of a pull request from a fork may only read" in done.stderr
+    assert "retries 3 → 7" in (tmp_path / "summary.md").read_text()
+    done = avactl("ci", "comment", cwd=repository.root, **github_env(github, tmp_path))
+    assert done.returncode == 3
+    assert "pull-requests: write" in done.stderr
+
+
+def test_dry_run_anywhere(repository: Repository, avactl: Run) -> None:
+    repository.write({"jobs.yaml": HEAD + job(retries=9)})
+    done = avactl("ci", "comment", "--dry-run", "--base", "main", cwd=repository.root)
+    assert done.returncode == 0
+    assert "retries 3 → 9" in done.stdout
+    done = avactl("ci", "comment", "--dry-run", cwd=repository.root)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "there is no revision `origin/HEAD`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, "this is no pipeline of GitHub or GitLab"),
+        ({"GITHUB_ACTIONS": "true"}, "GITHUB_REPOSITORY is not set"),
+        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this run is not for a pull request"),
+        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
+         "GITHUB_TOKEN is not set"),
+        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
+         "GITHUB_TOKEN holds characters that no token has"),
+        ({"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
+         "CI_JOB_TOKEN may not write comments"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_told(avactl: Run, env: dict[str, str], said: str) -> None:
+    done = avactl("ci", "comment", **env)
+    assert done.returncode in (2, 3)
+    assert said in done.stderr
+    assert "two words" not in done.stderr
+
+
+def test_the_number_comes_from_the_ref_or_the_event(tmp_path: Path) -> None:
+    env = {"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
+
+    def number(event: object, **more: str) -> int | None:
+        (tmp_path / "event.json").write_text(json.dumps(event))
+        found = detect({**env, **more})
+        assert found is not None
+        return found.number
+
+    assert number({}, GITHUB_REF="refs/pull/12/merge") == 12
+    assert number({"pull_request": {"number": 13}}, GITHUB_REF="refs/heads/main") == 13
+    assert number({"issue": {"number": 14, "pull_request": {}}}) == 14
+    assert number({"issue": {"number": 15}}) is None
+    assert number({"workflow_run": {"pull_requests": [{"number": 16}]}}) == 16
+    assert number([]) is None
+    (tmp_path / "event.json").write_text("{")
+    with pytest.raises(EnvironmentProblem, match="cannot be read"):
+        detect(env)

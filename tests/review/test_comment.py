@@ -1,0 +1,110 @@
+"""What holds of every comment: its size, its marker, and that text from specs stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from avactl.diff.model import Diff
+from avactl.review.comment import Artifact, Review, Section, compose, marker, whole
+from avactl.review.environment import LIMITS
+from avactl.review.sides import Sides
+from tests.diff.sides import HEAD
+from tests.review.scenarios import BASE, CASES, case_sides, comment_of, sides_of
+
+
+def jobs(count: int, image: str, *, each: bool = False) -> str:
+    """Jobs that are alike, or each with an epoch count of its own."""
+    texts = []
+    for n in range(count):
+        own = n if each else 0
+        run = f"command: [python, t.py, '{own}'], workers: {{cpu: {1 + own % 7}, memory: 1Gi}}"
+        spec = f"image: 'example.com/{image}', {run}"
+        texts.append(f"{HEAD}kind: TrainingJob\nmetadata: {{name: job-{n:04}, team: speech}}\nspec: {{{spec}}}\n")
+    return "---\n".join(texts)
+
+
+@pytest.fixture(scope="module")
+def large() -> Sides:
+    """3,000 objects, no two of which change alike."""
+    base = {**BASE, "jobs.yaml": jobs(3000, "train:1")}
+    return sides_of(base, {**BASE, "jobs.yaml": jobs(3000, "train:2", each=True)})
+
+
+@pytest.mark.parametrize("forge", ["github", "gitlab"])
+def test_three_thousand_objects_fit(large: Sides, forge: str) -> None:
+    limit = LIMITS[forge]  # type: ignore[index]
+    artifact = Artifact("avactl-diff.txt", "https://example.com/run#artifacts")
+    text = compose(large.review, ".", large.source, limit=limit, artifact=artifact)
+    assert limit // 2 < len(text.encode()) <= limit
+    assert "### 3000 intents changed · 3000 objects changed" in text
+    assert "Restarted: 3000 TrainingJobs" in text
+    assert text.count("<details>") == text.count("</details>")
+    assert text.count("```") % 2 == 0
+    # A reviewer sees some, counts the rest, and knows where all are.
+    assert text.index("more changes</summary>") < 12_000
+    assert re.search(r"… \d+ more changes, \d+ objects; all of it: \[`avactl-diff.txt`\]", text)
+    assert whole(large.review, large.source).count("TrainingJob speech/job-") == 3000
+
+
+def test_three_thousand_that_change_alike_are_one() -> None:
+    sides = sides_of({**BASE, "jobs.yaml": jobs(3000, "train:1")}, {**BASE, "jobs.yaml": jobs(3000, "train:2")})
+    text = comment_of(sides)
+    assert len(text) < 2000
+    assert "**3000 TrainingJobs**" in text
+
+
+def test_thousands_of_problems_fit() -> None:
+    broken = jobs(1000, "train:1").replace("memory", "memry")
+    text = comment_of(sides_of(BASE, {**BASE, "jobs.yaml": broken}))
+    assert len(text.encode()) <= 65_000
+    assert "`avactl validate` shows all" not in text or "… more" in text
+
+
+def test_every_comment_can_be_found_again() -> None:
+    assert marker(".") == "<!-- avactl comment: . -->"
+    assert marker("a--><b>") == "<!-- avactl comment: a-%2D%3E%3Cb%3E -->"
+    for case in CASES:
+        assert comment_of(case_sides(case)).startswith(marker(".") + "\n")
+
+
+def test_what_specs_say_is_not_markup() -> None:
+    """Mentions, links, HTML, closing issues, quick actions of GitLab."""
+    evil = "@everyone <img src=x> [a](http://b) closes #1"
+
+    def job(*arguments: str) -> dict[str, str]:
+        spec = f"{{image: 'example.com/x:1', command: [sh, -c, {', '.join(map(json.dumps, arguments))}]}}"
+        text = f"{HEAD}kind: TrainingJob\nmetadata: {{name: evil, team: speech}}\nspec: {spec}\n"
+        return {**BASE, "evil.yaml": text}
+
+    text = comment_of(sides_of(job("a", "b"), job(evil, "\n/close\n", "```", "``x")))
+    assert "everyone" in text
+    assert "close" in text
+    plain = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$|(`+).*?\2", "", text)
+    for word in ("everyone", "<img", "/close", "](http"):
+        assert word not in plain
+
+
+def test_a_credential_of_the_base_is_covered() -> None:
+    text = comment_of(case_sides(next(case for case in CASES if case.name == "secrets")))
+    assert "0123456789abcdef" not in text
+    assert "WANDB_API_KEY" in text
+
+
+def test_further_sections_have_their_room() -> None:
+    sides = case_sides(next(case for case in CASES if case.name == "scale-a-job"))
+    plan = Section("Will it run?", "- `vision/resnet50` starts now\n")
+    review = Review("1", "2", diff=sides.review.diff, sections=[plan, Section("Empty", "")])
+    text = compose(review, ".", sides.source, limit=65_000)
+    assert "\n### Will it run?\n\n- `vision/resnet50` starts now\n" in text
+    assert "Empty" not in text
+    long = Review("1", "2", diff=sides.review.diff, sections=[Section("Long", "- `x`\n" * 50_000)])
+    assert len(compose(long, ".", sides.source, limit=65_000)) <= 65_000
+
+
+def test_nothing_to_tell_is_quiet() -> None:
+    assert Review("1", "2", diff=Diff(())).quiet
+    assert not case_sides(Path(next(case for case in CASES if case.name == "broken-spec"))).review.quiet

@@ -1,0 +1,216 @@
+"""Comments on servers that answer as the two forges document: create, find, edit, pages, limits, errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from avactl.review.environment import Pipeline
+from avactl.review.forge import ForgeError, ReadOnlyError, open_forge
+from avactl.review.publish import publish
+from tests.review.forges import TOKEN, Answer, FakeForge, FakeGitHub, FakeGitLab, Fault, serving
+
+MARK = "<!-- avactl comment: . -->"
+BODY = f"{MARK}\n### 1 intent changed\n"
+
+
+@pytest.fixture(params=["github", "gitlab"])
+def forge(request: pytest.FixtureRequest) -> Iterator[FakeForge]:
+    with serving(FakeGitHub() if request.param == "github" else FakeGitLab(me="project_42_bot")) as found:
+        yield found
+
+
+def name(forge: FakeForge) -> str:
+    """Who the token belongs to."""
+    return forge.me or "github-actions[bot]"
+
+
+class Clock:
+    """Waits that were asked for, in seconds."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+def write(forge: FakeForge, body: str = BODY, *, quiet: bool = False, token: str = TOKEN, fork: bool = False) -> Clock:
+    clock = Clock()
+    github = isinstance(forge, FakeGitHub)
+    pipeline = Pipeline(
+        "github" if github else "gitlab", forge.url, "acme/platform" if github else "42", 7, token=token, fork=fork
+    )
+    publish(open_forge(pipeline, clock), MARK, body, quiet=quiet, sleep=clock)
+    return clock
+
+
+def answer(status: int, body: object = None, **headers: str) -> Fault:
+    given: Answer = (status, {k.replace("_", "-"): v for k, v in headers.items()}, body or {"message": "no"})
+    return lambda forge, method, target: given
+
+
+def test_create_then_find_and_edit(forge: FakeForge) -> None:
+    write(forge)
+    assert forge.bodies() == [BODY]
+    write(forge, BODY + "more\n")
+    assert forge.bodies() == [BODY + "more\n"]
+    assert [line.split()[0] for line in forge.log if "user" not in line] == [
+        "GET", "POST", "GET", "PATCH" if isinstance(forge, FakeGitHub) else "PUT",
+    ]  # fmt: skip
+
+
+def test_the_same_again_writes_nothing(forge: FakeForge) -> None:
+    forge.add(BODY.replace("\n", "\r\n").rstrip(), name(forge))
+    write(forge)
+    assert not [line for line in forge.log if not line.startswith("GET")]
+
+
+def test_no_changes_write_only_over_what_is_there(forge: FakeForge) -> None:
+    write(forge, quiet=True)
+    assert forge.bodies() == []
+    forge.add(BODY, name(forge))
+    write(forge, f"{MARK}\nno changes\n", quiet=True)
+    assert forge.bodies() == [f"{MARK}\nno changes\n"]
+
+
+def test_a_comment_on_a_later_page_is_found(forge: FakeForge) -> None:
+    forge.page = 2
+    for number in range(5):
+        forge.add(f"looks good {number}", "ada")
+    forge.add(f"{MARK}\nold", name(forge))
+    write(forge)
+    assert forge.bodies()[-1] == BODY
+    assert len(forge.comments) == 6
+    assert sum(line.startswith("GET") and "user" not in line for line in forge.log) == 3
+
+
+def test_somebody_else_may_write_the_marker(forge: FakeForge) -> None:
+    forge.add(f"{MARK}\nmine, ha", "mallory")
+    forge.add(f"> {MARK}\nI quote it", name(forge))
+    write(forge)
+    assert forge.bodies() == [f"{MARK}\nmine, ha", f"> {MARK}\nI quote it", BODY]
+
+
+def test_another_repository_of_specs_has_its_own(forge: FakeForge) -> None:
+    forge.add("<!-- avactl comment: edge -->\nother", name(forge))
+    write(forge)
+    assert len(forge.comments) == 2
+
+
+def test_a_person_s_token_on_github() -> None:
+    with serving(FakeGitHub(me="ada")) as forge:
+        forge.add(f"{MARK}\nof the bot", "github-actions[bot]")
+        forge.add(f"{MARK}\nof ada", "ada")
+        write(forge)
+        assert forge.bodies() == [f"{MARK}\nof the bot", BODY]
+
+
+def test_deleted_while_it_is_edited(forge: FakeForge) -> None:
+    forge.add(f"{MARK}\nold", name(forge))
+
+    def delete(forge: FakeForge, method: str, target: str) -> None:
+        if method in ("PATCH", "PUT"):
+            forge.comments.clear()
+
+    forge.faults = [delete] * 5
+    write(forge)
+    assert forge.bodies() == [BODY]
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 0])
+def test_a_server_that_fails_is_asked_again(forge: FakeForge, status: int) -> None:
+    forge.faults = [answer(status), answer(status)]
+    clock = write(forge)
+    assert forge.bodies() == [BODY]
+    assert clock.waits == [1, 2]
+
+
+def test_a_server_that_goes_on_failing(forge: FakeForge) -> None:
+    forge.faults = [answer(502)] * 9
+    with pytest.raises(ForgeError, match=r"answered 502 \(5 times\)"):
+        write(forge)
+    assert len(forge.log) == 5
+
+
+def test_one_comment_though_the_answer_was_lost(forge: FakeForge) -> None:
+    def written_and_lost(forge: FakeForge, method: str, target: str) -> Answer | None:
+        if method == "POST":
+            forge.add(BODY, name(forge))
+            return 504, {}, {}
+        return None
+
+    forge.faults = [written_and_lost] * 2
+    write(forge)
+    assert forge.bodies() == [BODY]
+
+
+def test_not_written_and_tried_again(forge: FakeForge) -> None:
+    forge.faults = [lambda forge, method, target: None, answer(500)]
+    write(forge)
+    assert forge.bodies() == [BODY]
+
+
+def test_a_limit_that_says_how_long(forge: FakeForge) -> None:
+    forge.faults = [answer(429, Retry_After="7")]
+    assert write(forge).waits[0] == 7
+    assert forge.bodies() == [BODY]
+
+
+def test_a_limit_that_says_until_when(forge: FakeForge) -> None:
+    prefix = "X_RateLimit" if isinstance(forge, FakeGitHub) else "RateLimit"
+    until = str(int(time.time()) + 30)
+    forge.faults = [answer(429, **{f"{prefix}_Remaining": "0", f"{prefix}_Reset": until})]
+    assert 20 < write(forge).waits[0] <= 31
+
+
+def test_github_s_limits_that_come_as_403() -> None:
+    with serving(FakeGitHub()) as forge:
+        forge.faults = [answer(403, {"message": "You have exceeded a secondary rate limit."})]
+        assert write(forge).waits[0] == 60
+        forge.faults = [answer(403, Retry_After="3")]
+        assert write(forge, BODY + "x").waits[0] == 3
+
+
+def test_a_limit_that_is_too_long_to_wait(forge: FakeForge) -> None:
+    forge.faults = [answer(429, Retry_After="3000")]
+    with pytest.raises(ForgeError, match="limits requests for 3000 s more") as caught:
+        write(forge)
+    assert "later" in caught.value.hint
+
+
+def test_a_wrong_token_is_told_and_not_shown(forge: FakeForge) -> None:
+    with pytest.raises(ForgeError, match="answered 401") as caught:
+        write(forge, token="wr0ng" * 8)
+    assert "TOKEN" in caught.value.hint
+    assert "wr0ng" not in str(caught.value) + caught.value.hint
+
+
+def test_a_pull_request_that_is_not_there(forge: FakeForge) -> None:
+    forge.faults = [answer(404)]
+    with pytest.raises(ForgeError, match="answered 404") as caught:
+        write(forge)
+    assert "exist" in caught.value.hint
+
+
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_token_that_may_only_read(forge: FakeForge, fork: bool) -> None:
+    forge.readable_only = True
+    with pytest.raises(ReadOnlyError) as caught:
+        write(forge, fork=fork)
+    if not fork:
+        assert caught.value.hint
+
+
+def test_an_address_that_is_not_the_api_s(forge: FakeForge) -> None:
+    forge.faults = [answer(200, b"<html>Sign in</html>")]
+    with pytest.raises(ForgeError, match="text/html, not JSON"):
+        write(forge)
+
+
+def test_nobody_there() -> None:
+    pipeline = Pipeline("github", "http://127.0.0.1:9", "acme/platform", 7, token=TOKEN)
+    with pytest.raises(ForgeError, match="cannot be reached"):
+        publish(open_forge(pipeline, lambda seconds: None), MARK, BODY)
