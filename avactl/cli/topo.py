@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avactl.cli.common import PROBLEMS, USAGE, colour, fail, find_root, open_repository
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, open_repository
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,3 +178,43 @@ def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
     state = validate(load(State(tree)))
     items = {r.metadata.name: Item(doc, r) for doc, r in state.resources if r.KIND == "MachineType"}
     return items, [problem for problem in state.diagnostics if problem.severity == "error"]
+
+
+@topo.command()
+def watch(
+    node: Annotated[str, typer.Option("--node", envvar="NODE_NAME", help="Name of the node that this machine is.")],
+    pool: Annotated[Path, typer.Option("--pool", help="pool.json, as the NodePool compiles it.")],
+    command: Annotated[
+        str, typer.Option("--command", help="What prints the matrix; words are split as a shell does.")
+    ] = "nvidia-smi topo -m",
+    interval: Annotated[float, typer.Option("--interval", min=1, help="Seconds between two looks.")] = 300.0,
+    once: Annotated[bool, typer.Option("--once", help="Print what would be told, and tell nobody.")] = False,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
+    ] = None,
+) -> None:
+    """Run on a machine: keep its node's condition `avactl.dev/TopologyMatches` up to date."""
+    import asyncio
+    import shlex
+
+    try:
+        from avactl.kube import access
+        from avactl.scheduler import topology
+    except ModuleNotFoundError as error:
+        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        fail(f"--command: {str(error).lower()}", USAGE)
+    if not words:
+        fail("--command is empty", USAGE)
+    options = topology.Options(node, pool, words, interval)
+    if once:
+        verdict = asyncio.run(topology.look(options))
+        print(f"{verdict.status}: {verdict.message}")
+        raise typer.Exit(PROBLEMS if verdict.status != "True" else 0)
+    try:
+        found = access.find(kubeconfig)
+    except access.AccessError as error:
+        fail(str(error), USAGE)
+    asyncio.run(topology.run(found, options))

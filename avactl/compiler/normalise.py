@@ -18,6 +18,8 @@ APPLY_ORDER = (
     "DeviceClass",
     "Node",
     "ServiceAccount",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
     "ClusterRole",
     "ClusterRoleBinding",
     "Role",

@@ -136,7 +136,8 @@ kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
-    result = compiled(DAEMONS + TIER + team)
+    watched = DAEMONS.replace("cache: true", "cache: true, topology: true")
+    result = compiled(watched + TIER + team + machine("H100"))
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
         listed = body(result, kind, name, namespace)["rules"]
@@ -148,6 +149,8 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     assert rules("Role", "avactl-scheduler", system) == documented("`avactl-scheduler`, in the system namespace")
     assert rules("Role", "avactl-cache", system) == documented("`avactl-cache`, in the system namespace")
     assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
+    assert rules("ClusterRole", "avactl-topology") == documented("`avactl-topology`, on all nodes")
+    assert rules("Role", "avactl-topology", "default") == documented("`avactl-topology`, in `default`")
     viewer = documented("`avactl-viewer`")
     assert rules("Role", "avactl-viewer", "vision") == viewer
     assert rules("Role", "avactl-member", "vision") == documented("`avactl-member`") | viewer

@@ -14,6 +14,8 @@ from avactl.kinds.program import Item, Program
 OLDEST = (1, 29)
 """Oldest minor version that avactl compiles for."""
 DRA = (1, 34)
+POLICIES = (1, 30)
+"""First minor version with ValidatingAdmissionPolicy (KEP-3488) and tokens that name their node (KEP-4193)."""
 """First minor version that serves `resource.k8s.io/v1` (KEP-4381, stable in 1.34)."""
 
 
@@ -27,7 +29,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     )
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
     yield from check_reconcile.problems(item)
-    on = [daemon for daemon in ("scheduler", "cache") if getattr(spec.daemons, daemon)]
+    on = [daemon for daemon in ("scheduler", "cache", "topology") if getattr(spec.daemons, daemon)]
     if on:
         # All daemons are one image: one missing image is one problem.
         yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))
@@ -45,6 +47,15 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
         return
     if minor >= DRA:
+        return
+    if minor < POLICIES and item.spec.daemons.topology:
+        yield Diagnostic(
+            "kubernetes-version",
+            f"Kubernetes {version} cannot hold the topology daemon to its own node: that begins with {_text(POLICIES)}",
+            item.span("spec", "kubernetesVersion"),
+            hint=f"upgrade the cluster to {_text(POLICIES)}, or remove `topology: true`",
+            notes=(Note(item.span("spec", "daemons", "topology"), "the daemon is switched on"),),
+        )
         return
     dra = next((pool for pool in program.pools(item.name) if pool.spec.allocation == "dra"), None)
     if dra is not None:

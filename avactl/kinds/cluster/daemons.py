@@ -6,7 +6,7 @@ from typing import Any
 
 from avactl.kinds import k8s
 from avactl.kinds.base import GROUP
-from avactl.kinds.cluster import rbac
+from avactl.kinds.cluster import rbac, topology
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.namespaces import tiers
@@ -51,6 +51,8 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
         result += _role(item, name, "cache", system, [*rbac.leader_rules(name), rbac.config_rule()])
         if tiers(program, item.name):
             result += _role(item, name, "cache", CACHE_NAMESPACE, rbac.cache_rules())
+    if on.topology:
+        result += topology.daemon_sets(item, program, SYSTEM_PRIORITY)
     if result:
         result.append(_ingress(item))
     return result

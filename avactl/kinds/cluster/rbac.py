@@ -55,6 +55,22 @@ def config_rule() -> Body:
     return rule([""], ["configmaps"], WATCH)
 
 
+def topology_cluster_rules() -> list[Body]:
+    """The daemon that compares machines with their type. An admission policy holds it to its own node's condition."""
+    return [
+        # The condition avactl.dev/TopologyMatches. Reading is not needed: a patch returns the node.
+        rule([""], ["nodes/status"], ("patch",)),
+    ]
+
+
+def topology_event_rules() -> list[Body]:
+    """The same daemon, where events of nodes are."""
+    return [
+        # That a machine no longer is what its pool says, or is again.
+        rule(["events.k8s.io"], ["events"], ("create",)),
+    ]
+
+
 def cache_rules() -> list[Body]:
     """The cache daemon, in the namespace of the cache tiers. All else it does through Alluxio's own API."""
     return [

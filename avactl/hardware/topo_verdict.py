@@ -1,0 +1,44 @@
+"""What the output of `nvidia-smi topo -m` says of a machine that should be of a type, as a condition of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from avactl.hardware.machine import Machine
+from avactl.hardware.nvidia_topo import find
+from avactl.hardware.topo_check import compare
+from avactl.hardware.topo_matrix import Matrix, read
+
+_MOST = 5
+"""Differences that are told."""
+
+
+class Verdict(NamedTuple):
+    """Status, reason and message of a condition, as Kubernetes has them."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+def judge(machine: Machine, type_name: str, output: str) -> Verdict:
+    """Whether a machine is of its type, by the output of `nvidia-smi topo -m` on it."""
+    matrix = read(output, "output")
+    if not isinstance(matrix, Matrix):
+        return unknown("OutputDamaged", f"`nvidia-smi topo -m`: {matrix[0].message}")
+    result = compare(machine, matrix, find(matrix))
+    if result.differences:
+        return Verdict("False", "TopologyDiffers", f"not a {type_name}: {_few(result.differences)}")
+    infos = f" ({'; '.join(result.infos)})" if result.infos else ""
+    return Verdict("True", "TopologyMatches", f"the machine is a {type_name}{infos}")
+
+
+def unknown(reason: str, message: str) -> Verdict:
+    """The machine does not tell."""
+    return Verdict("Unknown", reason, message)
+
+
+def _few(differences: Sequence[str]) -> str:
+    more = len(differences) - _MOST
+    return "; ".join([*differences[:_MOST], *([f"… and {more} more"] if more > 0 else [])])

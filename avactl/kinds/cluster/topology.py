@@ -1,0 +1,157 @@
+"""The daemon that compares GPU machines with their declared type: a DaemonSet a pool, and what it may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl import names
+from avactl.kinds import k8s
+from avactl.kinds.cluster import rbac
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pods import container_security, pod_security, resources
+from avactl.kinds.program import Item, Program
+
+NAME = "avactl-topology"
+COMPONENT = "topology"
+EVENTS_NAMESPACE = "default"
+"""Events of objects without a namespace, such as nodes, are there."""
+_KEPT = ("metadata.labels", "metadata.annotations", "metadata.finalizers", "metadata.ownerReferences")
+_KEPT_STATUS = (
+    "capacity", "allocatable", "phase", "addresses", "daemonEndpoints", "nodeInfo", "images", "volumesInUse",
+    "volumesAttached", "config", "runtimeHandlers", "features", "declaredFeatures",
+)  # fmt: skip
+"""Fields of a node's status beside its conditions. Source: k8s.io/api/core/v1, NodeStatus."""
+
+
+def pools(item: Item, program: Program) -> list[Item]:
+    """The pools whose machines have NVIDIA's GPUs."""
+    return [
+        pool
+        for pool in program.pools(item.name)
+        if program.machine(pool).gpus.count and not pool.spec.resource_name.startswith("amd.com/")
+    ]
+
+
+def daemon_sets(item: Item, program: Program, priority: str) -> list[Manifest]:
+    """The daemon on the machines of each pool, its account, its rights, and what holds it to its own node."""
+    made = [_daemon_set(item, program, pool, priority) for pool in pools(item, program)]
+    if not made:
+        return []
+    system = item.spec.system_namespace
+    account = _object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False)
+    return [account, *_rights(item, system), *_own_node_only(item, system), *made]
+
+
+def _object(item: Item, api_version: str, kind: str, name: str = NAME, **fields: Any) -> Manifest:
+    return k8s.manifest(item, item.name, api_version, kind, name, component=COMPONENT, **fields)
+
+
+def _daemon_set(item: Item, program: Program, pool: Item, priority: str) -> Manifest:
+    """GPUs are shown by NVIDIA's runtime, which must be the machines' default, as for all pods; none is taken."""
+    select = {**k8s.selector(item, COMPONENT), names.POOL_LABEL: pool.name}
+    env = {
+        # The daemon looks at all of them, and computes on none: drivers' utilities are enough.
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "utility",
+    }
+    container: Body = {
+        "name": COMPONENT,
+        "image": item.spec.images.avactl,
+        "command": ["avactl", "topo", "watch"],
+        "args": ["--pool", "/etc/avactl/pool.json"],
+        "env": [
+            *({"name": name, "value": value} for name, value in env.items()),
+            *(
+                _from_field(name, path)
+                for name, path in (("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"))
+            ),
+        ],
+        "resources": resources("50m", "128Mi"),
+        "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
+        # As a directory: the kubelet keeps it up to date when the pool changes.
+        "volumeMounts": [{"name": "pool", "mountPath": "/etc/avactl", "readOnly": True}],
+    }
+    pod: Body = {
+        "serviceAccountName": NAME,
+        "automountServiceAccountToken": True,
+        "priorityClassName": priority,
+        "securityContext": pod_security(),
+        "enableServiceLinks": False,
+        "nodeSelector": {names.POOL_LABEL: pool.name},
+        # A machine that is being looked after is looked at too.
+        "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [container],
+        "volumes": [{"name": "pool", "configMap": {"name": f"avactl-pool-{pool.name}"}}],
+    }
+    if item.spec.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": secret} for secret in item.spec.pull_secrets]
+    spec = {
+        "selector": {"matchLabels": dict(select)},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+        "template": {"metadata": {"labels": dict(select)}, "spec": pod},
+    }
+    return _object(item, "apps/v1", "DaemonSet", f"{NAME}-{pool.name}", namespace=item.spec.system_namespace, spec=spec)
+
+
+def _from_field(name: str, path: str) -> Body:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _rights(item: Item, system: str) -> list[Manifest]:
+    version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
+    made = []
+    for kind, namespace, rules in (
+        ("ClusterRole", None, rbac.topology_cluster_rules()),
+        ("Role", EVENTS_NAMESPACE, rbac.topology_event_rules()),
+    ):
+        role = {"apiGroup": group, "kind": kind, "name": NAME}
+        made.append(_object(item, version, kind, namespace=namespace, rules=rules))
+        made.append(
+            _object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
+        )
+    return made
+
+
+def _own_node_only(item: Item, system: str) -> list[Manifest]:
+    """RBAC cannot hold an account to one node, nor to one condition of it: this does.
+
+    The API server knows the node of a pod from the pod's token (KEP-4193, on by default since Kubernetes 1.30).
+    """
+    node_name = "authentication.kubernetes.io/node-name"
+    same = [f"object.{'.?'.join(path.split('.', 1))} == oldObject.{'.?'.join(path.split('.', 1))}" for path in _KEPT]
+    same += [f"object.status.?{field} == oldObject.status.?{field}" for field in _KEPT_STATUS]
+    others = "{}.status.?conditions.orValue([]).filter(c, c.type != '" + names.TOPOLOGY_CONDITION + "')"
+    validations = [
+        {
+            "expression": f"request.userInfo.?extra['{node_name}'].orValue([]).exists(n, n == request.name)",
+            "message": f"a pod of {NAME} may only speak of the node that it runs on",
+        },
+        {
+            "expression": f"{others.format('object')} == {others.format('oldObject')}",
+            "message": f"{NAME} may only write the condition {names.TOPOLOGY_CONDITION}",
+        },
+        {
+            "expression": " && ".join(same),
+            "message": f"{NAME} may only write the condition {names.TOPOLOGY_CONDITION}",
+        },
+    ]
+    user = f"system:serviceaccount:{system}:{NAME}"
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"]}
+            ]
+        },
+        "matchConditions": [{"name": "from-topology", "expression": f"request.userInfo.username == '{user}'"}],
+        "validations": validations,
+    }
+    version = "admissionregistration.k8s.io/v1"
+    return [
+        _object(item, version, "ValidatingAdmissionPolicy", spec=spec),
+        _object(
+            item, version, "ValidatingAdmissionPolicyBinding",
+            spec={"policyName": NAME, "validationActions": ["Deny"]},
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,170 @@
+"""The daemon of a GPU machine: is it what its pool says? Told as a condition of its node, and by events on changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from avactl import names
+from avactl.hardware.machine import Machine
+from avactl.hardware.topo_text import decode
+from avactl.hardware.topo_verdict import Verdict, judge, unknown
+from avactl.kube import logs
+from avactl.kube.access import Access
+from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
+
+CONTROLLER = "avactl-topology"
+_PATIENCE = 60.0
+"""Seconds for which the command may take; with a GPU that fell off its bus it may never end."""
+_MOST = 4 * 1024 * 1024
+"""Bytes of output that are read."""
+_RETRY = (1.0, 60.0)
+"""Seconds until the API server is asked again: first, and at the most."""
+_NOTE = 1024
+"""Characters of an event's note that the API takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the daemon runs."""
+
+    node: str
+    pool: Path
+    """`pool.json`, as the NodePool compiles it."""
+    command: Sequence[str] = ("nvidia-smi", "topo", "-m")
+    interval: float = 300.0
+    """Seconds between two looks."""
+
+
+class Watcher:
+    """Looks at one machine."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client, self._options = client, options
+        self._path = f"/api/v1/nodes/{options.node}/status"
+
+    async def run(self) -> None:
+        """Until it is cancelled. What the API server could not be told is told again."""
+        wait = _RETRY[0]
+        while True:
+            verdict = await look(self._options)
+            try:
+                await self._tell(verdict)
+            except (ApiError, UnreachableError) as error:
+                logs.warn("condition not written", node=self._options.node, error=str(error))
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
+                wait = min(2 * wait, _RETRY[1])
+                continue
+            wait = _RETRY[0]
+            # Machines that were started together do not all speak at once.
+            await asyncio.sleep(self._options.interval * random.uniform(0.9, 1.1))  # noqa: S311
+
+    async def _tell(self, verdict: Verdict) -> None:
+        # A patch that changes nothing returns the node: the right to read nodes is not needed.
+        node = await self._client.request("PATCH", self._path, {}, content_type=STRATEGIC)
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        before = next((each for each in conditions if each["type"] == names.TOPOLOGY_CONDITION), None)
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        same = before is not None and before["status"] == verdict.status
+        condition = {
+            "type": names.TOPOLOGY_CONDITION, "status": verdict.status, "reason": verdict.reason,
+            "message": verdict.message, "lastHeartbeatTime": now,
+            "lastTransitionTime": (before or {}).get("lastTransitionTime") if same else now,
+        }  # fmt: skip
+        await self._client.send("PATCH", self._path, {"status": {"conditions": [condition]}}, content_type=STRATEGIC)
+        if same:
+            return
+        logs.info("condition changed", node=self._options.node, status=verdict.status, said=verdict.message)
+        if before is not None or verdict.status != "True":
+            await self._event(node["metadata"], verdict)
+
+    async def _event(self, metadata: dict[str, Any], verdict: Verdict) -> None:
+        seconds, rest = divmod(time.time_ns(), 1_000_000_000)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06}Z"
+        note = verdict.message
+        body = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            # Events of what has no namespace are in this one.
+            "metadata": {"name": f"{metadata['name']}.{seconds:x}{rest:x}", "namespace": "default"},
+            "eventTime": stamp,
+            "reportingController": CONTROLLER,
+            "reportingInstance": os.environ.get("POD_NAME", CONTROLLER)[:128],
+            "action": "Checking",
+            "reason": verdict.reason,
+            "regarding": {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]},
+            "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
+            "type": "Normal" if verdict.status == "True" else "Warning",
+        }
+        await self._client.send("POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
+
+
+async def look(options: Options) -> Verdict:
+    """Run the command and compare. The pool is read each time: it may have changed."""
+    try:
+        pool = orjson.loads(options.pool.read_bytes())
+        machine, type_name = Machine.from_dict(pool["machine"]), str(pool["machineType"])
+    except OSError as error:
+        return unknown("PoolUnknown", f"{options.pool}: {error.strerror}")
+    except (KeyError, TypeError, ValueError) as error:
+        return unknown("PoolUnknown", f"{options.pool} is not a pool: {type(error).__name__} {error}")
+    output = await _output(options.command)
+    return output if isinstance(output, Verdict) else judge(machine, type_name, output)
+
+
+async def _output(command: Sequence[str]) -> str | Verdict:
+    shown = " ".join(command)
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, limit=_MOST)
+    except OSError as error:
+        return unknown("CommandFailed", f"`{shown}`: {(error.strerror or str(error)).lower()}")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            # Both at once: a full pipe would stop the command.
+            out, err = await asyncio.gather(_some(process.stdout), _some(process.stderr))
+            code = await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return unknown("CommandFailed", f"`{shown}`: no answer in {_PATIENCE:g} s")
+    if code:
+        said = [line.strip() for line in (*decode(err).splitlines(), *decode(out).splitlines()) if line.strip()]
+        return unknown("CommandFailed", f"`{shown}` ended with {code}{f': {said[0][:200]}' if said else ''}")
+    return decode(out)
+
+
+async def _some(stream: asyncio.StreamReader) -> bytes:
+    """What comes, up to a limit; the rest is read and dropped."""
+    kept = b""
+    while chunk := await stream.read(1 << 16):
+        kept += chunk[: _MOST - len(kept)]
+    return kept
+
+
+async def run(access: Access, options: Options) -> None:
+    """Look until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+
+    async def always() -> None:
+        async with Client(access, CONTROLLER, connections=2) as client:
+            await Watcher(client, options).run()
+
+    task = asyncio.ensure_future(always())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    logs.info("stopped")

@@ -1,0 +1,188 @@
+"""`avactl topo watch` on a real API server: with the account, the rights and the admission policy that are compiled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hardware.topo_matrices import library_machine, render, rows
+from tests.kinds.compiling import DIGEST, apply, body, compiled
+from tests.scheduler import offline
+from tests.scheduler.world import SYSTEM, World
+from tools.controlplane import ApiError, KubeClient
+
+SPECS = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  daemons: {{topology: true}}
+---
+kind: NodePool
+metadata: {{name: dgx}}
+spec: {{cluster: main, machineType: dgx1-v100, count: 2, taints: [{{key: gpus, effect: NoSchedule}}]}}
+"""
+CONDITION = "avactl.dev/TopologyMatches"
+COMMAND = [sys.executable, "-m", "avactl.cli.main", "topo", "watch"]
+
+
+def pool_file(folder: Path) -> Path:
+    file = folder / "pool.json"
+    file.write_text(body(compiled(SPECS), "ConfigMap", "avactl-pool-dgx", SYSTEM)["data"]["pool.json"])
+    return file
+
+
+def matrix(*changes: tuple[int, int, str]) -> str:
+    table = rows(library_machine("dgx1-v100"))
+    for i, j, word in changes:
+        table[i + 1][j + 1] = table[j + 1][i + 1] = word
+    return render(table)
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "said"),
+    [
+        (matrix(), 0, "True: the machine is a dgx1-v100"),
+        (matrix((0, 1, "SYS")), 1, "False: not a dgx1-v100: GPU0 to GPU1: no NVLink (SYS), the type has 1 NVLink"),
+        ("no devices were found", 1, "Unknown: `nvidia-smi topo -m`: "),
+    ],
+)
+def test_what_a_machine_says(tmp_path: Path, output: str, code: int, said: str) -> None:
+    (tmp_path / "matrix").write_text(output)
+    more = ["--once", "--node", "n", "--pool", str(pool_file(tmp_path)), "--command", f"cat {tmp_path}/matrix"]
+    done = subprocess.run([*COMMAND, *more], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert done.stdout.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("nowhere-to-be-found topo -m", "`nowhere-to-be-found topo -m`: no such file or directory"),
+        ("sh -c 'echo NVML: driver/library version mismatch >&2; exit 9'", "ended with 9: NVML: driver/library"),
+    ],
+)
+def test_a_command_that_fails_is_not_a_difference(tmp_path: Path, command: str, said: str) -> None:
+    more = ["--once", "--node", "n", "--pool", str(pool_file(tmp_path)), "--command", command]
+    done = subprocess.run([*COMMAND, *more], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("Unknown: ")
+    assert said in done.stdout
+
+
+def test_on_links_of_a_machine_that_differs_nobody_counts() -> None:
+    odd = offline.node("odd")
+    odd["status"]["conditions"] = [{"type": CONDITION, "status": "False"}]
+    made = offline.fleet([odd], [])
+    for policy, fits in (("preferred", True), ("required", False)):
+        pod = made.put_pod(offline.pod(policy, 2, link="pcieSwitch", link_policy=policy))
+        assert pod is not None
+        request = made.asks.request(pod.shape)
+        assert not isinstance(request, str)
+        assert (made.scorer.choose(request) is not None) == fits
+    # The condition comes and goes while the fleet is kept up to date.
+    made.put_node(offline.node("odd"))
+    assert made.scorer.choose(request) is not None
+
+
+@pytest.fixture
+def machine(world: World) -> Iterator[World]:
+    """A machine `a` of the pool, and another one; the compiled objects are there."""
+    result = compiled(SPECS)
+    mine = [each for each in result.manifests if "avactl-topology" in each.name or each.name == "avactl-pool-dgx"]
+    apply(world.kube, mine)
+    for name in ("a", "b"):
+        world.node(name, pool="dgx")
+    yield world
+    for manifest in mine:
+        world.kube.delete(manifest.body["apiVersion"], manifest.kind, manifest.name, manifest.namespace or None)
+    world.kube.request("DELETE", f"/api/v1/namespaces/{SYSTEM}/pods", body={"gracePeriodSeconds": 0})
+
+
+def daemon_pod(world: World, node: str) -> dict[str, Any]:
+    """The daemon's pod on a machine, bound as kube-scheduler would."""
+
+    def mine() -> list[dict[str, Any]]:
+        found = [pod for pod in world.kube.list("v1", "Pod", SYSTEM) if "avactl-topology" in pod["metadata"]["name"]]
+        return [pod for pod in found if f"'values': ['{node}']" in str(pod["spec"].get("affinity"))]
+
+    world.wait(mine)
+    pod = mine()[0]
+    name = pod["metadata"]["name"]
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    world.kube.request("POST", f"/api/v1/namespaces/{SYSTEM}/pods/{name}/binding", body=binding)
+    return pod
+
+
+def token_of(world: World, pod: dict[str, Any]) -> str:
+    """A token as the kubelet asks for it: bound to the pod, and so to its machine."""
+    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/avactl-topology/token"
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    spec = {"expirationSeconds": 3600, "boundObjectRef": reference}
+    return str(world.kube.request("POST", path, body={**request, "spec": spec}).body["status"]["token"])
+
+
+def condition(world: World, node: str) -> dict[str, Any]:
+    conditions = world.kube.get("v1", "Node", node)["status"].get("conditions") or ()
+    return next((each for each in conditions if each["type"] == CONDITION), {})
+
+
+def patch(kube: KubeClient, node: str, change: dict[str, Any]) -> int:
+    """The API server's answer to a patch of a node's status."""
+    path, kind = f"/api/v1/nodes/{node}/status", "application/strategic-merge-patch+json"
+    try:
+        kube.request("PATCH", path, body=change, content_type=kind)
+    except ApiError as error:
+        return error.status
+    return 200
+
+
+@pytest.mark.controlplane
+@pytest.mark.xdist_group("scheduler")
+def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> None:
+    pod = daemon_pod(machine, "a")
+    token = token_of(machine, pod)
+    kubeconfig, output = tmp_path / "kubeconfig", tmp_path / "matrix"
+    machine.plane.write_kubeconfig(kubeconfig, token)
+    output.write_text(matrix())
+    more = ["--node", "a", "--pool", str(pool_file(tmp_path)), "--command", f"cat {output}", "--interval", "1"]
+    process = subprocess.Popen([*COMMAND, *more, "--kubeconfig", str(kubeconfig)], stderr=subprocess.DEVNULL)
+    machine.running.append(process)  # type: ignore[arg-type]
+    machine.wait(lambda: condition(machine, "a").get("status") == "True")
+    output.write_text(matrix((0, 1, "SYS")))
+    machine.wait(lambda: condition(machine, "a")["status"] == "False")
+    now = condition(machine, "a")
+    assert now["reason"] == "TopologyDiffers"
+    assert "GPU0 to GPU1: no NVLink (SYS), the type has 1 NVLink" in now["message"]
+    told = [event for event in machine.kube.list("events.k8s.io/v1", "Event", "default") if event.get("note")]
+    mine = [event for event in told if event["reason"] == "TopologyDiffers" and event["regarding"]["name"] == "a"]
+    assert [event["type"] for event in mine] == ["Warning"]
+    # The scheduler counts on none of its links.
+    machine.start()
+    machine.ready()
+    links = {"avactl.dev/link": "nvlink", "avactl.dev/link-policy": "required"}
+    machine.pod("linked", 2, notes=links)
+    assert set(machine.bound("linked").values()) == {"b"}
+    process.terminate()
+    assert process.wait(10) == 0
+    # Nothing but its own condition of its own node.
+    with machine.plane.client(token) as kube:
+        mine_only = {"status": {"conditions": [{"type": CONDITION, "status": "True"}]}}
+        assert patch(kube, "a", mine_only) == 200
+        assert patch(kube, "b", mine_only) == 422
+        assert patch(kube, "a", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}) == 422
+        assert patch(kube, "a", {"status": {"capacity": {"nvidia.com/gpu": "99"}}}) == 422
+        assert patch(kube, "a", {"metadata": {"labels": {"avactl.dev/pool": "other"}}}) == 422
+        with pytest.raises(ApiError):
+            kube.get("v1", "Node", "a")
+    unbound = machine.plane.service_account_token(SYSTEM, "avactl-topology")
+    with machine.plane.client(unbound) as kube:
+        assert patch(kube, "a", mine_only) == 422
+    # Others are not held to it.
+    assert patch(machine.kube, "b", {"metadata": {"labels": {"note": "x"}}}) == 200
