@@ -3,6 +3,7 @@
 from avactl.kinds.cluster.check import check
 from avactl.kinds.cluster.facts import facts
 from avactl.kinds.cluster.lower import lower
+from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.cluster.reconcile import Reconcile
 from avactl.kinds.cluster.spec import (
     Cluster,
@@ -27,6 +28,7 @@ __all__ = [
     "Namespace",
     "Oidc",
     "Placement",
+    "Prices",
     "Reconcile",
     "StorageClasses",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import namespaces
 from avactl.kinds.cluster import check_reconcile
+from avactl.kinds.cluster.prices import price_problems
 from avactl.kinds.entries import duplicates
 from avactl.kinds.images import require_image
 from avactl.kinds.program import Item, Program
@@ -23,6 +24,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     """The problems of one cluster."""
     spec = item.spec
     yield from _version(item, program)
+    yield from price_problems(item, program)
     yield from namespaces.problems(namespaces.of_cluster(item, program), (item.name,), program)
     yield from duplicates(
         item, ("spec", "deviceClasses"), (entry.name for entry in spec.device_classes), "device class"

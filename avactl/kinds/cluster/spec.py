@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Model, Resource
+from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.cluster.reconcile import Reconcile
 from avactl.kinds.values import Duration, Name, PinnedImage, bad, label_key
 
@@ -187,6 +188,7 @@ class ClusterSpec(Model):
         description="CIDRs that team pods may reach outside of their namespaces, beside DNS. A wider one "
         "never includes the cloud's metadata service.",
     )
+    prices: Prices | None = Field(None, description="What GPUs cost, for `avactl plan`; no cost is told without.")
     default_job_ttl: Duration | None = Field(
         None,
         description="How long ended training jobs stay, where they do not say. Default: as long as their spec is "

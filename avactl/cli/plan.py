@@ -1,0 +1,145 @@
+"""`avactl plan`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
+from avactl.cli.common import Format as ProblemFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from avactl.compiler import Compilation
+    from avactl.plan.cluster_state import ClusterState
+    from avactl.plan.model import Plan
+
+_WIDE = 160
+"""Columns where nobody says how many there are."""
+
+
+class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+
+
+def plan(
+    path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
+    base: Annotated[str, typer.Option(metavar="REV", help="Revision that runs now.")] = "HEAD",
+    head: Annotated[
+        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+    ] = None,
+    merge_base: Annotated[
+        bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Tell of all specs, also of those that stay.")] = False,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What runs now, by `avactl snapshot`; `-` is standard input.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="Only this cluster. Default: all, or the snapshot's.")] = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Markdown fits a comment.")] = Format.text,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 4 where something new, or that ran, will not run.")
+    ] = False,
+) -> None:
+    """Will it run? Places the changed jobs, services and workspaces as the scheduler would: a check, no reservation.
+
+    Without --snapshot the machines are those that the pools declare, and all that the base has runs on them. Exit
+    codes: 0 told; 1 the head has errors (they are printed instead); 2 wrong usage; 3 git or a revision is missing; 4
+    something will not run, with --exit-code.
+    """
+    try:
+        from avactl.kube import logs
+        from avactl.plan.make import clusters, make_plan
+    except ModuleNotFoundError as error:
+        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+    live = _live(snapshot) if snapshot is not None else None
+    before, after = _compiled(path, base, head, merge_base)
+    known = clusters(before, after)
+    asked = _asked(known, cluster, live)
+    logs.mute()  # the scheduler tells of its decisions, which here are not made
+    gc.freeze()  # what is compiled stays until the end: the collector need not walk it
+    plans = [make_plan(before, after, name, live, everything=everything) for name in asked]
+    sys.stdout.write(_render(plans, output))
+    if before is None:
+        print("avactl: the base does not compile: all specs count as new", file=sys.stderr)
+    if exit_code and not all(each.fine for each in plans):
+        raise typer.Exit(CHANGES)
+
+
+def _live(path: Path) -> ClusterState:
+    from avactl.plan.snapshot import SnapshotError, read
+
+    try:
+        text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return read(text, "standard input" if str(path) == "-" else str(path))
+    except OSError as error:
+        fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "`avactl snapshot > state.json` takes one")
+    except SnapshotError as error:
+        fail(str(error), USAGE, error.hint)
+
+
+def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> list[str]:
+    """The clusters to plan for. Exits with USAGE where the names do not go together."""
+    from avactl.diagnostics.suggest import did_you_mean
+
+    if cluster is not None and cluster not in known:
+        fail(f"there is no cluster {cluster} in the specs", USAGE, did_you_mean(cluster, known, "declared"))
+    if live is None:
+        return [cluster] if cluster is not None else known
+    if cluster is not None and cluster != live.cluster:
+        fail(f"the snapshot is of cluster {live.cluster}, not of {cluster}", USAGE, "leave out `--cluster`")
+    if live.cluster not in known:
+        hint = did_you_mean(live.cluster, known, "declared")
+        fail(f"the snapshot is of cluster {live.cluster}, which the specs do not declare", USAGE, hint)
+    return [live.cluster]
+
+
+def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
+    """Base (None where it has errors) and head. Exits where there is no head to plan for."""
+    from avactl.compiler import compile_tree
+    from avactl.diff.revisions import open_sides
+    from avactl.source.tree import DirTree, GitError
+
+    if head is None and not path.exists():
+        fail(f"{path}: no such file or directory", USAGE)
+    try:
+        sides = open_sides(find_root(path), base, head, common=common)
+        after, before = compile_tree(sides.head), compile_tree(sides.base)
+    except GitError as error:
+        fail(str(error), MISSING, error.hint)
+    if not after.ok:
+        if isinstance(after.tree, DirTree):
+            text = render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, colour(sys.stderr))
+        else:
+            from avactl.diagnostics.text import render_text
+
+            text = render_text(after.diagnostics, lambda _: None, colour(sys.stderr))
+        sys.stderr.write(text)
+        raise typer.Exit(PROBLEMS)
+    return (before if before.ok else None), after
+
+
+def _render(plans: Sequence[Plan], output: Format) -> str:
+    if output is Format.json:
+        from avactl.plan.machine import render_json
+
+        return render_json(plans)
+    if output is Format.markdown:
+        from avactl.plan.markdown import render_markdown
+
+        return render_markdown(plans)
+    import shutil
+
+    from avactl.plan.text import render_text
+
+    coloured = colour()
+    width = shutil.get_terminal_size((_WIDE, 24)).columns
+    return render_text(plans, colour=coloured, width=width)

@@ -1,0 +1,60 @@
+"""`avactl snapshot`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, USAGE, fail
+
+if TYPE_CHECKING:
+    from avactl.kube.access import Access
+
+
+def snapshot(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. Default: standard output.")
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Namespace of avactl's ConfigMaps: the Cluster's systemNamespace.")
+    ] = "avactl-system",
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")] = None,
+) -> None:
+    """What runs in the cluster now, as `avactl plan --snapshot` reads it. Reads only; takes no secrets.
+
+    Of pods only what scheduling needs is taken: no environment, arguments, images, or annotations but avactl's own.
+    """
+    try:
+        from avactl.kube import access
+    except ModuleNotFoundError as error:
+        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+    try:
+        found = access.find(kubeconfig)
+    except access.AccessError as error:
+        fail(str(error), USAGE, "`--kubeconfig FILE` says where the cluster is")
+    text = asyncio.run(_take(found, namespace))
+    if output is None:
+        sys.stdout.buffer.write(text)
+        return
+    try:
+        output.write_bytes(text)
+    except OSError as error:
+        fail(f"{output}: {(error.strerror or str(error)).lower()}", USAGE)
+    print(f"{output}: {len(text) / 1e6:.1f} MB", file=sys.stderr)
+
+
+async def _take(found: Access, namespace: str) -> bytes:
+    from avactl.kube.client import Client, UnreachableError
+    from avactl.plan.snapshot import SnapshotError, take
+
+    async with Client(found, "avactl-snapshot", connections=8) as client:
+        try:
+            return await take(client, namespace)
+        except UnreachableError as error:
+            fail(f"the API server at {found.url} does not answer: {error}", MISSING)
+        except SnapshotError as error:
+            fail(str(error), MISSING, error.hint)

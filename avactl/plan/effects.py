@@ -1,0 +1,99 @@
+"""What a change does to others: who is stopped or shrinks for it, who starts because of it, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl import names
+from avactl.placement.state import WHOLE
+from avactl.plan.model import Effect, Owner, Pool, Quota
+from avactl.plan.world import World
+from avactl.scheduler.pod import Pod
+
+_KINDS = {
+    kind.lower(): kind
+    for kind in ("TrainingJob", "Workspace", "ServingDeployment", "CacheTier", "Cluster", "Dataset", "Team")
+}
+
+
+class Moment:
+    """Who runs and who waits."""
+
+    def __init__(self, world: World) -> None:
+        self.running: dict[Owner, int] = {}
+        self.waiting: dict[Owner, int] = {}
+        for pod in world.fleet.pods.values():
+            if pod.ended or pod.deleting or not (pod.node or pod.ours):
+                continue
+            found = self.running if pod.node else self.waiting
+            owner = owner_of(pod)
+            found[owner] = found.get(owner, 0) + 1
+        self.pools = {(name, model): used for name, model, _, used in _usage(world)}
+        self.quotas = {(team, model): used for team, model, used, _ in world.fleet.quotas.usage()}
+
+
+def owner_of(pod: Pod) -> Owner:
+    """The spec that a pod is of, as its labels say; a pod of nobody's is its own."""
+    labels = pod.labels
+    kind = _KINDS.get(labels.get("app.kubernetes.io/name", ""))
+    instance = labels.get("app.kubernetes.io/instance", "")
+    if kind is None or labels.get("app.kubernetes.io/managed-by") != "avactl" or not instance:
+        return Owner("Pod", "", pod.key)
+    return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
+
+
+def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
+    """What became of specs that did not change."""
+    now = Moment(world)
+    victims: dict[Owner, tuple[str, str, Owner | None]] = {}
+    for eviction in world.evictions:
+        by = next((owner_of(pod) for pod in eviction.places), None)
+        for victim in eviction.victims:
+            victims.setdefault(owner_of(victim.pod), (victim.why, victim.note, by))
+    for owner in sorted(then.running.keys() | then.waiting.keys()):
+        if owner in own:
+            continue
+        was, left = then.running.get(owner, 0), now.running.get(owner, 0)
+        if left < was:
+            why, words, by = victims.get(owner, ("", "", None))
+            if owner in victims:
+                yield Effect(owner, "shrinks" if left else "preempted", was - left, was, why, words, by)
+            else:
+                yield Effect(owner, "stops", was - left, was)
+        elif left > was:
+            yield Effect(owner, "starts", left - was, was + then.waiting.get(owner, 0))
+        elif owner in victims and was:
+            why, words, by = victims[owner]
+            yield Effect(owner, "preempted", was, was, why, f"starts again at once; {words}", by)
+
+
+def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
+    """Pool, GPU model, GPUs and those in use."""
+    state, fleet = world.fleet.state, world.fleet
+    found: dict[tuple[str, str], tuple[int, float]] = {}
+    for name, slot in state.slots.items():
+        count = int(state.gpu_count[slot])
+        if not count:
+            continue
+        pool = fleet.pool_of(fleet.nodes[name])
+        key = (pool.name if pool else "", state.models[state.model[slot]])
+        total, used = found.get(key, (0, 0.0))
+        found[key] = (total + count, used + count - int(state.gpu_total[slot]) / WHOLE)
+    for (name, model), (total, used) in sorted(found.items()):
+        yield name, model, total, used
+
+
+def pools(world: World, then: Moment) -> Iterator[Pool]:
+    """GPUs before and after."""
+    for name, model, total, used in _usage(world):
+        yield Pool(name, model, total, then.pools.get((name, model), 0.0), used)
+
+
+def quotas(world: World, then: Moment) -> Iterator[Quota]:
+    """What teams with a quota have before and after, where that is not the same."""
+    for team, model, used, _ in sorted(world.fleet.quotas.usage()):
+        was = then.quotas.get((team, model), 0.0)
+        if was != used:
+            limit = world.leaves[team].quota.limit(model)
+            most = None if limit.borrow is None else limit.guaranteed + limit.borrow
+            yield Quota(team, model, was, used, limit.guaranteed, most)

@@ -1,0 +1,85 @@
+"""Plans as JSON. Keys are added, never renamed; `version` would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from avactl.plan.cost import MONTH
+from avactl.plan.model import NOTE, Cost, Entry, Owner, Plan
+
+VERSION = 1
+
+
+def render_json(plans: Sequence[Plan]) -> str:
+    """docs/plan.md has the schema in words."""
+    data = {
+        "version": VERSION,
+        "note": NOTE,
+        "fine": all(plan.fine for plan in plans),
+        "clusters": list(map(_plan, plans)),
+    }
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "cluster": plan.cluster,
+        "source": plan.source,
+        "fine": plan.fine,
+        "counts": {verdict.value: count for verdict, count in sorted(plan.counts.items())},
+        "specs": [_entry(entry) for entry in plan.shown],
+        "others": [
+            {
+                **_owner(found.owner), "effect": found.what, "pods": found.pods, "of": found.of,
+                **_said(reason=found.reason, words=found.words, by=_owner(found.by) if found.by else None),
+            }
+            for found in plan.effects
+        ],
+        "pools": [each._asdict() for each in plan.pools],
+        "quotas": [each._asdict() for each in plan.quotas],
+        "currency": plan.currency or None,
+        "assumed": list(plan.assumed),
+    }  # fmt: skip
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        **_owner(entry.owner),
+        "file": entry.file,
+        "line": entry.line,
+        "change": entry.change,
+        "verdict": entry.verdict.value,
+        "pods": entry.pods,
+        "placed": entry.placed,
+        "places": [each._asdict() for each in entry.places],
+        "waits": [
+            {"verdict": each.verdict.value, "pods": each.pods, "words": each.words, **_said(room=each.room)}
+            for each in entry.waits
+        ],
+        "restarts": entry.restarts,
+        "estimated": entry.estimated,
+        **_said(surge=entry.surge._asdict() if entry.surge else None),
+        "cost": _cost(entry.cost),
+        "before": _cost(entry.before),
+    }
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    month = cost.per_hour * MONTH if cost.always and cost.per_hour is not None else None
+    return {
+        "gpus": cost.gpus,
+        "always": cost.always,
+        **_said(hours=cost.hours, gpuHours=cost.gpu_hours, perHour=cost.per_hour, atMost=cost.at_most, perMonth=month),
+    }
+
+
+def _owner(owner: Owner) -> dict[str, str]:
+    return owner._asdict()
+
+
+def _said(**values: Any) -> dict[str, Any]:
+    """Without what is not known."""
+    return {key: value for key, value in values.items() if value not in (None, "")}

@@ -1,0 +1,334 @@
+"""Snapshots of a live cluster: what scheduling needs of it, and nothing else.
+
+Only listed fields are taken: environment, arguments, commands, images, annotations of others and `managedFields` are
+never in a snapshot, and Secrets are never asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from avactl import names
+from avactl.kinds.cluster.daemons import POLICY
+from avactl.kinds.manifest import Body
+from avactl.kube.client import ApiError, Client
+from avactl.plan.cluster_state import ClusterState
+from avactl.scheduler.pools import Policy
+
+FORMAT = "avactl-snapshot"
+VERSION = 1
+
+_PAGE = "2000"
+"""Objects of one answer: a list of ten thousand pods is asked for in parts."""
+_TIMEOUT = 60.0
+"""Seconds for one of them."""
+
+
+class SnapshotError(Exception):
+    """A cluster that cannot be read, or a file that is no snapshot; `hint` is the remedy."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+# -- what is taken of each kind -------------------------------------------------------------------------------------
+
+_NOTES = (
+    names.GANG_SIZE, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
+    "batch.kubernetes.io/job-completion-index",
+)  # fmt: skip
+
+
+def _only(given: Mapping[str, Any], *keys: str) -> Body:
+    """These keys, where they say something."""
+    return {key: given[key] for key in keys if given.get(key) not in (None, "", [], {})}
+
+
+def _named(item: Mapping[str, Any], *more: str) -> Body:
+    return _only(item["metadata"], "namespace", "name", *more)
+
+
+def _container(given: Mapping[str, Any]) -> Body:
+    found = _only(given, "restartPolicy")
+    resources = _only(given.get("resources") or {}, "requests", "limits")
+    claims = [_only(each, "name", "request") for each in (given.get("resources") or {}).get("claims") or ()]
+    if claims:
+        resources["claims"] = claims
+    if resources:
+        found["resources"] = resources
+    ports = [_only(each, "hostPort", "hostIP", "protocol") for each in given.get("ports") or () if each.get("hostPort")]
+    if ports:
+        found["ports"] = ports
+    return found
+
+
+def _pod_spec(given: Mapping[str, Any]) -> Body:
+    """What `Pod` and `Shape` of the scheduler read, but for the node."""
+    found = _only(
+        given, "schedulerName", "priority", "preemptionPolicy", "nodeSelector", "tolerations", "overhead",
+        "schedulingGates", "resourceClaims", "terminationGracePeriodSeconds",
+    )  # fmt: skip
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {
+        kind: {required: rule[required]}
+        for kind, rule in (given.get("affinity") or {}).items()
+        if rule and rule.get(required)
+    }
+    if affinity:
+        found["affinity"] = affinity
+    spread = [
+        each
+        for each in given.get("topologySpreadConstraints") or ()
+        if each.get("whenUnsatisfiable") == "DoNotSchedule"
+    ]
+    if spread:
+        found["topologySpreadConstraints"] = spread
+    if (given.get("resources") or {}).get("requests"):
+        found["resources"] = {"requests": given["resources"]["requests"]}
+    for group in ("containers", "initContainers"):
+        containers = [_container(each) for each in given.get(group) or ()]
+        if containers:
+            found[group] = containers
+    volumes = []
+    for volume in given.get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            claim = _only(volume["persistentVolumeClaim"], "claimName")
+            volumes.append({"name": volume["name"], "persistentVolumeClaim": claim})
+        elif "ephemeral" in volume:
+            volumes.append({"name": volume["name"], "ephemeral": {}})
+    if volumes:
+        found["volumes"] = volumes
+    return found
+
+
+def _pod(item: Mapping[str, Any]) -> Body | None:
+    status = item.get("status") or {}
+    labels = item["metadata"].get("labels") or {}
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    if ended and names.GANG_LABEL not in labels:
+        return None
+    metadata = _named(item, "uid", "creationTimestamp", "deletionTimestamp", "labels")
+    notes = _only(item["metadata"].get("annotations") or {}, *_NOTES)
+    if notes:
+        metadata["annotations"] = notes
+    told = [
+        _only(each, "type", "status", "reason", "message")
+        for each in status.get("conditions") or ()
+        if each["type"] == "DisruptionTarget"
+    ]
+    found = {
+        "metadata": metadata,
+        "spec": {**_pod_spec(item["spec"]), **_only(item["spec"], "nodeName")},
+        "status": _only(status, "phase", "resourceClaimStatuses", "nominatedNodeName", "startTime"),
+    }
+    if told:
+        found["status"]["conditions"] = told
+    return found
+
+
+def _node(item: Mapping[str, Any]) -> Body:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    taints = [_only(taint, "key", "value", "effect") for taint in spec.get("taints") or ()]
+    found: Body = {"metadata": _named(item, "labels"), "status": _only(status, "allocatable")}
+    found["spec"] = _only({**spec, "taints": taints}, "taints", "unschedulable")
+    return found
+
+
+def _config(item: Mapping[str, Any]) -> Body | None:
+    labels = item["metadata"].get("labels") or {}
+    data = _only(item.get("data") or {}, "pool.json", "quota.json")
+    if not data:
+        return None
+    metadata = {**_named(item), "labels": _only(labels, names.CONFIG_LABEL)}
+    return {"metadata": metadata, "data": data}
+
+
+def _claim(item: Mapping[str, Any]) -> Body:
+    devices = (item.get("spec") or {}).get("devices") or {}
+    metadata = _named(item, "uid", "deletionTimestamp")
+    metadata["resourceVersion"] = "0"
+    found: Body = {"metadata": metadata, "spec": {"devices": _only(devices, "requests", "constraints")}}
+    status = item.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results")
+    kept = _only(status, "reservedFor")
+    if results:
+        kept["allocation"] = {"devices": {"results": results}}
+    if kept:
+        found["status"] = kept
+    return found
+
+
+def _slice(item: Mapping[str, Any]) -> Body | None:
+    spec = item["spec"]
+    if not spec.get("nodeName"):
+        return None
+    return {"metadata": _named(item), "spec": spec}
+
+
+def _class(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item), "spec": _only(item.get("spec") or {}, "selectors", "extendedResourceName")}
+
+
+def _volume_claim(item: Mapping[str, Any]) -> Body:
+    notes = _only(item["metadata"].get("annotations") or {}, "volume.kubernetes.io/selected-node")
+    metadata = {**_named(item), **({"annotations": notes} if notes else {})}
+    spec = _only(item["spec"], "volumeName", "storageClassName")
+    return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
+
+
+def _volume(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item), "spec": _only(item["spec"], "nodeAffinity")}
+
+
+def _storage_class(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item), **_only(item, "volumeBindingMode", "provisioner", "allowedTopologies")}
+
+
+def _namespace(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item, "labels")}
+
+
+_RESOURCES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], Body | None], bool], ...] = (
+    ("nodes", "/api/v1/nodes", _node, False),
+    ("namespaces", "/api/v1/namespaces", _namespace, False),
+    ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _slice, True),
+    ("deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses", _class, True),
+    ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _claim, True),
+    ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses", _storage_class, False),
+    ("persistentvolumes", "/api/v1/persistentvolumes", _volume, False),
+    ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
+    ("pods", "/api/v1/pods", _pod, False),
+)
+"""Resource, path, what is taken of an object, and whether older clusters do not have it."""
+
+
+def _key(item: Mapping[str, Any]) -> str:
+    metadata = item["metadata"]
+    # The order in which the API server lists them.
+    return f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else str(metadata["name"])
+
+
+# -- taking one ------------------------------------------------------------------------------------------------------
+
+
+async def take(client: Client, namespace: str) -> bytes:
+    """A snapshot of the cluster whose daemons are in `namespace`.
+
+    Raises SnapshotError, and UnreachableError where the API server does not answer.
+    """
+    policy = await _policy(client, namespace)
+    lists = await asyncio.gather(
+        *(_list(client, path, strip, optional) for _, path, strip, optional in _RESOURCES),
+        _list(client, f"/api/v1/namespaces/{namespace}/configmaps", _config, False, names.CONFIG_LABEL),
+    )
+    objects = dict(zip([name for name, *_ in _RESOURCES] + ["configmaps"], lists, strict=True))
+    return write(policy, objects, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], taken: str) -> bytes:
+    """The file: keys sorted, objects in the order of their names, and each pod spec once for all pods that share it."""
+    specs: list[Body] = []
+    numbers: dict[bytes, int] = {}
+    pods = []
+    for pod in sorted(objects.get("pods", ()), key=_key):
+        spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+        text = orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)
+        if text not in numbers:
+            numbers[text] = len(specs)
+            specs.append(spec)
+        pods.append({**pod, "spec": {"is": numbers[text], **_only(pod["spec"], "nodeName")}})
+    data: Body = {name: sorted(items, key=_key) for name, items in objects.items() if name != "pods"}
+    data |= {"podSpecs": specs, "pods": pods}
+    head = {"format": FORMAT, "version": VERSION, "cluster": policy["cluster"], "taken": taken, "policy": policy}
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps({**head, "objects": data}, option=options)
+
+
+async def _policy(client: Client, namespace: str) -> Body:
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{POLICY}"
+    try:
+        item = await client.request("GET", path)
+        policy: Body = orjson.loads(item["data"]["policy.json"])
+    except ApiError as error:
+        if error.status == 404:
+            hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
+            message = f"there is no ConfigMap {namespace}/{POLICY}: the cluster is not one of avactl's"
+            raise SnapshotError(message, hint) from None
+        raise _refused(error, f"ConfigMap {namespace}/{POLICY}") from None
+    except (KeyError, TypeError, orjson.JSONDecodeError):
+        raise SnapshotError(f"ConfigMap {namespace}/{POLICY} is not what avactl compiles: no policy.json") from None
+    return policy
+
+
+async def _list(
+    client: Client, path: str, strip: Callable[[Mapping[str, Any]], Body | None], optional: bool, labelled: str = ""
+) -> list[Body]:
+    """All objects of a resource, a page at a time; what is not wanted of them does not stay in memory."""
+    found: list[Body] = []
+    query = {"limit": _PAGE, **({"labelSelector": labelled} if labelled else {})}
+    while True:
+        try:
+            answer = await client.request("GET", path, query=query, timeout=_TIMEOUT)
+        except ApiError as error:
+            if optional and error.status == 404:
+                return []
+            if error.status == 410 and "continue" in query:
+                # The server has forgotten the list's moment: all at once then.
+                found, query = [], {key: value for key, value in query.items() if key not in ("continue", "limit")}
+                continue
+            raise _refused(error, path.rpartition("/")[2]) from None
+        found += [kept for item in answer["items"] if (kept := strip(item)) is not None]
+        more = answer["metadata"].get("continue")
+        if not more:
+            return found
+        query["continue"] = more
+
+
+def _refused(error: ApiError, what: str) -> SnapshotError:
+    if error.status in (401, 403):
+        who = "is not known to the API server" if error.status == 401 else f"may not list {what}"
+        return SnapshotError(
+            f"this user {who}: {error}", "docs/plan.md has the ClusterRole that `avactl snapshot` needs"
+        )
+    return SnapshotError(f"the API server does not tell of {what}: {error}")
+
+
+# -- reading one -----------------------------------------------------------------------------------------------------
+
+
+def read(text: bytes, name: str) -> ClusterState:
+    """The state in a snapshot; `name` is what errors call the file. Raises SnapshotError."""
+    anew = "take a new one: `avactl snapshot > state.json`"
+    if not text.strip():
+        raise SnapshotError(f"{name}: the file is empty", anew)
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        begins = text.lstrip()[:1] == b"{" and FORMAT.encode() in text
+        what = "the snapshot is cut off or damaged" if begins else "not a snapshot: not JSON"
+        raise SnapshotError(f"{name}: {what} ({error})", anew) from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise SnapshotError(f"{name}: not a snapshot of avactl", anew)
+    if data.get("version") != VERSION:
+        version = data.get("version")
+        newer = isinstance(version, int) and version > VERSION
+        hint = "update avactl here" if newer else "take a new one with this avactl"
+        raise SnapshotError(f"{name}: a snapshot of version {version}; this avactl reads version {VERSION}", hint)
+    try:
+        objects: dict[str, list[Body]] = dict(data["objects"])
+        specs = objects.pop("podSpecs")
+        pods = []
+        for pod in objects["pods"]:
+            spec = {**specs[pod["spec"]["is"]], **_only(pod["spec"], "nodeName")}
+            pods.append({**pod, "spec": spec})
+        objects["pods"] = pods
+        return ClusterState(data["cluster"], Policy.parse(orjson.dumps(data["policy"])), objects, data["taken"])
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise SnapshotError(f"{name}: the snapshot is damaged ({what})", anew) from None

@@ -1,0 +1,95 @@
+"""A plan for the terminal: a table that is read in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from avactl.plan import words
+from avactl.plan.model import NOTE, Entry, Plan, Verdict
+
+_STYLES = {
+    Verdict.NEVER: "bold red", Verdict.QUOTA: "yellow", Verdict.ROOM: "yellow", Verdict.WAITS: "yellow",
+    Verdict.STARTS: "green", Verdict.GOES_ON: "green", Verdict.STOPPED: "dim", Verdict.REMOVED: "dim",
+}  # fmt: skip
+_NARROW = 100
+"""Columns below which sums stand beneath and not beside."""
+
+
+def render_text(plans: Sequence[Plan], *, colour: bool = False, width: int = 160) -> str:
+    """The plans of all clusters."""
+    out = StringIO()
+    console = Console(
+        file=out, force_terminal=colour, no_color=not colour, width=width, highlight=False, markup=False, emoji=False
+    )
+    for number, plan in enumerate(plans):
+        if number:
+            console.print()
+        _plan(console, plan)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _plan(console: Console, plan: Plan) -> None:
+    console.print(Text.assemble(("cluster ", ""), (plan.cluster, "bold"), f" · {words.summary(plan)}"))
+    if plan.entries:
+        console.print()
+        console.print(_table(plan, console.width))
+    lines = [
+        *((f"  {found.owner}", words.effect(found)) for found in plan.effects),
+    ]
+    if lines:
+        console.print("\nothers")
+        grid = Table.grid(padding=(0, 3, 0, 0))
+        for name, text in lines:
+            grid.add_row(Text(name), Text(text))
+        console.print(grid)
+    foot = [
+        *(words.quota(each) for each in plan.quotas),
+        *(words.pool(each) for each in plan.pools if each.before != each.after),
+        *words.totals(plan),
+    ]
+    if foot:
+        console.print()
+        for line in foot:
+            console.print(Text(line))
+    console.print()
+    console.print(Text(f"on {plan.source}; {NOTE}", style="dim"))
+    for line in plan.assumed:
+        console.print(Text(f"assumed: {line}", style="dim"))
+
+
+def _table(plan: Plan, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    priced = bool(plan.currency) and any(words.price(entry, plan.currency) for entry in plan.entries)
+    gpus = any(words.gpu_change(entry) for entry in plan.entries)
+    table.add_column("spec", no_wrap=width >= _NARROW, overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("pods", justify="right", no_wrap=True)
+    table.add_column("where, or why not", overflow="fold", ratio=1)
+    if gpus:
+        table.add_column("GPUs", no_wrap=True)
+    if priced:
+        table.add_column("cost", justify="right", no_wrap=True)
+    for entry in plan.shown:
+        row: list[Text | str] = [
+            Text(str(entry.owner)),
+            Text(entry.verdict.value, style=_STYLES[entry.verdict]),
+            words.pods(entry),
+            Text("\n".join(_details(entry))),
+        ]
+        if gpus:
+            row.append(words.gpu_change(entry))
+        if priced:
+            row.append(words.price(entry, plan.currency))
+        table.add_row(*row)
+    return table
+
+
+def _details(entry: Entry) -> list[str]:
+    found = list(words.details(entry))
+    hours = words.hours(entry)
+    return [*found, hours] if hours else found

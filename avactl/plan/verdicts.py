@@ -1,0 +1,126 @@
+"""What became of pods: whether they run, and what those that wait wait for, as the scheduler's own parts say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from avactl.placement.gang import Gang, Role
+from avactl.placement.request import Request
+from avactl.placement.state import WHOLE
+from avactl.placement.why import why_gang
+from avactl.plan.model import Place, Verdict, Wait
+from avactl.plan.world import World
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.quotas import Wish
+from avactl.scheduler.rules import NotYetError, RuleError
+
+_DOMAINS = 4
+"""Domains that are named."""
+
+
+def places(world: World, pods: Iterable[Pod]) -> tuple[Place, ...]:
+    """Where pods are, by pool."""
+    found: dict[str, set[str]] = {}
+    for pod in pods:
+        info = world.fleet.nodes.get(pod.node)
+        if info is not None:
+            pool = world.fleet.pool_of(info)
+            found.setdefault(pool.name if pool else "", set()).add(pod.node)
+    return tuple(Place(pool, len(nodes), _domains(world, nodes)) for pool, nodes in sorted(found.items()))
+
+
+def _domains(world: World, nodes: set[str]) -> tuple[str, ...]:
+    """The narrowest domains of machines; none where there are too many to read."""
+    for level in reversed(world.fleet.levels):
+        values = {world.fleet.nodes[name].labels.get(level, "") for name in nodes}
+        if "" not in values and len(values) <= _DOMAINS:
+            return tuple(f"{_short(level)} {value}" for value in sorted(values))
+    return ()
+
+
+def _short(level: str) -> str:
+    return level.rpartition("/")[2]
+
+
+def waits(world: World, pods: Sequence[Pod]) -> tuple[Wait, ...]:
+    """What pods that have no machine wait for: those of which the same is said together."""
+    units: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if not pod.node and not pod.ended:
+            units.setdefault(pod.gang or pod.uid, []).append(pod)
+    found: dict[tuple[Verdict, str, str], int] = {}
+    for key, mine in units.items():
+        words = world.said.get(mine[0].uid, "")
+        gang = world.queue.units.get(key)
+        together = mine
+        if gang is not None and gang.gang:
+            need = gang.missing
+            if need <= 0:
+                continue  # more of an elastic gang that runs
+            together = sorted(gang.waiting, key=lambda pod: (pod.index, pod.name))[:need]
+        verdict, room = _cause(world, together, len(together))
+        found[verdict, words, room] = found.get((verdict, words, room), 0) + len(mine)
+    return tuple(Wait(verdict, count, words, room) for (verdict, words, room), count in found.items())
+
+
+def _cause(world: World, pods: Sequence[Pod], count: int) -> tuple[Verdict, str]:
+    """Why these pods, which must start together, do not; and which domains have most room for them."""
+    fleet = world.fleet
+    roles: dict[Request, list[Pod]] = {}
+    try:
+        for pod in pods:
+            if pod.shape.refused:
+                return Verdict.NEVER, ""
+            demand = fleet.dra.demand(pod) if pod.claims else None
+            request = fleet.asks.request(pod.shape, demand) if demand else fleet.asks.request(pod.shape)
+            if isinstance(request, str):
+                return Verdict.NEVER, ""
+            roles.setdefault(request, []).append(pod)
+        for pod in pods:
+            if pod.volumes:
+                world.volumes.among(pod)
+    except NotYetError:
+        return Verdict.WAITS, ""
+    except RuleError:
+        return Verdict.NEVER, ""
+    wishes = [Wish(request, members) for request, members in roles.items()]
+    over, models = fleet.quotas.refuse(wishes)
+    if over:
+        return (Verdict.QUOTA if _ever(world, wishes) else Verdict.NEVER), ""
+    gang = Gang(tuple(Role(str(number), wish.request, len(wish.pods)) for number, wish in enumerate(wishes)))
+    reason = why_gang(fleet.state, gang, models)
+    # Taints and cordons go: where no machine may run it now, that is not for ever.
+    if reason is not None and not reason.ever and any(cause.what != "nodes" for cause in reason.pod.causes):
+        return Verdict.NEVER, ""
+    return Verdict.ROOM, _room(world, gang, count)
+
+
+def _ever(world: World, wishes: Sequence[Wish]) -> bool:
+    """Whether a team's quota would let pods start if nothing of the team ran."""
+    leaf = world.leaves.get(world.fleet.quotas.team(wishes[0].pods[0]))
+    if leaf is None:
+        return True
+    for most, index in zip(leaf.quota.amounts, range(2), strict=False):
+        if most is not None and sum(len(wish.pods) * wish.request.amounts[index] for wish in wishes) > most:
+            return False
+    named = {model for wish in wishes for model in wish.request.models}
+    for model in sorted(named) or [model for model in world.fleet.state.models if model]:
+        limit = leaf.quota.limit(model)
+        # What must not be stopped does not borrow.
+        borrow = limit.borrow if all(pod.preemptible for wish in wishes for pod in wish.pods) else 0
+        asked = sum(len(wish.pods) * wish.request.total_milli for wish in wishes)
+        if borrow is None or asked <= WHOLE * (limit.guaranteed + borrow):
+            return True
+    return not any(wish.request.gpus for wish in wishes)
+
+
+def _room(world: World, gang: Gang, count: int) -> str:
+    """The domains of the narrowest level that have most room: `rack r1 has room for 3 of 4`."""
+    for level in reversed(world.fleet.levels):
+        reason = why_gang(world.fleet.state, Gang(gang.roles, within=level))
+        if reason is None or count < 2:
+            return ""
+        for domain in reason.domains:
+            if isinstance(domain.name, tuple) and domain.room:
+                return f"{_short(level)} {domain.name[-1]} has room for {domain.room} of {reason.role.least}"
+    return ""

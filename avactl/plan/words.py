@@ -1,0 +1,200 @@
+"""What a plan says, in words that text and markdown share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.plan.cost import MONTH
+from avactl.plan.model import Cost, Effect, Entry, Place, Plan, Pool, Quota, Verdict
+
+
+def number(amount: float) -> str:
+    """A count of GPUs, or of hours: whole where it is."""
+    return f"{amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"{amount:.2f}".rstrip("0").rstrip(".")
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 pod`, `2 pods`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def money(amount: float, currency: str) -> str:
+    """An amount of money, cents below a thousand."""
+    return f"{amount:,.0f} {currency}" if abs(amount) >= 1000 else f"{amount:,.2f} {currency}"
+
+
+def gpus(cost: Cost) -> str:
+    """`32 V100`."""
+    return ", ".join(f"{number(count)} {model}" for model, count in sorted(cost.gpus.items()))
+
+
+def gpu_change(entry: Entry) -> str:
+    """`16 → 32 V100`, where they change."""
+    was, now = gpus(entry.before), gpus(entry.cost)
+    if entry.change == "added" or was == now:
+        return now
+    if entry.change == "removed":
+        return f"{was} → 0" if was else ""
+    if entry.before.gpus.keys() == entry.cost.gpus.keys() and len(entry.cost.gpus) == 1:
+        model, count = next(iter(entry.cost.gpus.items()))
+        return f"{number(entry.before.gpus[model])} → {number(count)} {model}"
+    return f"{was or 'none'} → {now or 'none'}"
+
+
+def price(entry: Entry, currency: str) -> str:
+    """What it costs: for its hours, in a month, or by the hour where nobody says how long it runs."""
+    cost = entry.before if entry.change == "removed" else entry.cost
+    sign = "-" if entry.change == "removed" else ""
+    if not currency or cost.per_hour is None or entry.verdict == Verdict.STOPPED:
+        return ""
+    if cost.always:
+        return f"{sign}{money(cost.per_hour * MONTH, currency)} a month"
+    if cost.at_most is not None:
+        return f"{sign}{money(cost.at_most, currency)} at most"
+    return f"{sign}{money(cost.per_hour, currency)} an hour"
+
+
+def hours(entry: Entry) -> str:
+    """`768 GPU-hours at most (24 h)`."""
+    total = entry.cost.gpu_hours
+    if not total or entry.cost.hours is None or entry.verdict == Verdict.STOPPED:
+        return ""
+    return f"{number(total)} GPU-hours at most ({number(entry.cost.hours)} h)"
+
+
+def place(found: Place) -> str:
+    """`pool v100, 4 machines (rack r1)`."""
+    where = f"pool {found.pool}" if found.pool else "machines of no pool"
+    domains = f" ({', '.join(found.domains)})" if found.domains else ""
+    return f"{where}, {plural(found.machines, 'machine')}{domains}"
+
+
+def pods(entry: Entry) -> str:
+    """`4`, or `2 of 4`."""
+    if entry.verdict == Verdict.REMOVED:
+        return ""
+    return f"{entry.placed:,}" if entry.placed == entry.pods else f"{entry.placed:,} of {entry.pods:,}"
+
+
+def details(entry: Entry) -> Iterator[str]:
+    """Where it runs, why it waits, what it disturbs: a line each, the most important first."""
+    for wait in entry.waits:
+        count = f"{plural(wait.pods, 'pod')}: " if wait.pods != entry.pods else ""
+        yield count + (wait.words or "not decided on yet")
+        if wait.room:
+            yield wait.room
+    if entry.places:
+        yield "; ".join(place(each) for each in entry.places)
+    left = entry.pods - entry.placed - sum(wait.pods for wait in entry.waits)
+    if left > 0 and entry.placed:
+        yield f"starts with {entry.placed} of {entry.pods} pods, the others as there is room"
+    if entry.surge is not None:
+        yield _surge(entry)
+    elif entry.restarts:
+        verb = "restarts" if entry.restarts == 1 else "restart"
+        yield f"{plural(entry.restarts, 'running pod')} {verb}"
+    if entry.estimated:
+        yield "placed by kube-scheduler: an estimate"
+
+
+def _surge(entry: Entry) -> str:
+    surge = entry.surge
+    if surge is None:
+        return ""
+    if not surge.wanted:
+        return "rollout: one pod stops before the next starts"
+    if surge.placed >= surge.wanted:
+        return f"rollout: room for its {plural(surge.wanted, 'further pod')}"
+    why = f": {surge.words}" if surge.words else ""
+    if not surge.placed:
+        return f"rollout stands still, the old pods go on: no room for {plural(surge.wanted, 'further pod')}{why}"
+    return f"rollout: room for {surge.placed} of its {surge.wanted} further pods{why}"
+
+
+def effect(found: Effect) -> str:
+    """What becomes of somebody else, without its name."""
+    count = f"{found.pods} of {plural(found.of, 'pod')}"
+    why = {"quota-reclaim": "gives back what it borrowed", "priority": "has less priority"}.get(
+        found.reason, found.reason
+    )
+    by = f" for {found.by}" if found.by is not None else ""
+    if found.what == "starts":
+        return f"starts: {count}, which waited"
+    if found.what == "stops":
+        return f"stops: {count} lose their machines"
+    return f"{found.what}{by}: {count}" + (f", {why}" if why else "")
+
+
+def pool(found: Pool) -> str:
+    """`pool v100: 64 → 96 of 96 V100 in use`."""
+    was, now = number(found.before), number(found.after)
+    used = f"{was} → {now}" if was != now else now
+    return (
+        f"pool {found.name}: {used} of {found.total} {found.model} in use"
+        if found.name
+        else (f"machines of no pool: {used} of {found.total} {found.model} in use")
+    )
+
+
+def quota(found: Quota) -> str:
+    """`team vision: 16 → 32 of 24 V100, 8 of them borrowed`."""
+    most = "" if found.most is None else f" of {found.most}"
+    borrowed = max(0.0, found.after - found.guaranteed)
+    more = f", {number(borrowed)} of them borrowed" if borrowed else ""
+    return f"team {found.team}: {number(found.before)} → {number(found.after)}{most} {found.model}{more}"
+
+
+def totals(plan: Plan) -> Iterator[str]:
+    """Sums over the change: GPU-hours, and money where there are prices."""
+    entries = [entry for entry in plan.entries if entry.change != "unchanged"]
+    ending = [entry.cost for entry in entries if entry.cost.gpu_hours]
+    if ending:
+        yield f"{number(sum(cost.gpu_hours or 0 for cost in ending))} GPU-hours of jobs at most, by their timeouts"
+    if not plan.currency:
+        return
+    monthly = sum(
+        sign * (cost.per_hour or 0) * MONTH
+        for entry in entries
+        for sign, cost in ((1, entry.cost), (-1, entry.before))
+        if cost.always
+    )
+    if monthly:
+        yield f"{'+' if monthly > 0 else ''}{money(monthly, plan.currency)} a month for what runs all the time"
+    jobs = sum(entry.cost.at_most or 0 for entry in entries)
+    if jobs:
+        yield f"{money(jobs, plan.currency)} at most for jobs with a timeout"
+    open_ = sum(
+        (cost.per_hour or 0)
+        for entry in entries
+        if entry.change != "removed" and not (cost := entry.cost).always and cost.hours is None
+    )
+    if open_:
+        yield f"{money(open_, plan.currency)} an hour for jobs without one"
+    unpriced = sorted(
+        {model for e in entries if e.cost.per_hour is None for model in e.cost.gpus if e.cost.gpus[model]}
+    )
+    if unpriced:
+        yield f"not counted: what uses {', '.join(unpriced)}, of which there is no price"
+
+
+def summary(plan: Plan) -> str:
+    """`3 start, 1 waits for quota; 2 others are stopped`."""
+    parts = []
+    for verdict in (Verdict.NEVER, Verdict.QUOTA, Verdict.ROOM, Verdict.WAITS, Verdict.STARTS, Verdict.GOES_ON,
+                    Verdict.STOPPED, Verdict.REMOVED):  # fmt: skip
+        count = plan.counts[verdict]
+        if count:
+            text = verdict.value
+            if count > 1:
+                head, _, tail = text.partition(" ")
+                text = f"{head.removesuffix('s')} {tail}".strip() if head.endswith("s") else text
+                text = {"goe on": "go on", "never fits": "never fit"}.get(text, text)
+            parts.append(f"{count} {text}")
+    stopped = sum(1 for effect in plan.effects if effect.what in ("preempted", "stops"))
+    shrink = sum(1 for effect in plan.effects if effect.what == "shrinks")
+    others = []
+    if stopped:
+        others.append(f"{plural(stopped, 'other')} stopped")
+    if shrink:
+        others.append(f"{plural(shrink, 'other')} made smaller")
+    return "; ".join([", ".join(parts) or "nothing that runs pods changes", *others])

@@ -1,0 +1,254 @@
+"""Pods as the controllers of Kubernetes make them from compiled manifests, with what admission adds to them.
+
+Sources: pkg/controller/{job,replicaset,statefulset,daemon} and plugin/pkg/admission/{priority,limitranger,
+defaulttolerationseconds} of kubernetes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item
+
+KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
+"""What runs pods. CronJobs run now and then, and count for nothing."""
+
+_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_SECONDS = 300
+"""For which a pod stays on a node that is not ready, by default."""
+_UNREACHABLE = [
+    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _SECONDS}
+    for what in ("not-ready", "unreachable")
+]
+
+
+class WorkloadId(NamedTuple):
+    """What runs pods, in one cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Job, Deployment, StatefulSet or DaemonSet of a spec."""
+
+    id: WorkloadId
+    item: Item
+    body: Body
+    fewest: int | None = None
+    """Pods below which an autoscaler does not go, where one says how many there are."""
+
+    @property
+    def spec(self) -> Body:
+        """`spec`, or the pod itself as its template."""
+        spec: Body = self.body["spec"]
+        return spec
+
+    @property
+    def template(self) -> Body:
+        """`spec.template`."""
+        template: Body = self.spec["template"]
+        return template
+
+    def count(self, now: int | None = None) -> int:
+        """Pods that it has: `now` of them run, where something else than the spec says how many."""
+        spec = self.spec
+        if self.id.kind == "Job":
+            return 0 if spec.get("suspend") else min(spec.get("parallelism", 1), spec.get("completions", 1 << 30))
+        if self.fewest is not None:
+            return max(self.fewest, now or 0)
+        replicas: int = spec.get("replicas", 1)
+        return replicas
+
+    @property
+    def revision(self) -> str:
+        """Changes with the template: other pods then."""
+        return hashlib.sha256(orjson.dumps(self.template, option=orjson.OPT_SORT_KEYS)).hexdigest()[:10]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What admission and the claim controller look up, from compiled manifests of one cluster."""
+
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    claims: Mapping[tuple[str, str], Body] = field(default_factory=dict)
+    """Specs of ResourceClaimTemplates by namespace and name."""
+    defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What a container requests that says nothing, by namespace."""
+
+
+def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, Workload]:
+    """What runs pods in a cluster, in apply order."""
+    found: dict[WorkloadId, Workload] = {}
+    fewest: dict[WorkloadId, int] = {}
+    for manifest in manifests:
+        if manifest.cluster != cluster:
+            continue
+        kind = manifest.kind
+        if kind in KINDS:
+            id_ = WorkloadId(kind, manifest.namespace, manifest.name)
+            found[id_] = Workload(id_, manifest.item, manifest.body)
+        elif kind == "HorizontalPodAutoscaler":
+            target = manifest.body["spec"]["scaleTargetRef"]
+            id_ = WorkloadId(target["kind"], manifest.namespace, target["name"])
+            fewest[id_] = manifest.body["spec"].get("minReplicas", 1)
+    for id_, least in fewest.items():
+        if id_ in found:
+            found[id_] = Workload(id_, found[id_].item, found[id_].body, least)
+    return found
+
+
+def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
+    """What pods of a cluster get beside what their templates say."""
+    priorities: dict[str, int] = dict(_PRIORITIES)
+    claims: dict[tuple[str, str], Body] = {}
+    defaults: dict[str, Mapping[str, str]] = {}
+    for manifest in manifests:
+        if manifest.cluster != cluster:
+            continue
+        body = manifest.body
+        if manifest.kind == "PriorityClass":
+            priorities[manifest.name] = body["value"]
+        elif manifest.kind == "ResourceClaimTemplate":
+            claims[manifest.namespace, manifest.name] = body["spec"]["spec"]
+        elif manifest.kind == "LimitRange":
+            for limit in body["spec"]["limits"]:
+                if limit.get("type") == "Container" and limit.get("defaultRequest"):
+                    defaults[manifest.namespace] = limit["defaultRequest"]
+    return Surroundings(priorities, claims, defaults)
+
+
+class Made(NamedTuple):
+    """One pod, and the ResourceClaims that are made for it."""
+
+    pod: Body
+    claims: list[Body]
+
+
+class Maker:
+    """Makes pods of workloads."""
+
+    def __init__(self, around: Surroundings, created: str, mark: str) -> None:
+        """`created` is their time, as Kubernetes writes it; `mark` tells their names from those of other runs."""
+        self._around, self._created, self._mark = around, created, mark
+        self._specs: dict[WorkloadId, Body] = {}
+
+    def pods(self, work: Workload, numbers: Iterable[int]) -> Iterator[Made]:
+        """The pods of these numbers."""
+        if work.id not in self._specs:
+            self._specs[work.id] = self._admitted(work)
+        for number in numbers:
+            yield self._made(work, number)
+
+    def daemons(self, work: Workload, nodes: Iterable[str]) -> Iterator[Made]:
+        """The pods of a DaemonSet, each for its node."""
+        for number, node in enumerate(nodes):
+            made = next(self.pods(work, [number]))
+            field_ = {"key": "metadata.name", "operator": "In", "values": [node]}
+            affinity = dict(made.pod["spec"].get("affinity") or {})
+            terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
+            affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+            made.pod["spec"] = {**made.pod["spec"], "affinity": affinity}
+            yield made
+
+    def _admitted(self, work: Workload) -> Body:
+        """The pod spec with what admission adds; shared by all pods of the workload."""
+        spec = dict(work.template["spec"])
+        if "priority" not in spec:
+            spec["priority"] = self._around.priorities.get(spec.get("priorityClassName", ""), 0)
+        spec.setdefault("schedulerName", "default-scheduler")
+        given = list(spec.get("tolerations") or ())
+        for toleration in _UNREACHABLE:
+            if not any(_covers(each, toleration) for each in given):
+                given.append(toleration)
+        spec["tolerations"] = given
+        defaults = self._around.defaults.get(work.id.namespace)
+        if defaults:
+            for group in ("containers", "initContainers"):
+                if spec.get(group):
+                    spec[group] = [_with_defaults(container, defaults) for container in spec[group]]
+        volumes = spec.get("volumes") or []
+        templates = work.spec.get("volumeClaimTemplates") if work.id.kind == "StatefulSet" else None
+        if templates:
+            spec["volumes"] = volumes  # each pod's own are added to it
+        return spec
+
+    def _made(self, work: Workload, number: int) -> Made:
+        id_, template = work.id, work.template
+        spec = self._specs[id_]
+        given = template.get("metadata") or {}
+        labels, notes = dict(given.get("labels") or {}), dict(given.get("annotations") or {})
+        name = f"{id_.name}-{number}"
+        if id_.kind == "Job":
+            if work.spec.get("completionMode") == "Indexed":
+                labels["batch.kubernetes.io/job-completion-index"] = str(number)
+                notes["batch.kubernetes.io/job-completion-index"] = str(number)
+            labels |= {"batch.kubernetes.io/job-name": id_.name, "job-name": id_.name}
+            name = f"{name}-{self._mark}"
+        elif id_.kind == "StatefulSet":
+            labels |= {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(number)}
+            claims = work.spec.get("volumeClaimTemplates") or ()
+            if claims:
+                own = [
+                    {
+                        "name": each["metadata"]["name"],
+                        "persistentVolumeClaim": {"claimName": f"{each['metadata']['name']}-{name}"},
+                    }
+                    for each in claims
+                ]
+                spec = {**spec, "volumes": [*spec["volumes"], *own]}
+        else:
+            if id_.kind == "Deployment":
+                labels["pod-template-hash"] = work.revision
+                name = f"{id_.name}-{work.revision}-{number}"
+            name = f"{name}-{self._mark}"
+        uid = f"{self._mark}:{id_.kind}:{id_.namespace}/{name}"
+        metadata = {
+            "namespace": id_.namespace, "name": name, "uid": uid, "creationTimestamp": self._created,
+            "labels": labels, "annotations": notes,
+        }  # fmt: skip
+        made, statuses = self._claims(spec, id_.namespace, name, uid)
+        status: Body = {"phase": "Pending"}
+        if statuses:
+            status["resourceClaimStatuses"] = statuses
+        return Made({"metadata": metadata, "spec": spec, "status": status}, made)
+
+    def _claims(self, spec: Body, namespace: str, pod: str, uid: str) -> tuple[list[Body], list[Body]]:
+        """ResourceClaims of a pod from their templates, and what its status says of them."""
+        made, statuses = [], []
+        for each in spec.get("resourceClaims") or ():
+            template = self._around.claims.get((namespace, each.get("resourceClaimTemplateName") or ""))
+            if template is None:
+                continue
+            name = f"{pod}-{each['name']}"
+            metadata = {"namespace": namespace, "name": name, "uid": f"{uid}/{name}", "resourceVersion": "0"}
+            made.append({"metadata": metadata, "spec": template})
+            statuses.append({"name": each["name"], "resourceClaimName": name})
+        return made, statuses
+
+
+def _covers(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a toleration makes the default one needless."""
+    key, effect = given.get("key"), given.get("effect")
+    return (not key or key == wanted["key"]) and (not effect or effect == wanted["effect"])
+
+
+def _with_defaults(container: Body, defaults: Mapping[str, str]) -> Body:
+    resources = container.get("resources") or {}
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    # The API server makes requests of limits before a LimitRange is looked at.
+    missing = {name: text for name, text in defaults.items() if name not in requests and name not in limits}
+    if not missing:
+        return container
+    return {**container, "resources": {**resources, "requests": {**missing, **requests}}}

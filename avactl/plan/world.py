@@ -1,0 +1,347 @@
+"""A cluster in memory, on which the scheduler's own decisions are made: bindings and evictions happen at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from avactl import names
+from avactl.kinds.manifest import Body
+from avactl.plan.cluster_state import ClusterState
+from avactl.plan.workloads import Made, Workload, WorkloadId
+from avactl.scheduler import stores
+from avactl.scheduler.decide import Decider
+from avactl.scheduler.dra import Dra
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.intake import Intake
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.pools import Leaf
+from avactl.scheduler.ports import Eviction, Given, Order
+from avactl.scheduler.queue import Queue
+from avactl.scheduler.rules import Rules
+from avactl.scheduler.volumes import Volumes
+
+_ROUNDS = 64
+"""Times that a unit is decided on, on the average, before something must be wrong."""
+_ANYWHERE = "avactl-plan-anywhere"
+"""A volume that every machine reaches: what is to be made once a claim is there."""
+_INDEXED = ("job-name", "app.kubernetes.io/instance")
+"""Labels by which the pods of a workload are found."""
+
+
+class UnsettledError(RuntimeError):
+    """Decisions that never come to an end: a defect of the scheduler."""
+
+
+class World:
+    """Fleet, queue and decider of one cluster; `Binds`, `Evicts` and `Tells` of the decisions."""
+
+    def __init__(self, cluster_state: ClusterState) -> None:
+        policy = cluster_state.policy
+        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver))
+        self.volumes = Volumes(self.fleet)
+        self.queue = Queue()
+        self.decider = Decider(self.fleet, self.queue, self, self, self.volumes)
+        self.intake = Intake(self.fleet, self.queue, self.decider.forget)
+        self.said: dict[str, str] = {}
+        """What pods that wait were told last, by uid."""
+        self.evictions: list[Eviction] = []
+        self.items: dict[str, Body] = {}
+        """Pods as they are now, by `namespace/name`."""
+        self._marked: dict[tuple[str, str, str], dict[str, None]] = {}
+        """Keys of pods by namespace and one of `_INDEXED`."""
+        self._orders: deque[Order] = deque()
+        self._doomed: deque[Eviction] = deque()
+        self.leaves: dict[str, Leaf] = {}
+        """Quotas by team."""
+        self._configs = stores.Configs(self.fleet, self._put_leaf)
+        self._claim_store = stores.resource_claims(self.fleet)
+        self._nodes: dict[str, Body] = {}
+        self._claims: dict[str, Body] = {}
+        self._volume_claims: set[str] = set()
+        self._anew = 0
+        self._load(cluster_state)
+
+    def _load(self, cluster_state: ClusterState) -> None:
+        self.put_objects(cluster_state.objects)
+        self.volumes.put_volume({"metadata": {"name": _ANYWHERE}, "spec": {}})
+        for item in cluster_state.objects.get("pods", ()):
+            self.put_pod(item)
+
+    def put_objects(self, objects: Mapping[str, Sequence[Body]]) -> None:
+        """Objects other than pods are there, or have changed, by their resource's name."""
+        fleet, volumes = self.fleet, self.volumes
+        puts = {
+            "configmaps": self._configs.put,
+            "namespaces": stores.namespaces(fleet).put,
+            "nodes": self.put_node,
+            "resourceslices": stores.slices(fleet).put,
+            "deviceclasses": stores.device_classes(fleet).put,
+            "resourceclaims": self._put_claim,
+            "storageclasses": volumes.put_class,
+            "persistentvolumes": volumes.put_volume,
+            "persistentvolumeclaims": self._put_volume_claim,
+        }
+        for resource, put in puts.items():
+            for item in objects.get(resource, ()):
+                put(item)
+
+    def _put_volume_claim(self, item: Body) -> None:
+        self._volume_claims.add(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
+        self.volumes.put_claim(item)
+
+    def _put_leaf(self, team: str, leaf: Leaf | None) -> None:
+        if leaf is None:
+            self.leaves.pop(team, None)
+        else:
+            self.leaves[team] = leaf
+        self.fleet.quotas.put_leaf(team, leaf)
+
+    def drop_config(self, key: str) -> None:
+        """A ConfigMap is gone."""
+        self._configs.remove(key)
+
+    def patch_node(self, name: str, body: Body) -> None:
+        """Labels and taints of a machine are set; one that is not there stays away."""
+        item = self._nodes.get(name)
+        if item is None:
+            return
+        labels = {**(item["metadata"].get("labels") or {}), **(body["metadata"].get("labels") or {})}
+        spec = {**(item.get("spec") or {}), **(body.get("spec") or {})}
+        self.put_node({**item, "metadata": {**item["metadata"], "labels": labels}, "spec": spec})
+
+    def put_node(self, item: Body) -> None:
+        """A machine is there, or has changed."""
+        self._nodes[item["metadata"]["name"]] = item
+        self.fleet.put_node(item)
+
+    def drop_node(self, name: str) -> None:
+        """A machine is gone; controllers make anew what ran on it."""
+        self._nodes.pop(name, None)
+        pods = list(self.fleet.on_node.get(name, {}).values())
+        self.fleet.drop_node(name)
+        for pod in pods:
+            self._remake(pod)
+
+    # -- pods -------------------------------------------------------------------------------------------------------
+
+    def put_pod(self, item: Body) -> None:
+        """A pod is there, or has changed."""
+        metadata = item["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        if key not in self.items:
+            for mark in _marks(metadata):
+                self._marked.setdefault(mark, {})[key] = None
+        self.items[key] = item
+        self.intake.put(item)
+
+    def drop_pod(self, key: str) -> Body:
+        """A pod is gone, with the claims that were made for it; what it was."""
+        item = self.items.pop(key)
+        for mark in _marks(item["metadata"]):
+            del self._marked[mark][key]
+        self.intake.drop(key)
+        for status in (item.get("status") or {}).get("resourceClaimStatuses") or ():
+            claim = f"{item['metadata']['namespace']}/{status.get('resourceClaimName')}"
+            if self._claims.pop(claim, None) is not None:
+                self._claim_store.remove(claim)
+        return item
+
+    def create(self, made: Made) -> None:
+        """A controller makes a pod. What kube-scheduler would place is placed here by itself, as an estimate."""
+        for claim in made.claims:
+            self._put_claim(claim)
+        pod = made.pod
+        if pod["spec"]["schedulerName"] != names.SCHEDULER_NAME:
+            labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != names.GANG_LABEL}
+            pod = {
+                **pod,
+                "metadata": {**pod["metadata"], "labels": labels},
+                "spec": {**pod["spec"], "schedulerName": names.SCHEDULER_NAME},
+            }
+        self.put_pod(pod)
+
+    def pods_of(self, work: Workload) -> list[Pod]:
+        """The pods of a workload that have not ended, in the order of their names' numbers."""
+        id_ = work.id
+        if id_.kind == "Job":
+            return self._labelled(id_, {"job-name": id_.name})
+        return self._labelled(id_, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
+
+    def _labelled(self, id_: WorkloadId, select: Mapping[str, str]) -> list[Pod]:
+        mark = next(((id_.namespace, label, select[label]) for label in _INDEXED if label in select), None)
+        keys = self.items if mark is None else self._marked.get(mark, {})
+        found = [
+            pod
+            for key in keys
+            if (pod := self.fleet.pods.get(key)) is not None
+            and pod.namespace == id_.namespace
+            and not (pod.ended or pod.deleting)
+            and all(pod.labels.get(key) == value for key, value in select.items())
+        ]
+        return sorted(found, key=lambda pod: (pod.index, len(pod.name), pod.name))
+
+    def revision(self, pod: Pod) -> str:
+        """The template of which a Deployment's pod was made, as far as this program has made it."""
+        return pod.labels.get("pod-template-hash", "")
+
+    def nodes_for(self, template: Body) -> list[str]:
+        """Machines that a DaemonSet's pods go to, by name."""
+        rules = Rules(template["spec"])
+        return sorted(
+            info.name
+            for info in self.fleet.nodes.values()
+            if rules.matches(info.name, info.labels) and rules.untolerated(info.taints) is None
+        )
+
+    def want_claim(self, namespace: str, body: Body) -> None:
+        """A PersistentVolumeClaim is to be made: where its class does not wait, it gets its volume at once."""
+        key = f"{namespace}/{body['metadata']['name']}"
+        if key in self._volume_claims:
+            return
+        self._volume_claims.add(key)
+        self.volumes.put_claim(
+            {
+                "metadata": {"namespace": namespace, "name": body["metadata"]["name"]},
+                "spec": {**body["spec"], "volumeName": _ANYWHERE},
+                "status": {"phase": "Bound"},
+            }
+        )
+
+    # -- deciding ---------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Decide until nothing changes any more. Raises UnsettledError."""
+        freed = -1
+        left = _ROUNDS * (len(self.queue.units) + 64)
+        while True:
+            if self.fleet.stale:
+                self.fleet.rebuild()
+                self.decider.clear()
+            unit = self.queue.pop()
+            if unit is None:
+                if freed == self.fleet.freed:
+                    return
+                freed = self.fleet.freed
+                self.queue.retry()
+                continue
+            left -= 1
+            if left < 0:
+                raise UnsettledError(f"the scheduler does not come to an end, at {unit.key}")
+            self.decider.decide(unit)
+            self._happen()
+
+    def _happen(self) -> None:
+        """What was decided happens."""
+        while self._orders:
+            order = self._orders.popleft()
+            if order.pod.assumed == order.node:
+                self._bind(order)
+        while self._doomed:
+            eviction = self._doomed.popleft()
+            self.evictions.append(eviction)
+            self._nominate(eviction)
+            for victim in eviction.victims:
+                self._remake(victim.pod)
+
+    def _bind(self, order: Order) -> None:
+        pod = order.pod
+        item = self.items[pod.key]
+        metadata = item["metadata"]
+        if order.devices:
+            notes = {**(metadata.get("annotations") or {}), names.DEVICES: order.devices}
+            metadata = {**metadata, "annotations": notes}
+        for given in order.claims:
+            self._give(given, pod)
+        for name in order.volumes:
+            self.volumes.put_claim(
+                {
+                    "metadata": {"namespace": pod.namespace, "name": name},
+                    "spec": {"volumeName": _ANYWHERE},
+                    "status": {"phase": "Bound"},
+                }
+            )
+        self.said.pop(pod.uid, None)
+        status = {**(item.get("status") or {}), "phase": "Running"}
+        self.put_pod({**item, "metadata": metadata, "spec": {**item["spec"], "nodeName": order.node}, "status": status})
+
+    def _nominate(self, eviction: Eviction) -> None:
+        for pod, node in eviction.places.items():
+            item = self.items.get(pod.key)
+            if item is not None:
+                self.put_pod({**item, "status": {**(item.get("status") or {}), "nominatedNodeName": node}})
+
+    def _remake(self, pod: Pod) -> None:
+        """A pod is stopped, and its controller makes it anew: it waits now."""
+        if pod.key not in self.items:
+            return
+        item = self.drop_pod(pod.key)
+        self._anew += 1
+        metadata = dict(item["metadata"])
+        metadata["uid"] = f"{metadata['uid']}#{self._anew}"
+        notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.DEVICES}
+        metadata["annotations"] = notes
+        spec = {key: value for key, value in item["spec"].items() if key != "nodeName"}
+        status: dict[str, Any] = {"phase": "Pending"}
+        claims = (item.get("status") or {}).get("resourceClaimStatuses")
+        if claims:
+            status["resourceClaimStatuses"] = claims
+        self.put_pod({"metadata": metadata, "spec": spec, "status": status})
+
+    # -- claims -----------------------------------------------------------------------------------------------------
+
+    def _put_claim(self, item: Body) -> None:
+        metadata = item["metadata"]
+        self._claims[f"{metadata['namespace']}/{metadata['name']}"] = item
+        self._claim_store.put({**item, "metadata": {"resourceVersion": "0", **metadata}})
+
+    def _give(self, given: Given, pod: Pod) -> None:
+        item = self._claims[given.claim.key]
+        status = dict(item.get("status") or {})
+        status["reservedFor"] = [
+            *(status.get("reservedFor") or ()), {"resource": "pods", "name": pod.name, "uid": pod.uid}
+        ]  # fmt: skip
+        if given.allocation is not None:
+            status["allocation"] = given.allocation
+        self._put_claim({**item, "status": status})
+
+    # -- what decisions ask for (`avactl.scheduler.ports`) ----------------------------------------------------------
+
+    def put(self, order: Order) -> None:
+        """Bind a pod that is assumed."""
+        self._orders.append(order)
+
+    def give_back(self, pod: Pod, claims: Sequence[Any]) -> None:
+        """Deallocate claims that nobody but this pod uses, which waits."""
+        for claim in claims:
+            if all(each["uid"] == pod.uid for each in claim.reserved):
+                item = self._claims[claim.key]
+                self._put_claim({key: value for key, value in item.items() if key != "status"})
+
+    def evict(self, eviction: Eviction) -> None:
+        """Make room."""
+        self._doomed.append(eviction)
+
+    def clear(self, pods: Sequence[Pod]) -> None:
+        """Take back the nomination of pods that wait."""
+        for pod in pods:
+            item = self.items.get(pod.key)
+            if item is not None and (item.get("status") or {}).get("nominatedNodeName"):
+                status = {key: value for key, value in item["status"].items() if key != "nominatedNodeName"}
+                self.put_pod({**item, "status": status})
+
+    def unschedulable(self, pod: Pod, message: str) -> None:
+        """A pod waits, and why."""
+        self.said[pod.uid] = message
+
+    def not_yet(self, pod: Pod, message: str) -> None:
+        """A pod waits for something on its way."""
+        self.said[pod.uid] = message
+
+
+def _marks(metadata: Body) -> Iterator[tuple[str, str, str]]:
+    labels = metadata.get("labels") or {}
+    for label in _INDEXED:
+        if label in labels:
+            yield metadata["namespace"], label, labels[label]
