@@ -14,9 +14,9 @@ from avactl.kinds.program import Item, Program
 
 OLDEST = (1, 29)
 """Oldest minor version that avactl compiles for."""
-DRA = (1, 34)
 POLICIES = (1, 30)
 """First minor version with ValidatingAdmissionPolicy (KEP-3488) and tokens that name their node (KEP-4193)."""
+DRA = (1, 34)
 """First minor version that serves `resource.k8s.io/v1` (KEP-4381, stable in 1.34)."""
 
 
@@ -48,8 +48,6 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint=f'upgrade the cluster, and write `kubernetesVersion: "{_text(OLDEST)}"` or newer',
         )
         return
-    if minor >= DRA:
-        return
     if minor < POLICIES and item.spec.daemons.topology:
         yield Diagnostic(
             "kubernetes-version",
@@ -58,6 +56,8 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint=f"upgrade the cluster to {_text(POLICIES)}, or remove `topology: true`",
             notes=(Note(item.span("spec", "daemons", "topology"), "the daemon is switched on"),),
         )
+        return
+    if minor >= DRA:
         return
     dra = next((pool for pool in program.pools(item.name) if pool.spec.allocation == "dra"), None)
     if dra is not None:

@@ -111,12 +111,12 @@ class Daemons(Model):
 
     scheduler: bool = Field(False, description="The topology-aware GPU scheduler; pods get `schedulerName: avactl`.")
     cache: bool = Field(False, description="The cache daemon: prewarm, pin, write back.")
-
     topology: bool = Field(
         False,
         description="Compares each NVIDIA machine with its declared type (`nvidia-smi topo -m`), and tells by its "
         "node's condition `avactl.dev/TopologyMatches`. Needs Kubernetes 1.30.",
     )
+
 
 class Namespace(Model):
     """A namespace of the platform's own."""
