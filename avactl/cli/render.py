@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from avactl.cli import plain
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root
+
+if TYPE_CHECKING:
+    from avactl.compiler import Compilation
+    from avactl.emit.publish import Options, Outcome
 
 
 def render(
@@ -17,6 +22,74 @@ def render(
         bool, typer.Option("--force", help="Overwrite files changed by hand, and leave those added by hand.")
     ] = False,
     cache: Annotated[bool, typer.Option(help="Keep results between runs.")] = True,
+    publish: Annotated[
+        str, typer.Option(metavar="BRANCH", help="Commit the files of the last commit to this branch, and push it.")
+    ] = "",
+    remote: Annotated[str, typer.Option(help="--publish: remote that has the branch.")] = "origin",
+    to: Annotated[str, typer.Option(metavar="URL", help="--publish: another repository that has the branch.")] = "",
+    push: Annotated[bool, typer.Option(help="--publish: push; or only a branch of this repository.")] = True,
+    even_if_older: Annotated[
+        bool, typer.Option("--even-if-older", help="--publish: also where the branch has a newer or unrelated commit.")
+    ] = False,
+    let_go: Annotated[
+        bool, typer.Option("--let-go", help="--publish: also where Flux would delete what it no longer follows.")
+    ] = False,
 ) -> None:
-    """Write the Kubernetes objects, one file each; the directory is replaced as a whole, and only if all is well."""
-    raise typer.Exit(plain.render(path, out, force, cache))
+    """Write the Kubernetes objects, one file each; the directory is replaced as a whole, and only if all is well.
+
+    With --publish they become one commit on a branch, which Flux or Argo CD follows. Nothing is ever forced.
+    """
+    only = {"--to": to, "--even-if-older": even_if_older, "--let-go": let_go, "--no-push": not push}
+    if not publish:
+        lost = [name for name, given in only.items() if given]
+        if lost:
+            fail(f"{lost[0]} belongs to --publish", USAGE, "add `--publish BRANCH`")
+        raise typer.Exit(plain.render(path, out, force, cache))
+    if out or force:
+        fail(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render in two calls")
+    if to and not push:
+        fail("--to names another repository, and --no-push leaves all others alone", USAGE, "leave out one of the two")
+    from avactl.emit.publish import Options
+
+    _publish(path, Options(publish, remote, to or None, push, even_if_older, let_go))
+
+
+def _publish(path: Path, options: Options) -> None:
+    from avactl.emit.publish import PublishError, publish
+    from avactl.source.tree import GitError
+
+    if not path.exists():
+        fail(f"{path}: no such file or directory", USAGE)
+    try:
+        compilation, outcome = publish(find_root(path), options)
+    except (PublishError, GitError) as error:
+        fail(str(error), MISSING, error.hint)
+    if outcome is None:
+        _problems(compilation)
+        raise typer.Exit(PROBLEMS)
+    for line in outcome.foreign:
+        print(f"{options.branch}: {line}: avactl did not make this commit; its own files are as the specs say again")
+    print(f"{options.branch}: {_said(outcome)}")
+
+
+def _said(outcome: Outcome) -> str:
+    source, before = outcome.source[:10], (outcome.before or "")[:10]
+    if outcome.older:
+        return f"has {before} already, which is newer than {source}; nothing published"
+    if outcome.commit is None:
+        return f"nothing changed since {before}: {outcome.objects} objects, of {source}"
+    kept = outcome.objects - outcome.written
+    count = f"{outcome.objects} objects ({outcome.written} written, {kept} kept, {outcome.deleted} deleted)"
+    return f"{outcome.commit[:10]}: {count}, of {source}"
+
+
+def _problems(compilation: Compilation) -> None:
+    import sys
+
+    from avactl.diagnostics.text import render_text
+
+    def source(file: str) -> str | None:
+        data = compilation.program.read_file(file)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    sys.stderr.write(render_text(compilation.diagnostics, source, colour(sys.stderr)))

@@ -227,6 +227,17 @@ def _by_directory(paths: Iterable[str]) -> dict[str, list[str]]:
     return names
 
 
+def lists(wanted: Mapping[str, str]) -> dict[str, str]:
+    """The list of each directory (path of the list → its text), for files by path with their SHA-256."""
+    names = _by_directory(wanted)
+    return {f"{prefix}{RENDERED}": _list(prefix, here, wanted) for prefix, here in names.items()}
+
+
+def listed(prefix: str, text: str) -> list[str]:
+    """The paths of the files that the list of a directory names."""
+    return [prefix + name for name in _parse(text)]
+
+
 def _list(prefix: str, names: list[str], wanted: Mapping[str, str]) -> str:
     return _HEADER + "".join(f"{wanted[prefix + name]}  {name}\n" for name in sorted(names))
 

@@ -169,7 +169,7 @@ class GitError(Exception):
         self.hint = hint
 
 
-_NOT_OURS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
 """Set by git in hooks. The repository is the one that the directory is in, so they would only mislead."""
 
 
@@ -177,7 +177,7 @@ def git(directory: str | Path, *args: str, data: bytes | None = None) -> bytes:
     """Standard output of a git command. Raises GitError."""
     import subprocess  # start-up counts, and most commands need no git
 
-    env = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+    env = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
     # Texts are matched below, so they must be English; and nothing here may write into the repository.
     env |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     command = ["git", "-C", str(directory), *args]

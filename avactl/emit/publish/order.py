@@ -1,0 +1,74 @@
+"""Which of two commits of the specs is the newer one, also where the clone does not have them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.emit.publish.store import FailedError, PublishError, Store
+from avactl.source.tree import GitTree
+
+_COMPILED = 8
+"""Most commits between two that are compiled to see whether they make a difference."""
+
+
+class Order(Enum):
+    """What a commit is to the one that is published."""
+
+    SAME = "same"
+    NEWER = "newer"
+    OLDER = "older"
+    UNRELATED = "unrelated"
+
+
+def relation(store: Store, published: str, source: str, remote: str | None) -> Order:
+    """What `source` is to the published commit. What the clone lacks is fetched from the remote, where one is given.
+
+    Raises PublishError where a shallow clone cannot tell.
+    """
+    if published == source:
+        return Order.SAME
+    found = _known(store, published, source)
+    if found is None and remote is not None and remote in store.run("remote").split():
+        _complete(store, remote)
+        found = _known(store, published, source)
+    if found is None and store.shallow:
+        raise PublishError(
+            f"the clone is shallow: it cannot tell whether {source[:10]} is newer than {published[:10]}",
+            "`git fetch --unshallow` (in GitHub Actions `fetch-depth: 0`, in GitLab `GIT_DEPTH: 0`)",
+        )
+    return found or Order.UNRELATED
+
+
+def _known(store: Store, published: str, source: str) -> Order | None:
+    """The relation as far as the commits at hand show one."""
+    if store.resolve(published) is None:
+        return None
+    if store.succeeds("merge-base", "--is-ancestor", published, source):
+        return Order.NEWER
+    return Order.OLDER if store.succeeds("merge-base", "--is-ancestor", source, published) else None
+
+
+def _complete(store: Store, remote: str) -> None:
+    """Bring all branches of the remote, with their history: a later publisher's commit may be on none of ours."""
+    depth = ["--unshallow"] if store.shallow else []
+    try:
+        store.run(
+            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", *depth, "--", remote,
+            f"+refs/heads/*:refs/remotes/{remote}/*",
+        )  # fmt: skip
+    except FailedError:
+        return  # what could not be found out is told by the caller
+
+
+def quiet_between(store: Store, published: str, source: str, same: Callable[[Compilation], bool]) -> bool:
+    """Whether no commit between the two would publish anything else.
+
+    One that would may be on its way still, and come after us, e.g. a change that was taken back at once: then the
+    branch must say that it is further already.
+    """
+    between = [
+        commit for commit in store.run("rev-list", f"{published}..{source}", "--", ".").split() if commit != source
+    ]
+    return len(between) <= _COMPILED and all(same(compile_tree(GitTree(store.directory, commit))) for commit in between)

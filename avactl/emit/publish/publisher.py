@@ -1,0 +1,271 @@
+"""A branch that holds what the specs compile to, one commit on another, and none that was ever there is lost.
+
+Every published commit stands on the branch's tip: nothing is forced. Who is overtaken looks at the new tip and works
+out anew what to do. The tip says which commit of the specs it was made of; an older one never takes the place of a
+newer one, whoever comes last. Files that avactl did not write stay.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from avactl import __version__
+from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.config import load_config
+from avactl.compiler.selection import spec_files
+from avactl.emit import files, output
+from avactl.emit.paths import object_path
+from avactl.emit.publish.order import Order, quiet_between, relation
+from avactl.emit.publish.store import FILE, Entry, PublishError, Store
+from avactl.emit.publish.target import Local, Remote
+from avactl.source.tree import RENDERED, DirTree, GitTree
+
+SOURCE = ".avactl-source"
+"""File of a published branch that says which commit it was rendered from."""
+TRAILER = "Avactl-Source"
+_HEADER = "# Written by `avactl render --publish`; a change by hand is undone by the next commit of the specs.\n"
+_ATTEMPTS = 60
+_FLUX = re.compile(r"([^/]+)/_platform/([^/]+)/kustomization\.kustomize\.toolkit\.fluxcd\.io-").match
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where to publish, and what to accept."""
+
+    branch: str
+    remote: str = "origin"
+    """Remote whose branch it is, and with which a shallow clone is completed."""
+    to: str | None = None
+    """URL of another repository that has the branch."""
+    push: bool = True
+    """Without: a branch of this repository."""
+    even_if_older: bool = False
+    """Publish although the branch holds a newer or an unrelated commit of the specs."""
+    let_go: bool = False
+    """Publish although Flux would delete what teams have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run did. `commit` is None where nothing was published."""
+
+    source: str
+    before: str | None
+    """The commit of the specs that the branch held."""
+    commit: str | None = None
+    older: bool = False
+    """The branch holds a newer commit of the specs already."""
+    objects: int = 0
+    written: int = 0
+    deleted: int = 0
+    foreign: tuple[str, ...] = ()
+    """Commits on the branch that avactl did not make, since its last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tip:
+    """The branch as it stands."""
+
+    commit: str
+    files: Mapping[str, Entry]
+    source: str
+    ours: frozenset[str]
+
+
+def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
+    """Compile the last commit of a repository and put its objects on a branch; None where the specs have errors.
+
+    Raises PublishError.
+    """
+    store = Store(root)
+    valid = store.succeeds("check-ref-format", f"refs/heads/{options.branch}")
+    if not valid or options.branch.startswith(("-", "refs/")):
+        raise PublishError(f"`{options.branch}` is not the name of a branch", "write it plain: `rendered`")
+    source = store.resolve("HEAD")
+    if source is None:
+        raise PublishError("the repository has no commit yet", "commit once: what is published is a commit")
+    _want_clean(store)
+    target: Remote | Local
+    if options.push:
+        target = Remote(store, options.to or options.remote, options.branch)
+    else:
+        target = Local(store, options.branch, options.remote)
+    compilation = compile_tree(GitTree(root, source))
+    if not compilation.ok:
+        return compilation, None
+    return compilation, _Publisher(store, target, options, source, _rendered(compilation)).run()
+
+
+def _want_clean(store: Store) -> None:
+    """What is not committed would not be published, which nobody who looks at the files would expect."""
+    status = store.run("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--", ".")
+    tree = DirTree(store.directory)
+    config, _ = load_config(tree)
+    specs = set(spec_files(config.include, config.exclude, tree.paths()))
+    changed = []
+    for line in filter(None, status.split("\0")):
+        path = line[3:].removeprefix(store.prefix)
+        if line[:2] != "??" or path in specs:
+            changed.append(path)
+    if changed:
+        shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        raise PublishError(f"not committed: {shown}", "what is published is the last commit: commit, or `git stash`")
+
+
+def _rendered(compilation: Compilation) -> dict[str, str]:
+    """Every file that `avactl render` writes, its lists among them."""
+    texts = {object_path(manifest): files.object_text(manifest) for manifest in compilation.manifests}
+    return texts | output.lists({path: sha256(text.encode()).hexdigest() for path, text in texts.items()})
+
+
+class _Publisher:
+    def __init__(
+        self, store: Store, target: Remote | Local, options: Options, source: str, texts: Mapping[str, str]
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._options = options
+        self._source = source
+        self._texts = texts
+        self._place = store.prefix.rstrip("/") or "."
+        self._wanted = {path: store.oid(text.encode()) for path, text in texts.items()}
+        self._objects = sum(1 for path in texts if path.rpartition("/")[2] != RENDERED)
+
+    def run(self) -> Outcome:
+        """Publish, as often as somebody else is quicker."""
+        for attempt in range(_ATTEMPTS):
+            at = self._target.tip()
+            base = at or self._remembered()
+            tip = self._read(base) if base else None
+            outcome = self._next(tip, gone=at is None)
+            if outcome.commit is None or self._target.move(at, outcome.commit):
+                return outcome
+            time.sleep(random.uniform(0.02, 0.1 * min(attempt + 1, 10)))  # noqa: S311 - so that two do not keep step
+        raise PublishError(f"{self._target.name} moved {_ATTEMPTS} times meanwhile", "run it again")
+
+    def _remembered(self) -> str | None:
+        """The last known tip of a branch that is gone, if this commit belongs to the same history."""
+        commit = self._target.remembered()
+        if commit is None:
+            return None
+        try:
+            order = relation(self._store, self._read(commit).source, self._source, None)
+        except PublishError:
+            return None
+        return None if order is Order.UNRELATED else commit
+
+    def _read(self, commit: str) -> _Tip:
+        """What is on the branch. Raises PublishError where it is not avactl's."""
+        files = self._store.files(commit)
+        name = self._target.name
+        if SOURCE not in files:
+            raise PublishError(
+                f"{name} is not a branch of rendered manifests: it has no {SOURCE}", "choose a branch of its own"
+            )
+        kept = {path: entry.oid for path, entry in files.items() if path.rpartition("/")[2] in (RENDERED, SOURCE)}
+        texts = self._store.contents(kept.values())
+        about = dict(line.partition(": ")[::2] for line in texts[kept[SOURCE]].splitlines() if line[:1] != "#")
+        if not re.fullmatch("[0-9a-f]{40,64}", about.get("commit", "")):
+            raise PublishError(f"{SOURCE} of {name} names no commit", f"put it back as it was: `git log {name}`")
+        if about.get("path") != self._place:
+            raise PublishError(
+                f"{name} holds what was rendered from {about.get('path')}, not from {self._place}",
+                "give each spec repository a branch of its own",
+            )
+        ours = {SOURCE}
+        for path, oid in kept.items():
+            if path != SOURCE:
+                ours |= {path, *output.listed(path.removesuffix(RENDERED), texts[oid])}
+        return _Tip(commit, files, about["commit"], frozenset(ours & files.keys()))
+
+    def _next(self, tip: _Tip | None, *, gone: bool) -> Outcome:
+        """What to do on top of a tip."""
+        before = tip.source if tip else None
+        if tip is not None:
+            order = relation(self._store, tip.source, self._source, self._options.remote)
+            if order is Order.OLDER and not self._options.even_if_older:
+                return Outcome(self._source, before, older=True, objects=self._objects)
+            if order is Order.UNRELATED and not self._options.even_if_older:
+                raise PublishError(
+                    f"{tip.source[:10]}, which {self._target.name} was rendered from, is no ancestor of "
+                    f"{self._source[:10]}",
+                    "publish from the branch that it is published from; or, if its history was rewritten, "
+                    "`--even-if-older`",
+                )
+            self._want_followed(tip)
+        files, written, deleted = self._merge(tip)
+        if tip is not None and not written and not deleted:
+            if order is Order.SAME or quiet_between(self._store, tip.source, self._source, self._same):
+                # Of a branch that is gone, the last tip comes back.
+                return Outcome(self._source, before, tip.commit if gone else None, objects=self._objects)
+            subject = f"Nothing changed up to {self._source[:10]}"
+        else:
+            subject = self._store.run("log", "-1", "--format=%s", self._source).strip() or "Without a subject"
+        said = f"{_HEADER}commit: {self._source}\npath: {self._place}\n".encode()
+        files[SOURCE] = Entry(FILE, self._store.oid(said))
+        had = {entry.oid for entry in tip.files.values()} if tip else set()
+        self._store.write_blobs(
+            [said, *(self._texts[path].encode() for path, oid in self._wanted.items() if oid not in had)]
+        )
+        objects = [path for path in written if path.rpartition("/")[2] != RENDERED]
+        lost = [path for path in deleted if path.rpartition("/")[2] != RENDERED]
+        message = (
+            f"{subject}\n\n{self._objects} objects, {len(objects)} written, {len(lost)} deleted.\n\n"
+            f"{TRAILER}: {self._source}\nAvactl-Version: {__version__}\n"
+        )
+        commit = self._store.write_commit(
+            self._store.write_tree(files), tip.commit if tip else None, message, self._source
+        )
+        return Outcome(
+            self._source, before, commit, objects=self._objects, written=len(objects), deleted=len(lost),
+            foreign=self._foreign(tip.commit) if tip else (),
+        )  # fmt: skip
+
+    def _merge(self, tip: _Tip | None) -> tuple[dict[str, Entry], list[str], list[str]]:
+        """All files of the next commit; which of ours are written, and which go."""
+        result = {path: Entry(FILE, oid) for path, oid in self._wanted.items()}
+        if tip is None:
+            return result, list(result), []
+        directories = {path[:cut] for path in result for cut in range(len(path)) if path[cut] == "/"}
+        for path, entry in tip.files.items():
+            above = {path[:cut] for cut in range(len(path)) if path[cut] == "/"}
+            if path not in tip.ours and path not in directories and above.isdisjoint(result):
+                result.setdefault(path, entry)
+        written = [path for path, oid in self._wanted.items() if tip.files.get(path) != Entry(FILE, oid)]
+        deleted = [path for path in tip.ours if path not in result and path != SOURCE]
+        return result, written, deleted
+
+    def _same(self, compilation: Compilation) -> bool:
+        """Whether another commit compiles to the same, or to nothing at all."""
+        return not compilation.ok or _rendered(compilation) == self._texts
+
+    def _want_followed(self, tip: _Tip) -> None:
+        """Where Flux's own objects leave a directory that it follows, it deletes all that they applied."""
+        if self._options.let_go:
+            return
+        had = {match.groups() for path in tip.ours if (match := _FLUX(path))}
+        has = {match.groups() for path in self._wanted if (match := _FLUX(path))}
+        clusters = {path.partition("/")[0] for path in self._wanted}
+        for cluster, namespace in sorted(had - has):
+            if cluster in clusters:
+                raise PublishError(
+                    f"cluster {cluster} leaves Flux in {namespace}, which would delete what its teams have",
+                    f"first `flux -n {namespace} suspend kustomization --all`, then publish with `--let-go`",
+                )
+
+    def _foreign(self, tip: str) -> tuple[str, ...]:
+        """Commits since our last one that are not ours, newest first."""
+        form = f"--format=%h %an: %s%x00%(trailers:key={TRAILER},valueonly)%x01"
+        found = []
+        for entry in self._store.run("log", "--first-parent", "--max-count=20", form, tip).split("\x01"):
+            line, _, trailer = entry.strip("\n").partition("\0")
+            if trailer.strip() or not line:
+                break
+            found.append(line)
+        return tuple(found)

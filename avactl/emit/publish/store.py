@@ -1,0 +1,173 @@
+"""git's object store, by its plumbing commands: no checkout, no index and no branch of the user is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from avactl.source.tree import HOOK_VARIABLES
+
+PASSWORD = re.compile(r"(://)[^/@\s]+@")
+"""The credentials in a URL."""
+
+
+class PublishError(Exception):
+    """Nothing was published. The text is one line; `hint` is the remedy."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class FailedError(PublishError):
+    """A git command failed; `said` is what it wrote on standard error."""
+
+    def __init__(self, command: str, said: str) -> None:
+        self.said = PASSWORD.sub(r"\1***@", said.strip())
+        lines = [line for line in self.said.splitlines() if not line.startswith("hint:")]
+        first = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
+        super().__init__(first.removeprefix("fatal: ").removeprefix("error: ") or f"git {command} failed")
+
+
+class Entry(NamedTuple):
+    """One file of a tree."""
+
+    mode: str
+    oid: str
+
+
+FILE = "100644"
+
+
+class Store:
+    """The repository that a directory is in."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises PublishError where there is none."""
+        self.directory = directory
+        try:
+            self.prefix = self.run("rev-parse", "--show-prefix").removesuffix("\n")
+        except FailedError as error:
+            if "not a git repository" in error.said:
+                raise PublishError(
+                    f"{directory} is not in a git repository", "what is published is a commit: `git init`, then commit"
+                ) from None
+            raise
+        self._hash = self.run("rev-parse", "--show-object-format").strip()
+
+    def run(
+        self, *arguments: str, data: bytes | None = None, environment: Mapping[str, str] | None = None
+    ) -> str:  # fmt: skip
+        """Standard output of a git command. Raises FailedError."""
+        variables = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
+        # English, because texts are matched; and nobody is there who could type a password.
+        variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(environment or {})}
+        command = ["git", "-C", str(self.directory), "-c", "i18n.commitEncoding=UTF-8", *arguments]
+        try:
+            done = subprocess.run(command, input=data, capture_output=True, check=False, env=variables)  # noqa: S603
+        except FileNotFoundError:
+            raise PublishError("git is not installed", "install git 2.29 or newer") from None
+        if done.returncode:
+            raise FailedError(arguments[0], (done.stderr + b"\n" + done.stdout).decode(errors="replace"))
+        return done.stdout.decode("utf-8", "surrogateescape")
+
+    def succeeds(self, *arguments: str) -> bool:
+        """Whether a command that answers by its exit code says yes."""
+        try:
+            self.run(*arguments)
+        except FailedError:
+            return False
+        return True
+
+    def resolve(self, name: str) -> str | None:
+        """The commit that a full reference or an object's name means."""
+        try:
+            return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
+        except FailedError:
+            return None
+
+    @property
+    def shallow(self) -> bool:
+        """Whether the clone has only the last commits."""
+        return self.run("rev-parse", "--is-shallow-repository").strip() == "true"
+
+    def files(self, commit: str) -> dict[str, Entry]:
+        """All files of a commit by path."""
+        found: dict[str, Entry] = {}
+        for line in self.run("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
+            about, _, path = line.partition("\t")
+            if path:
+                mode, _, oid = about.split()
+                found[path] = Entry(mode, oid)
+        return found
+
+    def contents(self, oids: Iterable[str]) -> dict[str, str]:
+        """Texts of blobs, by one process."""
+        wanted = sorted(set(oids))
+        if not wanted:
+            return {}
+        out = self.run("cat-file", "--batch", data="".join(f"{oid}\n" for oid in wanted).encode()).encode(
+            "utf-8", "surrogateescape"
+        )
+        found: dict[str, str] = {}
+        position = 0
+        while position < len(out):
+            end = out.index(b"\n", position)
+            oid, _, size = out[position:end].decode().split()
+            found[oid] = out[end + 1 : end + 1 + int(size)].decode("utf-8", "replace")
+            position = end + int(size) + 2
+        return found
+
+    def oid(self, data: bytes) -> str:
+        """The name that a blob with this content has."""
+        return hashlib.new(self._hash, b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+    def write_blobs(self, blobs: Iterable[bytes]) -> None:
+        """Put blobs into the store, by one process."""
+        parts: list[bytes] = []
+        for data in blobs:
+            parts += [b"blob\ndata %d\n" % len(data), data, b"\n"]
+        if parts:
+            self.run("fast-import", "--quiet", "--done", data=b"".join([*parts, b"done\n"]))
+
+    def write_tree(self, files: Mapping[str, Entry]) -> str:
+        """The tree with exactly these files."""
+        lines = (f"{entry.mode} {entry.oid}\t{path}\0" for path, entry in files.items())
+        text = "".join(lines).encode("utf-8", "surrogateescape")
+        with tempfile.TemporaryDirectory(prefix="avactl-") as directory:
+            index = {"GIT_INDEX_FILE": f"{directory}/index"}
+            self.run("update-index", "-z", "--index-info", data=text, environment=index)
+            return self.run("write-tree", environment=index).strip()
+
+    def write_commit(self, tree: str, parent: str | None, message: str, like: str) -> str:
+        """A commit with the author and the dates of another one, so that two who make the same one make one.
+
+        The committer is who git says that it is, or avactl where nobody told git.
+        """
+        about = self.run("log", "-1", "--format=%an%x00%ae%x00%ad%x00%cd", "--date=raw", like)
+        name, email, date, committed = about.rstrip("\n").split("\0")
+        environment = {
+            "GIT_AUTHOR_NAME": name or "unknown",
+            "GIT_AUTHOR_EMAIL": email,
+            "GIT_AUTHOR_DATE": date,
+            "GIT_COMMITTER_DATE": committed,
+        }
+        if not self.succeeds("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"):
+            environment |= {"GIT_COMMITTER_NAME": "avactl", "GIT_COMMITTER_EMAIL": "avactl@localhost"}
+        sign = ["-S"] if self.config("commit.gpgSign") == "true" else []
+        parents = ["-p", parent] if parent else []
+        arguments = ("commit-tree", *sign, *parents, "-F", "-", tree)
+        return self.run(*arguments, data=message.encode("utf-8", "surrogateescape"), environment=environment).strip()
+
+    def config(self, key: str) -> str:
+        """A setting as git understands it; "" where there is none."""
+        try:
+            return self.run("config", "--type=bool", "--get", key).strip()
+        except FailedError:
+            return ""

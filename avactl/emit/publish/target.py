@@ -1,0 +1,130 @@
+"""Where a branch is: at a remote, or in this repository. Each can tell its tip, and move it forward only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from avactl.emit.publish.store import PASSWORD, FailedError, PublishError, Store
+
+_OVERTAKEN = re.compile(
+    r"fetch first|non-fast-forward|stale info|cannot lock ref|failed to (?:update|lock)|reference already exists|"
+    r"unable to (?:update local ref|create '.*\.lock')|incorrect old value|but expected"
+)
+"""What git says when somebody else was quicker."""
+_ABSENT = re.compile(r"couldn't find remote ref|no such ref was fetched|Remote branch .* not found")
+
+
+class Remote:
+    """A branch at a remote: a name of git's settings, or a URL."""
+
+    def __init__(self, store: Store, remote: str, branch: str) -> None:
+        self._store = store
+        self._remote = remote
+        self._branch = f"refs/heads/{branch}"
+        self.name = branch
+        known = remote in store.run("remote").split()
+        if not known and not re.search(r"[/:\\]", remote):
+            names = ", ".join(store.run("remote").split())
+            raise PublishError(
+                f"there is no remote `{remote}`",
+                f"remotes: {names}" if names else "`git remote add origin URL`; or `--no-push` for a branch here only",
+            )
+        self._shown = PASSWORD.sub(r"\1***@", remote)
+        place = hashlib.sha256(remote.encode()).hexdigest()[:12]
+        self.mirror = f"refs/remotes/{remote}/{branch}" if known else f"refs/avactl/{place}/{branch}"
+        """Where this repository remembers the tip."""
+
+    def tip(self) -> str | None:
+        """The newest commit of the branch, brought here; None where there is no such branch."""
+        depth = ["--depth=1"] if self._store.shallow else []
+        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", *depth)
+        for _ in range(20):
+            try:
+                self._store.run("fetch", *options, "--", self._remote, f"+{self._branch}:{self.mirror}")
+            except FailedError as error:
+                if _ABSENT.search(error.said):
+                    return None
+                if not _OVERTAKEN.search(error.said):  # another process of this machine fetches into the same place
+                    raise self._unreachable(error) from None
+            else:
+                return self._store.resolve(self.mirror)
+        raise PublishError(f"{self.mirror} is locked", "is another git command at work in this repository?")
+
+    def remembered(self) -> str | None:
+        """What the branch was when it was last seen."""
+        return self._store.resolve(self.mirror)
+
+    def move(self, tip: str | None, commit: str) -> bool:
+        """Move the branch forward to a commit that stands on its tip; False where somebody else was quicker."""
+        options = ("--porcelain", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
+        try:
+            self._store.run("push", *options, "--", self._remote, f"{commit}:{self._branch}")
+        except FailedError as error:
+            if _OVERTAKEN.search(error.said):
+                return False
+            raise self._refused(error) from None
+        return True
+
+    def _unreachable(self, error: FailedError) -> PublishError:
+        return PublishError(f"cannot read {self.name} from {self._shown}: {error}", _remedy(error.said))
+
+    def _refused(self, error: FailedError) -> PublishError:
+        told = [line.removeprefix("remote:").strip() for line in error.said.splitlines() if line.startswith("remote:")]
+        line = next((line for line in error.said.splitlines() if "rejected]" in line), "")
+        reason = line.rpartition("(")[2].rstrip(")") or str(error)
+        said = next((text for text in told if text.lower().startswith(("error", "gitlab"))), told[0] if told else "")
+        text = f"{reason}: {said}" if said else reason
+        return PublishError(f"the push to {self.name} was refused: {text}", _remedy(error.said))
+
+
+_REMEDIES = (
+    (r"protected branch|GH006|GH013|pre-receive hook declined|hook declined", "let the account that publishes push to "
+     "this branch: an exception of its protection rule; reviews belong to the specs' branch"),
+    (r"403|[Pp]ermission|not allowed|denied", "the account needs the right to write: in GitHub Actions `permissions: "
+     "{contents: write}`, in GitLab a project access token"),
+    (r"could not read Username|Authentication failed|terminal prompts disabled|publickey",
+     "git needs credentials for it: a credential helper, or an SSH key"),
+    (r"Could not resolve|unable to access|Connection|Could not read from remote|timed out", "is the network there, and "
+     "the address right? Nothing was published"),
+    (r"does not appear to be a git repository|not found", "is the address right? `git remote -v`"),
+)  # fmt: skip
+
+
+def _remedy(said: str) -> str:
+    return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), "")
+
+
+class Local:
+    """A branch of this repository."""
+
+    def __init__(self, store: Store, branch: str, remote: str) -> None:
+        self._store = store
+        self._ref = f"refs/heads/{branch}"
+        self._upstream = f"refs/remotes/{remote}/{branch}"
+        self.name = branch
+        blocks = (block.split("\n") for block in store.run("worktree", "list", "--porcelain").split("\n\n"))
+        place = next((block[0].partition(" ")[2] for block in blocks if f"branch {self._ref}" in block), None)
+        if place is not None:
+            raise PublishError(
+                f"{branch} is checked out in {place}", "switch that work tree to another branch, or push: `--push`"
+            )
+
+    def tip(self) -> str | None:
+        """The newest commit of the branch; None where there is no such branch."""
+        return self._store.resolve(self._ref)
+
+    def remembered(self) -> str | None:
+        """What the remote's branch of this name was when it was last seen."""
+        return self._store.resolve(self._upstream)
+
+    def move(self, tip: str | None, commit: str) -> bool:
+        """Move the branch; False where somebody else was quicker."""
+        before = tip or "0" * len(commit)
+        try:
+            self._store.run("update-ref", "-m", "avactl render --publish", self._ref, commit, before)
+        except FailedError as error:
+            if _OVERTAKEN.search(error.said):
+                return False
+            raise
+        return True
