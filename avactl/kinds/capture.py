@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from itertools import islice
-from types import CodeType, FrameType, ModuleType, TracebackType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from avactl.kinds import introspect
 from avactl.kinds.base import API_VERSION, Model, Resource
+from avactl.source import traces
 from avactl.source.calls import Place
 from avactl.source.document import Path
-from avactl.source.sandbox import NotAllowedError, enter
+from avactl.source.sandbox import enter
 
 _DEEPEST = 64
 _MOST_DIGITS = 64
-_LONGEST_MESSAGE = 500
 _MODULE = "avactl_specs"
 """Name of the module that a spec file is run as."""
 
@@ -92,17 +90,9 @@ class Recorder:
         """Where the innermost frame of a file of the repository is."""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.root):
-                return self.position(frame.f_code, frame.f_lasti)
+                return traces.position(self.root, frame.f_code, frame.f_lasti)
             frame = frame.f_back
         return Place("", 1, 0, 1, 0)
-
-    def position(self, code: CodeType, instruction: int) -> Place:
-        """Where an instruction of a file of the repository stands."""
-        line, end_line, column, end_column = next(
-            islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
-        )
-        line = line or code.co_firstlineno
-        return Place(code.co_filename.removeprefix(self.root), line, column or 0, end_line or line, end_column or 0)
 
     def _record(self, model: type[Model], data: dict[str, Any], place: Place) -> _Call:
         value: dict[str, Any] = {}
@@ -215,7 +205,7 @@ def evaluate(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, An
             value, places = recorder.document(spec)
             documents.append({"value": value, "places": [[list(p), *place] for p, place in places.items()]})
     except BaseException as error:
-        answer["error"] = _error(recorder, error, path)
+        answer["error"] = traces.describe(recorder.root, error, path)
     return answer
 
 
@@ -229,32 +219,6 @@ def _specs(module: ModuleType) -> Iterable[Any]:
     return specs
 
 
-def _error(recorder: Recorder, error: BaseException, path: str) -> dict[str, Any]:
-    place = Place(path, 1, 0, 1, 0)
-    for frame in _frames(error.__traceback__):
-        if frame.tb_frame.f_code.co_filename.startswith(recorder.root):
-            place = recorder.position(frame.tb_frame.f_code, frame.tb_lasti)
-    if isinstance(error, SyntaxError) and (error.filename or "").startswith(recorder.root):
-        line = error.lineno or 1
-        name = str(error.filename).removeprefix(recorder.root)
-        column = len((error.text or "")[: max(0, (error.offset or 1) - 1)].encode())
-        place = Place(name, line, column, line, 0)
-    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    chain: BaseException | None = error
-    while chain is not None and not isinstance(chain, NotAllowedError):
-        chain = chain.__cause__ or chain.__context__
-    if chain is not None:
-        text = str(chain)
-    text = text.replace(recorder.root, "")[:_LONGEST_MESSAGE]
-    return {"message": text, "place": list(place), "refused": chain is not None}
-
-
-def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
-
-
 def main(request: dict[str, Any]) -> None:
     """The child's main program: `request` names the file, what may be read, the time and the answer's descriptor."""
     import os
@@ -266,6 +230,6 @@ def main(request: dict[str, Any]) -> None:
     try:
         text = json.dumps(answer)
     except (TypeError, ValueError, RecursionError) as error:
-        text = json.dumps({"documents": [], "error": _error(Recorder(request["root"]), error, request["path"])})
+        text = json.dumps({"documents": [], "error": traces.describe(f"{request['root']}/", error, request["path"])})
     with open(request["answer"], "wb") as out:  # noqa: PTH123 - a descriptor
         out.write(text.encode())

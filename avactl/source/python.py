@@ -7,41 +7,26 @@ and Python's own (see `avactl.source.sandbox`); what it prints is dropped.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
 import os
 import re
-import selectors
-import signal
-import subprocess
-import sys
-import sysconfig
 import tempfile
-import time
 import weakref
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from avactl.diagnostics import Diagnostic, Span
+from avactl.source import confined
 from avactl.source.calls import Place, PythonLocator, span_in
 from avactl.source.document import Document
 from avactl.source.tree import DirTree
 from avactl.source.yaml import MAX_BYTES, decode, too_large
 
-MAX_ANSWER = 64 * 1024 * 1024
-"""Most bytes that a file's specs may have as JSON."""
 MAX_TREE = 256 * 1024 * 1024
 """Most bytes of a repository that are laid out for its Python files."""
 
 _MENTIONS_SPECS = re.compile(r"\bspecs\b").search
 _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search
-_BOOTSTRAP = (
-    "import json, sys; request = json.loads(sys.argv[1]); sys.path += request['import']; "
-    "from avactl.kinds.capture import main; main(request)"
-)
-_NEEDED = ("avactl", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection", "orjson")
 
 
 class Tree(Protocol):
@@ -63,7 +48,7 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
     if not _MENTIONS_SPECS(source):
         return [], _misspelt(path, source)
     try:
-        root = _laid_out(tree)
+        root = laid_out(tree)
         answer = _evaluate(root.path, path, timeout)
     except OSError as error:
         return [], [_no_answer(path, str(error), "it needs a writable temporary directory and its own interpreter")]
@@ -75,7 +60,7 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
         return [], [_no_answer(path, "what it answered is not an answer")]
 
 
-def _documents(root: _Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
+def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
     """The child's answer, which its file may have written itself: nothing in it is believed unseen."""
     said = json.loads(answer)
     documents = []
@@ -113,7 +98,7 @@ def _misspelt(path: str, source: str) -> list[Diagnostic]:
     return [Diagnostic("python-error", message, span, hint="rename it to `specs`")]
 
 
-class _Root:
+class Root:
     """A directory with a repository's files, removed with the tree that it shows.
 
     A git revision has no directory, and that of a work tree has more than is to be seen: `.git`, files ignored.
@@ -147,107 +132,34 @@ class _Root:
         return Place(known, int(line), int(column), int(end_line), int(end_column))
 
 
-_ROOTS: weakref.WeakKeyDictionary[Any, _Root] = weakref.WeakKeyDictionary()
+_ROOTS: weakref.WeakKeyDictionary[Any, Root] = weakref.WeakKeyDictionary()
 
 
-def _laid_out(tree: Tree) -> _Root:
+def laid_out(tree: Tree) -> Root:
     """The directory of a tree's files, made once a tree."""
     root = _ROOTS.get(tree)
     if root is None:
         # Where only a part is compiled, that part still imports from the rest.
-        root = _ROOTS[tree] = _Root(DirTree(tree.root) if isinstance(tree, DirTree) else tree)
+        root = _ROOTS[tree] = Root(DirTree(tree.root) if isinstance(tree, DirTree) else tree)
     return root
-
-
-@cache
-def _python_paths() -> tuple[list[str], list[str], list[str]]:
-    """Where the child imports from, what it may read beside the repository, and what it may only list."""
-    packages, roots = [], []
-    for name in _NEEDED:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        package = Path(spec.origin).resolve()
-        package = package.parent if package.name.startswith("__init__.") else package
-        packages.append(str(package))
-        roots.append(str(package.parent))
-    installed = [root for root in dict.fromkeys(roots) if Path(root).name in ("site-packages", "dist-packages")]
-    library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-    readable = list(dict.fromkeys([*packages, *installed, *library, "/usr/share/zoneinfo"]))
-    return list(dict.fromkeys(roots)), readable, list(dict.fromkeys(roots))
 
 
 def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     """What the child answered, or why it did not."""
-    roots, readable, listable = _python_paths()
-    reader, writer = os.pipe()
-    request = {
-        "root": root,
-        "path": path,
-        "answer": writer,
-        "seconds": timeout,
-        "import": roots,
-        "readable": [root, *readable],
-        "listable": listable,
-    }
-    # -S and -s: no code of the site's or the user's before ours. Sets of text have one order by the hash seed.
-    command = [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(request)]
-    try:
-        child = subprocess.Popen(  # noqa: S603
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(writer,),
-            cwd=root,
-            env={"PYTHONHASHSEED": "0"},
-            start_new_session=True,
-        )
-    finally:
-        os.close(writer)
-    try:
-        answer = _read(reader, time.monotonic() + timeout)
-    finally:
-        os.close(reader)
-        _end(child)
-    if answer is None or child.returncode == -signal.SIGXCPU:
+    answer = confined.run("avactl.kinds.capture", root, timeout, {"path": path})
+    if not answer.in_time:
         return Diagnostic(
             "python-timeout",
             f"the file was not evaluated within {timeout:g} s",
             Span(path),
             hint="look for a loop without an end, or raise `python: {timeout: …}` in avactl.yaml",
         )
-    if len(answer) > MAX_ANSWER:
-        return _no_answer(path, f"more than {MAX_ANSWER >> 20} MiB of specs")
-    if not answer:
+    if answer.too_long:
+        return _no_answer(path, f"more than {confined.MAX_ANSWER >> 20} MiB of specs")
+    if not answer.data:
         return _no_answer(path, "the file ended its process, or took all of the memory that it may have")
-    return answer
+    return answer.data
 
 
 def _no_answer(path: str, why: str, hint: str = "split the file; it has 1 GiB of memory") -> Diagnostic:
     return Diagnostic("python-error", f"the evaluation gave no specs: {why}", Span(path), hint=hint)
-
-
-def _read(reader: int, deadline: float) -> bytes | None:
-    """All bytes until the other side closes, or until they are too many; None after the deadline."""
-    answer = bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(reader, selectors.EVENT_READ)
-        while (left := deadline - time.monotonic()) > 0:
-            if not selector.select(left):
-                continue
-            chunk = os.read(reader, 1 << 20)
-            answer += chunk
-            if not chunk or len(answer) > MAX_ANSWER:
-                return bytes(answer)
-    return None
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """The end of the child and of all that it may have started, as one process group."""
-    # Who closed the pipe is about to end; waiting here for its status tells a limit's signal from ours.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(0.2)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()

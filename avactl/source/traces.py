@@ -1,0 +1,53 @@
+"""Where an exception happened in the files of a repository. For the child processes that run them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from itertools import islice
+from types import CodeType, TracebackType
+from typing import Any
+
+from avactl.source.calls import Place
+from avactl.source.sandbox import NotAllowedError
+
+_LONGEST_MESSAGE = 500
+
+
+def position(root: str, code: CodeType, instruction: int) -> Place:
+    """Where an instruction of a file below `root`, which ends with `/`, stands."""
+    line, end_line, column, end_column = next(
+        islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
+    )
+    line = line or code.co_firstlineno
+    return Place(code.co_filename.removeprefix(root), line, column or 0, end_line or line, end_column or 0)
+
+
+def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
+    """An exception as plain data: its message, the innermost place in the repository, whether something was refused.
+
+    Without a place in the repository, it is the first line of the file at `path`.
+    """
+    place = Place(path, 1, 0, 1, 0)
+    for frame in _frames(error.__traceback__):
+        if frame.tb_frame.f_code.co_filename.startswith(root):
+            place = position(root, frame.tb_frame.f_code, frame.tb_lasti)
+    if isinstance(error, SyntaxError) and (error.filename or "").startswith(root):
+        line = error.lineno or 1
+        name = str(error.filename).removeprefix(root)
+        column = len((error.text or "")[: max(0, (error.offset or 1) - 1)].encode())
+        place = Place(name, line, column, line, 0)
+    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, NotAllowedError):
+        chain = chain.__cause__ or chain.__context__
+    if chain is not None:
+        text = str(chain)
+    text = text.replace(root, "")[:_LONGEST_MESSAGE]
+    return {"message": text, "place": list(place), "refused": chain is not None}
+
+
+def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
