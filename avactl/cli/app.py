@@ -26,6 +26,7 @@ COMMANDS = {
     "up": "Apply a stack with the Pulumi engine.",
     "plan": "Will it run: what the scheduler would do with a change, and what it costs.",
     "snapshot": "What runs in the cluster now, for `plan`: read-only, no secrets.",
+    "reconcile": "Make a cluster as git says: apply, wait, prune, put drift back.",
     "why": "Why a pod or a job waits, as the scheduler says it.",
     "top": "Teams, pools and jobs of a cluster, live.",
     "pool": "A picture of a pool: who is on which GPU (SVG).",

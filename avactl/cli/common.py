@@ -37,9 +37,12 @@ MISSING = 3
 CHANGES = 4
 """`--exit-code` of `diff` and `preview`: there are changes."""
 
+INCOMPLETE = 5
+"""`reconcile`: something was refused or is not healthy; the next run goes on."""
+
 EXIT_CODES = (
     "Exit codes: 0 ok · 1 the specs have errors · 2 wrong usage · 3 a needed tool or service is missing or failed · "
-    "4 changes (--exit-code)."
+    "4 changes (--exit-code) · 5 not all of it is applied or healthy."
 )
 
 

@@ -1,6 +1,7 @@
 """Fields that controllers write in objects that avactl compiles: nobody puts those back.
 
-Kinds of avactl declare theirs (`Kind.owned`); here is what Kubernetes itself writes. `avactl explain --drift` shows both.
+Kinds of avactl declare theirs (`Kind.owned`); here is what Kubernetes itself writes. `avactl explain --drift` shows
+both.
 """
 
 from __future__ import annotations

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from avactl.scheduler import metrics
 
 
 async def serve(
-    listen: str, alive: Callable[[], bool], ready: Callable[[], bool], collect: Callable[[], None]
+    listen: str,
+    alive: Callable[[], bool],
+    ready: Callable[[], bool],
+    collect: Callable[[], None],
+    registry: CollectorRegistry = metrics.REGISTRY,
 ) -> web.AppRunner:
     """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`; `collect` brings gauges up to date."""
 
@@ -23,7 +27,7 @@ async def serve(
 
     async def exposition(_: web.Request) -> web.Response:
         collect()
-        return web.Response(body=generate_latest(metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
     app.router.add_get("/livez", probe(alive))  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The built-in GitOps engine: what git declares is applied, what left git is pruned, drift is put back."""

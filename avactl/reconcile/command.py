@@ -1,0 +1,208 @@
+"""What `avactl reconcile` does: source, compile, run, report."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.diagnostics.suggest import closest, one_of
+from avactl.diagnostics.text import render_text
+from avactl.kinds.values import seconds
+from avactl.kube import logs
+from avactl.kube.access import Access
+from avactl.kube.client import Client
+from avactl.reconcile import report, status
+from avactl.reconcile.engine import Options, once
+from avactl.reconcile.hands import Hands
+from avactl.reconcile.progress import Progress
+from avactl.reconcile.report import Result
+from avactl.reconcile.source import Branch, Revision, WorkingDirectory
+from avactl.reconcile.wanted import Wanted, wanted_of
+from avactl.source.tree import git
+
+OK, PROBLEMS, MISSING, CHANGES, INCOMPLETE = 0, 1, 3, 4, 5
+"""Exit codes, as in avactl.cli.common."""
+AGENT = "avactl-reconcile"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for."""
+
+    path: Path
+    access: Access
+    repo: str = ""
+    branch: str = ""
+    watch: bool = False
+    cluster: str = ""
+    inventory: str = ""
+    wait: bool = True
+    timeout: float = 300.0
+    prune: bool = True
+    allow_empty: bool = False
+    take_over: bool = False
+    dry_run: bool = False
+    leave: tuple[str, ...] = ()
+    json: bool = False
+    interval: float = 60.0
+    resync: float = 600.0
+    listen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a revision says of one cluster."""
+
+    revision: Revision
+    compilation: Compilation
+    cluster: str = ""
+    wanted: tuple[Wanted, ...] = ()
+    options: Options = field(default_factory=lambda: Options("", "", ""))
+
+    @property
+    def ok(self) -> bool:
+        """Whether it compiles: otherwise nothing is done."""
+        return self.compilation.ok
+
+
+def duration(text: str, name: str) -> float:
+    """Seconds of `90s`, `5m`. Raises ValueError."""
+    try:
+        return float(seconds(text))
+    except (ValueError, KeyError):
+        raise ValueError(f"{name}: `{text}` is not a duration; write e.g. `90s` or `5m`") from None
+
+
+def source_of(request: Request) -> WorkingDirectory | Branch:
+    """Where the specs come from. Raises ValueError and GitError."""
+    if request.repo:
+        inside = request.path.as_posix()
+        if request.path.is_absolute() or ".." in request.path.parts:
+            raise ValueError(f"{inside}: with --repo, PATH is a directory in the repository")
+        cache = Path(os.environ.get("AVACTL_CACHE_DIR") or _cache_home()) / "reconcile"
+        return Branch(request.repo, request.branch or "main", "" if inside == "." else inside, cache=cache)
+    if not request.path.is_dir():
+        raise ValueError(f"{request.path}: not a directory")
+    root = _root(request.path)
+    if request.branch or request.watch:
+        git(root, "rev-parse", "--git-dir")  # whatever is wrong speaks here
+        return Branch(str(root), request.branch or "HEAD")
+    return WorkingDirectory(root)
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avactl"
+
+
+def _root(path: Path) -> Path:
+    """The spec repository of a path: the nearest directory above with an avactl.yaml, else the path."""
+    for directory in (path, *path.resolve().parents):
+        if (directory / "avactl.yaml").is_file():
+            return directory
+    return path
+
+
+def declare(request: Request, revision: Revision) -> Declared:
+    """Compile a revision. Raises ValueError where the cluster is not in it."""
+    compilation = compile_tree(revision.tree)
+    if not compilation.ok:
+        return Declared(revision, compilation, request.cluster)
+    clusters = sorted(item.name for item in compilation.program.of("Cluster"))
+    name = request.cluster or (clusters[0] if len(clusters) == 1 else "")
+    if not name:
+        known = f"--cluster is one of {one_of(clusters, 6)}" if clusters else "there is no Cluster in the repository"
+        raise ValueError(f"which cluster? {known}")
+    if name not in clusters and not request.allow_empty:
+        near = closest(name, clusters)
+        raise ValueError(
+            f"there is no Cluster `{name}`: " + (f"did you mean `{near}`?" if near else one_of(clusters, 6))
+        )
+    inventory = request.inventory or name
+    namespace = compilation.program.cluster_spec(name).system_namespace if name in clusters else "avactl-system"
+    options = Options(
+        cluster=name,
+        inventory=inventory,
+        namespace=namespace,
+        commit=revision.commit,
+        repository=revision.repository,
+        timeout=request.timeout,
+        wait=request.wait,
+        prune=request.prune,
+        allow_empty=request.allow_empty,
+        take_over=request.take_over,
+        dry_run=request.dry_run,
+        hands=Hands(frozenset(request.leave)),
+    )
+    return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
+
+
+def problems(declared: Declared, colour: bool) -> str:
+    """The diagnostics of a revision as text."""
+
+    def source(file: str) -> str | None:
+        data = declared.compilation.program.read_file(file)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    return render_text(declared.compilation.diagnostics, source, colour)
+
+
+def code_of(result: Result) -> int:
+    """The exit code of a run."""
+    if result.dry_run and not result.problem and not result.failed:
+        return CHANGES if result.changed else OK
+    return OK if result.ok else INCOMPLETE
+
+
+async def run(request: Request) -> int:
+    """Do what was asked for; the exit code. Raises ValueError for wrong use, and GitError."""
+    if request.watch:
+        from avactl.reconcile.daemon import follow
+
+        return await follow(request)
+    logs.mute()
+    revision = source_of(request).newest()
+    declared = declare(request, revision)
+    coloured = _colour(sys.stderr)
+    if declared.compilation.diagnostics:
+        sys.stderr.write(problems(declared, coloured) + ("\n" if declared.ok else ""))
+    if not declared.ok:
+        errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
+        sys.stderr.write(f"avactl: {errors} errors: nothing is changed in the cluster\n")
+        if not request.dry_run:
+            await status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
+        return PROBLEMS
+    _warn_of_others(declared)
+    async with Client(request.access, agent=AGENT) as client:
+        with Progress(sys.stderr, request.json) as progress:
+            result, reconciler = await once(client, declared.options, declared.wanted, progress.listener())
+        if not request.dry_run:
+            await reconciler.tell(result)
+    if not request.dry_run:
+        await status.tell(revision, declared.cluster, *status.words(result))
+    if request.json:
+        sys.stdout.write(orjson.dumps(report.as_json(result), option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        sys.stdout.write(report.as_text(result, _colour(sys.stdout)))
+    return MISSING if result.unreachable else code_of(result)
+
+
+def _warn_of_others(declared: Declared) -> None:
+    """Two engines on one cluster put each other's changes back for ever."""
+    if declared.cluster in {item.name for item in declared.compilation.program.of("Cluster")}:
+        mode = declared.compilation.program.cluster_spec(declared.cluster).reconcile.mode
+        if mode not in ("avactl", "files"):
+            sys.stderr.write(
+                f"avactl: note: cluster {declared.cluster} says `reconcile.mode: {mode}`; where that engine runs too, "
+                "the two put each other's changes back\n"
+            )
+
+
+def _colour(stream: object) -> bool:
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(getattr(stream, "isatty", lambda: False)())

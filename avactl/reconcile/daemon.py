@@ -1,0 +1,203 @@
+"""`avactl reconcile --watch`: follows a branch, and puts back what others change."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+
+from avactl.kube import logs
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.leader import LostError
+from avactl.reconcile import events, metrics, status
+from avactl.reconcile.command import AGENT, INCOMPLETE, MISSING, OK, Declared, Request, declare, problems, source_of
+from avactl.reconcile.drift import Watcher
+from avactl.reconcile.engine import Reconciler
+from avactl.reconcile.report import Result
+from avactl.reconcile.wait import wait_healthy
+from avactl.scheduler.server import serve
+from avactl.source.tree import GitError
+
+_SETTLE = 1.0
+"""Seconds between a difference and the run that looks at it: a person's edits come several at a time."""
+_FIGHT = (60.0, 300.0)
+"""Drift again within so many seconds is somebody who does not give in: then runs come at most this rarely, seconds."""
+
+
+class Daemon:
+    """One replica."""
+
+    def __init__(self, client: Client, request: Request) -> None:
+        self._client, self._request = client, request
+        self._source = source_of(request)
+        self._declared: Declared | None = None
+        self._seen = ""
+        """The newest commit, whether it compiles or not."""
+        self._reconciler: Reconciler | None = None
+        self._watcher: Watcher | None = None
+        self._health: asyncio.Task[None] | None = None
+        self._drifted, self._pause = float("-inf"), _SETTLE
+        self.stop = asyncio.Event()
+        self.leading = False
+
+    async def run(self) -> int:
+        """Until it is stopped; the exit code. Raises LostError."""
+        runner = None
+        if self._request.listen:
+            runner = await serve(
+                self._request.listen, lambda: True, lambda: self._declared is not None, self._collect, metrics.REGISTRY
+            )
+        try:
+            while not await self._look() and not self.stop.is_set():
+                await self._sleep(self._request.interval)
+            if self._declared is None:
+                return OK
+            options = self._declared.options
+            self._reconciler = Reconciler(self._client, options)
+            async with self._reconciler.lease.hold(lambda holder: logs.info("standing by", holder=holder)) as lease:
+                self._reconciler.api.allowed = self._reconciler.lease.held
+                self.leading = True
+                self._watcher = Watcher(self._client, self._reconciler.api, options.inventory, options.hands)
+                work = asyncio.create_task(self._work(self._reconciler, self._watcher))
+                await asyncio.wait([work, lease], return_when=asyncio.FIRST_COMPLETED)
+                self.leading = False
+                if not work.done():
+                    work.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await work
+                    await lease
+                return await work
+        finally:
+            if self._watcher is not None:
+                await self._watcher.stop()
+            if self._health is not None:
+                self._health.cancel()
+            if runner is not None:
+                await runner.cleanup()
+
+    async def _work(self, reconciler: Reconciler, watcher: Watcher) -> int:
+        look_again, all_again = 0.0, 0.0
+        new = True
+        while not self.stop.is_set():
+            now = monotonic()
+            if now >= look_again:
+                new = await self._look() or new
+                look_again = monotonic() + self._request.interval
+            assert self._declared is not None
+            if self._declared.options.namespace != reconciler.options.namespace:
+                logs.info("the system namespace has another name now: start again")
+                return INCOMPLETE
+            if new or watcher.differs.is_set() or now >= all_again:
+                watcher.differs.clear()
+                reconciler.options = replace(self._declared.options, wait=False)
+                done = await self._once(reconciler)
+                if new:
+                    await watcher.watch(self._declared.wanted)
+                new = False
+                # What failed is tried again soon, all is looked at from time to time.
+                all_again = monotonic() + (self._request.resync if done else self._request.interval)
+                await self._sleep(self._pause)
+            waiter = asyncio.create_task(watcher.differs.wait())
+            await self._sleep(max(0.0, min(look_again, all_again) - monotonic()), waiter)
+            waiter.cancel()
+        return OK
+
+    async def _look(self) -> bool:
+        """Look at git; whether there is something new to apply."""
+        try:
+            revision = await asyncio.to_thread(self._source.newest)
+            if revision.commit == self._seen:
+                return False
+            declared = await asyncio.to_thread(declare, self._request, revision)
+        except (GitError, ValueError) as error:
+            metrics.GIT_ERRORS.inc()
+            logs.warn("git", error=str(error))
+            return False
+        self._seen = revision.commit
+        metrics.BROKEN.set(not declared.ok)
+        if declared.ok:
+            logs.info("new commit", commit=revision.commit, cluster=declared.cluster, objects=len(declared.wanted))
+            self._declared = declared
+            return True
+        errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
+        sys.stderr.write(problems(declared, False))
+        logs.error("commit does not compile: nothing is changed", commit=revision.commit, errors=errors)
+        await status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
+        if self.leading and self._reconciler is not None:
+            reference = self._reconciler.records.reference(self._reconciler.record)
+            await events.tell_broken(self._reconciler.api, reference, revision.commit, errors)
+        return False
+
+    async def _once(self, reconciler: Reconciler) -> bool:
+        """One run; whether all was done."""
+        assert self._declared is not None
+        if self._health is not None:
+            self._health.cancel()
+            self._health = None
+        began, writes = monotonic(), reconciler.api.writes
+        try:
+            result = await reconciler.run(self._declared.wanted, holding=True)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("run failed", error=str(error))
+            metrics.RUNS.labels("failed").inc()
+            return False
+        metrics.count(result, monotonic() - began, reconciler.api.writes - writes)
+        self._say(result)
+        if result.drift:
+            again = monotonic() - self._drifted < _FIGHT[0]
+            self._pause = min(2 * self._pause, _FIGHT[1]) if again else _SETTLE
+            self._drifted = monotonic()
+        await reconciler.tell(result)
+        self._health = asyncio.create_task(self._follow_health(reconciler, result))
+        return result.complete
+
+    def _say(self, result: Result) -> None:
+        if not (result.changed or result.failed or result.problem):
+            return
+        say = logs.info if result.complete else logs.warn
+        say("reconciled", commit=result.commit, **result.counts(), problem=result.problem)
+        for step in result.drift:
+            fields = [f"{d.field} (by {d.by})" if d.by else d.field for d in step.differences]
+            logs.info("drift put back", object=step.title, fields=fields, reason=step.reason)
+        for step in result.failed:
+            logs.warn("not applied", object=step.title, error=step.error)
+
+    async def _follow_health(self, reconciler: Reconciler, result: Result) -> None:
+        """Wait for health beside everything else, and tell the forge."""
+        assert self._declared is not None
+        revision, cluster = self._declared.revision, self._declared.cluster
+        with suppress(ApiError, UnreachableError):
+            result.health = await wait_healthy(
+                reconciler.api, result.steps, reconciler.options.inventory, patience=self._request.timeout
+            )
+            metrics.HEALTH.clear()
+            for health in result.health.values():
+                metrics.HEALTH.labels(health.state.value).inc()
+            if result.changed or result.failed:
+                await status.tell(revision, cluster, *status.words(result))
+
+    def _collect(self) -> None:
+        metrics.LEADER.set(self.leading)
+
+    async def _sleep(self, seconds: float, *others: asyncio.Task[bool]) -> None:
+        """Until the time is over, it is stopped, or one of the others has ended."""
+        stop = asyncio.create_task(self.stop.wait())
+        await asyncio.wait([stop, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+
+
+async def follow(request: Request) -> int:
+    """Run until a signal; the exit code."""
+    async with Client(request.access, agent=AGENT) as client:
+        daemon = Daemon(client, request)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, daemon.stop.set)
+        try:
+            return await daemon.run()
+        except LostError as error:
+            logs.error("lease lost", error=str(error))
+            return MISSING

@@ -1,0 +1,160 @@
+"""Whether objects do what they are for, by what their controllers say of them. Pure.
+
+Sources: `kubectl rollout status` (k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go) and kstatus
+(sigs.k8s.io/cli-utils/pkg/kstatus).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from avactl.reconcile.wanted import ended
+
+Live = Mapping[str, Any]
+
+
+class State(str, Enum):  # noqa: UP042 - its values stand in JSON
+    """How an object is."""
+
+    ready = "ready"
+    progressing = "progressing"
+    waiting = "waiting"
+    """For room, for a storage class, for a person: nobody is wrong, and it may take days."""
+    ill = "ill"
+
+
+class Health(NamedTuple):
+    """How an object is, and why."""
+
+    state: State
+    reason: str = ""
+
+
+READY = Health(State.ready)
+
+
+def health(live: Live) -> Health:
+    """How an object is; kinds that nobody waits for are ready."""
+    judge = _JUDGES.get(live["kind"])
+    if judge is None:
+        return READY
+    status = live.get("status") or {}
+    seen = status.get("observedGeneration")
+    if seen is not None and seen < live["metadata"].get("generation", 0):
+        return Health(State.progressing, "its controller has not seen the change yet")
+    return judge(live, status)
+
+
+def _condition(status: Live, kind: str) -> Live:
+    return next((entry for entry in status.get("conditions") or () if entry["type"] == kind), {})
+
+
+def _deployment(live: Live, status: Live) -> Health:
+    progress = _condition(status, "Progressing")
+    if progress.get("reason") == "ProgressDeadlineExceeded":
+        return Health(State.ill, progress.get("message") or "its progress deadline is over")
+    wanted = live["spec"].get("replicas", 1)
+    if "observedGeneration" not in status:
+        return Health(State.progressing, "its controller has not seen it yet")
+    updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
+    available = status.get("availableReplicas", 0)
+    if updated < wanted:
+        return Health(State.progressing, f"{updated} of {wanted} pods are new")
+    if total > updated:
+        return Health(State.progressing, f"{total - updated} old pods are still there")
+    if available < updated:
+        return Health(State.progressing, f"{available} of {updated} pods are available")
+    return READY
+
+
+def _stateful_set(live: Live, status: Live) -> Health:
+    wanted = live["spec"].get("replicas", 1)
+    if "observedGeneration" not in status:
+        return Health(State.progressing, "its controller has not seen it yet")
+    ready = status.get("readyReplicas", 0)
+    if ready < wanted:
+        return Health(State.progressing, f"{ready} of {wanted} pods are ready")
+    if (live["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
+        return READY
+    updated = status.get("updatedReplicas", 0)
+    if status.get("updateRevision") != status.get("currentRevision") and updated < wanted:
+        return Health(State.progressing, f"{updated} of {wanted} pods are new")
+    return READY
+
+
+def _daemon_set(live: Live, status: Live) -> Health:
+    if "observedGeneration" not in status:
+        return Health(State.progressing, "its controller has not seen it yet")
+    wanted = status.get("desiredNumberScheduled", 0)
+    updated = status.get("updatedNumberScheduled", 0)
+    available = status.get("numberAvailable", 0)
+    if updated < wanted and (live["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
+        return Health(State.progressing, f"{updated} of {wanted} pods are new")
+    if available < wanted:
+        return Health(State.progressing, f"{available} of {wanted} pods are available")
+    return READY
+
+
+def _job(live: Live, status: Live) -> Health:
+    """A Job is well while it waits for GPUs and while it runs: nobody waits for its end."""
+    if ended(live) == "Failed":
+        return Health(State.ill, _condition(status, "Failed").get("message") or "it failed")
+    return READY
+
+
+def _claim(live: Live, status: Live) -> Health:
+    phase = status.get("phase")
+    if phase == "Lost":
+        return Health(State.ill, "its volume is lost")
+    return READY if phase == "Bound" else Health(State.progressing, "it is not bound yet")
+
+
+def _definition(live: Live, status: Live) -> Health:
+    if _condition(status, "Established").get("status") == "True":
+        return READY
+    names = _condition(status, "NamesAccepted")
+    if names.get("status") == "False":
+        return Health(State.ill, names.get("message", "its names are taken"))
+    return Health(State.progressing, "it is not established yet")
+
+
+def _namespace(live: Live, status: Live) -> Health:
+    return Health(State.ill, "it is being deleted") if status.get("phase") == "Terminating" else READY
+
+
+_JUDGES: dict[str, Callable[[Live, Live], Health]] = {
+    "Deployment": _deployment,
+    "StatefulSet": _stateful_set,
+    "DaemonSet": _daemon_set,
+    "Job": _job,
+    "PersistentVolumeClaim": _claim,
+    "CustomResourceDefinition": _definition,
+    "Namespace": _namespace,
+}
+
+WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet"})
+
+
+def of_pods(pods: list[dict[str, Any]]) -> Health | None:
+    """What the pods of a workload that is not ready say: waiting where all that are not ready have no machine."""
+    here = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    late = [pod for pod in here if _condition(pod.get("status") or {}, "Ready").get("status") != "True"]
+    if late and not any(pod["spec"].get("nodeName") for pod in late):
+        said = next(
+            (text for pod in late if (text := _condition(pod.get("status") or {}, "PodScheduled").get("message"))), ""
+        )
+        return Health(State.waiting, f"{len(late)} pods wait for room" + (f": {said}" if said else ""))
+    for pod in late:
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _WRONG:
+                said = f"{waiting['reason']} {waiting.get('message', '')}".strip()
+                return Health(State.progressing, f"pod {pod['metadata']['name']}: {said}")
+    return None
+
+
+_WRONG = frozenset(
+    ("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError", "InvalidImageName")
+)

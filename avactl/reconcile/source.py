@@ -1,0 +1,107 @@
+"""Where specs come from: a working directory as it is, or the newest commit of a branch."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from avactl.compiler.state import Tree
+from avactl.source.tree import DirTree, GitError, GitTree, find_commit, git
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """Specs to compile."""
+
+    tree: Tree
+    commit: str
+    """Full name; empty: a working directory."""
+    repository: str
+    """Says whose inventory this is; empty: nobody can tell."""
+    url: str = ""
+    """Where the repository is, without credentials; empty: only here."""
+
+
+class WorkingDirectory:
+    """What lies in a directory now, committed or not."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def newest(self) -> Revision:
+        """The directory. The commit is named where nothing in it was changed since. Never raises GitError."""
+        try:
+            url = origin(self._root)
+            changed = git(self._root, "status", "--porcelain", "--untracked-files=normal", "--", ".").strip()
+            commit = "" if changed else find_commit(self._root, "HEAD")
+            repository = _identity(self._root, url)
+        except GitError:
+            return Revision(DirTree(self._root), "", "")
+        return Revision(DirTree(self._root), commit, repository, url)
+
+
+class Branch:
+    """The newest commit of a branch: of a repository that is fetched, or of one on this machine as it is."""
+
+    def __init__(self, repository: str, branch: str, path: str = "", *, cache: Path | None = None) -> None:
+        """`cache`: where a copy of the repository is kept; None: `repository` is a directory, and read in place.
+
+        `path` is the directory of the specs in it.
+        """
+        self._repository, self._branch, self._path = repository, branch, path
+        self._copy = None
+        if cache is not None:
+            name = re.sub(r"[^A-Za-z0-9]+", "-", without_credentials(repository)).strip("-")[-40:]
+            self._copy = cache / f"{name}-{hashlib.sha256(repository.encode()).hexdigest()[:12]}.git"
+
+    def newest(self) -> Revision:
+        """Fetch, and the newest commit. Raises GitError."""
+        if self._copy is None:
+            directory = Path(self._repository)
+            url = origin(directory)
+            tree = GitTree(directory / self._path, self._branch)
+            return Revision(tree, tree.commit, _identity(directory, url), url)
+        reference = f"refs/heads/{self._branch}"
+        try:
+            if not (self._copy / "HEAD").exists():
+                self._copy.mkdir(parents=True, exist_ok=True)
+                git(self._copy, "init", "--quiet", "--bare")
+            git(self._copy, "fetch", "--quiet", "--no-tags", "--", self._repository, f"+{reference}:{reference}")
+        except GitError as error:
+            said = str(error).replace(self._repository, without_credentials(self._repository))
+            if "couldn't find remote ref" in said:
+                raise GitError(f"{without_credentials(self._repository)} has no branch `{self._branch}`") from None
+            raise GitError(said, error.hint) from None
+        tree = GitTree(self._copy, reference)
+        if self._path:
+            tree = GitTree(self._copy / self._path, reference)
+        url = without_credentials(self._repository)
+        return Revision(tree, tree.commit, _identity(self._copy, url), url)
+
+
+def origin(directory: Path) -> str:
+    """The URL that a clone was made from, without credentials; empty: none. Raises GitError outside of git."""
+    git(directory, "rev-parse", "--git-dir")
+    try:
+        return without_credentials(git(directory, "remote", "get-url", "origin").decode().strip())
+    except GitError:
+        return ""
+
+
+def without_credentials(url: str) -> str:
+    """A URL as it may be printed."""
+    return re.sub(r"^([a-z+]+://)[^/@]*@", r"\1", url)
+
+
+def _identity(directory: Path, url: str) -> str:
+    """One name for a repository however it is reached: the first commit, else host and path of its URL."""
+    try:
+        if git(directory, "rev-parse", "--is-shallow-repository").strip() != b"true":
+            branch = "--all" if git(directory, "rev-parse", "--is-bare-repository").strip() == b"true" else "HEAD"
+            first = git(directory, "rev-list", "--max-parents=0", branch).decode().split()
+            return min(first) if first else ""
+    except GitError:
+        pass
+    return url

@@ -1,0 +1,130 @@
+"""Waiting until what was applied is well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from time import monotonic
+
+from avactl.emit.pulumi_plan import Key
+from avactl.kube.client import ApiError
+from avactl.reconcile.api import Api, Body, Gvk
+from avactl.reconcile.health import READY, WITH_PODS, Health, State, health, of_pods
+from avactl.reconcile.plan import Action, Step
+from avactl.reconcile.wanted import INVENTORY, title
+
+_POLL = (0.5, 3.0)
+
+
+async def wait_healthy(
+    api: Api,
+    steps: Collection[Step],
+    inventory: str,
+    *,
+    patience: float,
+    say: Callable[[Mapping[str, Health]], None] = lambda late: None,
+) -> dict[str, Health]:
+    """What is not ready in the end, by its title; after `patience` seconds at the latest, 0: one look."""
+    declared = [step for step in steps if step.wanted is not None and not step.error]
+    live = {step.key: body for step in declared if (body := step.after or step.live) is not None}
+    fresh = {step.key for step in declared if step.after is not None}
+    ends, pause = monotonic() + patience, _POLL[0]
+    while True:
+        found = {key: health(body) for key, body in live.items()}
+        late = {key: h for key, h in found.items() if h.state is State.progressing}
+        found.update(await _look_closer(api, {key: live[key] for key in late}))
+        # What failed long ago and was only found again is told, and not counted against this run.
+        bad = {
+            title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
+            for key, h in found.items()
+            if h.state is not State.ready
+        }
+        late = {key: h for key, h in found.items() if h.state is State.progressing}
+        if not late or monotonic() > ends:
+            return bad
+        say({title(live[key]): h for key, h in late.items()})
+        await asyncio.sleep(min(pause, max(0.0, ends - monotonic())))
+        pause = min(pause * 1.5, _POLL[1])
+        await _refresh(api, inventory, late, live)
+
+
+async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> None:
+    """Wait until what was pruned is gone; what is not says so."""
+    ends = monotonic() + patience
+
+    async def one(step: Step) -> None:
+        assert step.live is not None
+        pause = 0.1
+        while True:
+            found = await api.get(Gvk.of(step.live), step.key.namespace, step.key.name)
+            if found is None or found["metadata"]["uid"] != step.live["metadata"]["uid"]:
+                return
+            if monotonic() > ends:
+                held = ", ".join(found["metadata"].get("finalizers") or ())
+                step.reason = "is being deleted" + (f", held by {held}" if held else "")
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    pruned = [step for step in steps if step.action is Action.prune and not step.error and not step.reason]
+    await asyncio.gather(*map(one, pruned))
+
+
+async def _refresh(api: Api, inventory: str, late: Collection[Key], live: dict[Key, Body]) -> None:
+    async def look(gvk: Gvk) -> None:
+        for body in await api.items(gvk, f"{INVENTORY}={inventory}"):
+            if (key := Key.of(body)) in live:
+                live[key] = body
+
+    await asyncio.gather(*(look(gvk) for gvk in {Gvk.of(live[key]) for key in late}))
+
+
+async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
+    """Whether what is not ready waits for room, or for a storage class."""
+    found: dict[Key, Health] = {}
+    spaces: dict[str, list[Key]] = defaultdict(list)
+    for key in late:
+        if key.kind in WITH_PODS:
+            spaces[key.namespace].append(key)
+    await api.find_kinds({Gvk("v1", "Pod"), Gvk("storage.k8s.io/v1", "StorageClass")})
+
+    async def workloads(namespace: str, keys: list[Key]) -> None:
+        try:
+            pods = await api.items(Gvk("v1", "Pod"), namespace=namespace)
+        except ApiError as error:
+            if error.status == 403:
+                return
+            raise
+        for key in keys:
+            wanted = (late[key]["spec"]["selector"].get("matchLabels") or {}).items()
+            said = of_pods([pod for pod in pods if wanted <= (pod["metadata"].get("labels") or {}).items()])
+            if said is not None:
+                found[key] = said
+
+    async def claim(key: Key) -> None:
+        found[key] = await _claim(api, late[key])
+
+    await asyncio.gather(
+        *(workloads(namespace, keys) for namespace, keys in spaces.items()),
+        *(claim(key) for key in late if key.kind == "PersistentVolumeClaim"),
+    )
+    return found
+
+
+async def _claim(api: Api, live: Body) -> Health:
+    spec = live["spec"]
+    if spec.get("volumeName"):
+        return Health(State.progressing, "it is not bound to its volume yet")
+    name = spec.get("storageClassName")
+    if name is None:
+        return Health(State.waiting, "it names no storage class, and the cluster has no default")
+    try:
+        kind = await api.get(Gvk("storage.k8s.io/v1", "StorageClass"), "", name) if name else None
+    except ApiError:
+        return Health(State.progressing, "it is not bound yet")
+    if kind is None:
+        return Health(State.waiting, f"there is no storage class {name}")
+    if kind.get("volumeBindingMode") == "WaitForFirstConsumer":
+        return READY
+    return Health(State.progressing, "it is not bound yet")
