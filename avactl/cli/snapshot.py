@@ -49,7 +49,8 @@ def snapshot(
 
 async def _take(found: Access, namespace: str) -> bytes:
     from avactl.kube.client import Client, UnreachableError
-    from avactl.plan.snapshot import SnapshotError, take
+    from avactl.plan.snapshot import SnapshotError
+    from avactl.plan.take import take
 
     async with Client(found, "avactl-snapshot", connections=8) as client:
         try:

@@ -11,6 +11,7 @@ import orjson
 
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, SilenceError, UnreachableError
+from avactl.kube.objects import object_key
 
 _PAGE = 1000
 """Objects of one list request, so that a large cluster is never in memory as a whole."""
@@ -29,14 +30,6 @@ class Store(Protocol):
 
     def keys(self) -> Iterable[str]:
         """The objects that it has."""
-
-
-def object_key(item: Mapping[str, Any]) -> str:
-    """`namespace/name`, or the name of an object without a namespace."""
-    metadata = item["metadata"]
-    namespace = metadata.get("namespace")
-    name: str = metadata["name"]
-    return f"{namespace}/{name}" if namespace else name
 
 
 class Reflector:

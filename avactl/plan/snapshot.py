@@ -6,27 +6,19 @@ never in a snapshot, and Secrets are never asked for.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from avactl import names
-from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.manifest import Body
-from avactl.kube.client import ApiError, Client
+from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
 from avactl.scheduler.pools import Policy
 
 FORMAT = "avactl-snapshot"
 VERSION = 1
-
-_PAGE = "2000"
-"""Objects of one answer: a list of ten thousand pods is asked for in parts."""
-_TIMEOUT = 60.0
-"""Seconds for one of them."""
 
 
 class SnapshotError(Exception):
@@ -140,7 +132,7 @@ def _node(item: Mapping[str, Any]) -> Body:
     return found
 
 
-def _config(item: Mapping[str, Any]) -> Body | None:
+def config(item: Mapping[str, Any]) -> Body | None:
     labels = item["metadata"].get("labels") or {}
     data = _only(item.get("data") or {}, "pool.json", "quota.json")
     if not data:
@@ -194,7 +186,10 @@ def _namespace(item: Mapping[str, Any]) -> Body:
     return {"metadata": _named(item, "labels")}
 
 
-_RESOURCES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], Body | None], bool], ...] = (
+Taken = Callable[[Mapping[str, Any]], Body | None]
+"""What is taken of an object; None: nothing."""
+
+RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     ("nodes", "/api/v1/nodes", _node, False),
     ("namespaces", "/api/v1/namespaces", _namespace, False),
     ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _slice, True),
@@ -208,27 +203,13 @@ _RESOURCES: tuple[tuple[str, str, Callable[[Mapping[str, Any]], Body | None], bo
 """Resource, path, what is taken of an object, and whether older clusters do not have it."""
 
 
-def _key(item: Mapping[str, Any]) -> str:
-    metadata = item["metadata"]
-    # The order in which the API server lists them.
-    return f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else str(metadata["name"])
+# -- writing one -------------------------------------------------------------------------------------------------------
 
 
-# -- taking one ------------------------------------------------------------------------------------------------------
-
-
-async def take(client: Client, namespace: str) -> bytes:
-    """A snapshot of the cluster whose daemons are in `namespace`.
-
-    Raises SnapshotError, and UnreachableError where the API server does not answer.
-    """
-    policy = await _policy(client, namespace)
-    lists = await asyncio.gather(
-        *(_list(client, path, strip, optional) for _, path, strip, optional in _RESOURCES),
-        _list(client, f"/api/v1/namespaces/{namespace}/configmaps", _config, False, names.CONFIG_LABEL),
-    )
-    objects = dict(zip([name for name, *_ in _RESOURCES] + ["configmaps"], lists, strict=True))
-    return write(policy, objects, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+def strip(objects: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[Body]]:
+    """What scheduling needs of objects, by the name of their resource."""
+    ways = {name: way for name, _, way, _ in RESOURCES} | {"configmaps": config}
+    return {name: [kept for item in items if (kept := ways[name](item)) is not None] for name, items in objects.items()}
 
 
 def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], taken: str) -> bytes:
@@ -236,67 +217,18 @@ def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], take
     specs: list[Body] = []
     numbers: dict[bytes, int] = {}
     pods = []
-    for pod in sorted(objects.get("pods", ()), key=_key):
+    for pod in sorted(objects.get("pods", ()), key=object_key):
         spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
         text = orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)
         if text not in numbers:
             numbers[text] = len(specs)
             specs.append(spec)
         pods.append({**pod, "spec": {"is": numbers[text], **_only(pod["spec"], "nodeName")}})
-    data: Body = {name: sorted(items, key=_key) for name, items in objects.items() if name != "pods"}
+    data: Body = {name: sorted(items, key=object_key) for name, items in objects.items() if name != "pods"}
     data |= {"podSpecs": specs, "pods": pods}
     head = {"format": FORMAT, "version": VERSION, "cluster": policy["cluster"], "taken": taken, "policy": policy}
     options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps({**head, "objects": data}, option=options)
-
-
-async def _policy(client: Client, namespace: str) -> Body:
-    path = f"/api/v1/namespaces/{namespace}/configmaps/{POLICY}"
-    try:
-        item = await client.request("GET", path)
-        policy: Body = orjson.loads(item["data"]["policy.json"])
-    except ApiError as error:
-        if error.status == 404:
-            hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
-            message = f"there is no ConfigMap {namespace}/{POLICY}: the cluster is not one of avactl's"
-            raise SnapshotError(message, hint) from None
-        raise _refused(error, f"ConfigMap {namespace}/{POLICY}") from None
-    except (KeyError, TypeError, orjson.JSONDecodeError):
-        raise SnapshotError(f"ConfigMap {namespace}/{POLICY} is not what avactl compiles: no policy.json") from None
-    return policy
-
-
-async def _list(
-    client: Client, path: str, strip: Callable[[Mapping[str, Any]], Body | None], optional: bool, labelled: str = ""
-) -> list[Body]:
-    """All objects of a resource, a page at a time; what is not wanted of them does not stay in memory."""
-    found: list[Body] = []
-    query = {"limit": _PAGE, **({"labelSelector": labelled} if labelled else {})}
-    while True:
-        try:
-            answer = await client.request("GET", path, query=query, timeout=_TIMEOUT)
-        except ApiError as error:
-            if optional and error.status == 404:
-                return []
-            if error.status == 410 and "continue" in query:
-                # The server has forgotten the list's moment: all at once then.
-                found, query = [], {key: value for key, value in query.items() if key not in ("continue", "limit")}
-                continue
-            raise _refused(error, path.rpartition("/")[2]) from None
-        found += [kept for item in answer["items"] if (kept := strip(item)) is not None]
-        more = answer["metadata"].get("continue")
-        if not more:
-            return found
-        query["continue"] = more
-
-
-def _refused(error: ApiError, what: str) -> SnapshotError:
-    if error.status in (401, 403):
-        who = "is not known to the API server" if error.status == 401 else f"may not list {what}"
-        return SnapshotError(
-            f"this user {who}: {error}", "docs/plan.md has the ClusterRole that `avactl snapshot` needs"
-        )
-    return SnapshotError(f"the API server does not tell of {what}: {error}")
 
 
 # -- reading one -----------------------------------------------------------------------------------------------------

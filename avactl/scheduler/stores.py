@@ -9,7 +9,7 @@ import orjson
 
 from avactl import names
 from avactl.kube import logs
-from avactl.kube.reflector import object_key
+from avactl.kube.objects import object_key
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pools import Leaf, Pool
 from avactl.scheduler.volumes import Volumes
