@@ -246,6 +246,18 @@ def test_a_gang_is_restarted_as_often_as_retries_say() -> None:
     assert objects(HEAD + "  preemptible: false\n")["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 1
 
 
+def test_pods_that_save_themselves_say_how_often() -> None:
+    saved = HEAD + "  checkpoint: {path: 's3://vision/ckpt', every: 15m}\n"
+    spec = "  framework: tensorflow\n  strategy: parameterServer\n  workers: {replicas: 2}\n  servers: {replicas: 1}\n"
+    found = {
+        key[1]: body["spec"]["template"]["metadata"]["annotations"].get("avactl.dev/checkpoint-every")
+        for key, body in objects(saved + spec).items()
+        if key[0] == "Job"
+    }
+    # Servers hold parameters that nobody has saved when they are stopped.
+    assert found == {"net-chief": "900", "net-worker": "900", "net-server": None}
+
+
 def run(text: str) -> str:
     found = objects(text)
     digests = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from avactl import names
 from avactl.kinds import dataset_access, k8s, pods
 from avactl.kinds.gpu import link_annotations
 from avactl.kinds.k8s import compact
@@ -61,6 +62,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         notes[pods.GANG_SIZE_ANNOTATION] = str(gang_size(spec, made))
     if not spec.preemptible:
         notes[pods.PREEMPTIBLE_ANNOTATION] = "false"
+    if spec.checkpoint is not None and part.role in DATA_ROLES:
+        notes[names.CHECKPOINT_EVERY] = str(ceil(seconds(spec.checkpoint.every)))
     if part.key == "workers" and part.role != "scheduler":
         notes |= link_annotations(spec.workers)
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
