@@ -24,12 +24,14 @@ COMMANDS = {
     "init": "Make a new spec repository that compiles.",
     "preview": "What `up` would do, by the Pulumi engine.",
     "up": "Apply a stack with the Pulumi engine.",
+    "stacks": "The Pulumi stacks, or those that a change touches.",
+    "reconcile": "Make a cluster as git says: apply, wait, prune, put drift back.",
     "plan": "Will it run: what the scheduler would do with a change, and what it costs.",
     "snapshot": "What runs in the cluster now, for `plan`: read-only, no secrets.",
-    "reconcile": "Make a cluster as git says: apply, wait, prune, put drift back.",
     "why": "Why a pod or a job waits, as the scheduler says it.",
     "top": "Teams, pools and jobs of a cluster, live.",
     "pool": "A picture of a pool: who is on which GPU (SVG).",
+    "defrag": "The fewest moves that make room for a job.",
     "scheduler": "Run the scheduler in the cluster.",
 }
 """Commands and what `avactl --help` says of them.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 if TYPE_CHECKING:
+    from avactl.compiler import Compilation
     from avactl.diagnostics import Diagnostic, Span
     from avactl.source.tree import DirTree
 
@@ -174,6 +175,17 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
             return None
 
     return render_text(shown, source, coloured)
+
+
+def render_problems(compilation: Compilation, coloured: bool) -> str:
+    """The problems of a compilation as text, with paths from the root of its repository, wherever its files are."""
+    from avactl.diagnostics.text import render_text
+
+    def source(file: str) -> str | None:
+        data = compilation.program.read_file(file)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    return render_text(compilation.diagnostics, source, coloured)
 
 
 def report(compilation: Compiled, tree: DirTree) -> None:

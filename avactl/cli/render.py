@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from avactl.cli import plain
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_problems
 
 if TYPE_CHECKING:
-    from avactl.compiler import Compilation
     from avactl.emit.publish import Options, Outcome
 
 
@@ -65,7 +65,7 @@ def _publish(path: Path, options: Options) -> None:
     except (PublishError, GitError) as error:
         fail(str(error), MISSING, error.hint)
     if outcome is None:
-        _problems(compilation)
+        sys.stderr.write(render_problems(compilation, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     for line in outcome.foreign:
         print(f"{options.branch}: {line}: avactl did not make this commit; its own files are as the specs say again")
@@ -81,15 +81,3 @@ def _said(outcome: Outcome) -> str:
     kept = outcome.objects - outcome.written
     count = f"{outcome.objects} objects ({outcome.written} written, {kept} kept, {outcome.deleted} deleted)"
     return f"{outcome.commit[:10]}: {count}, of {source}"
-
-
-def _problems(compilation: Compilation) -> None:
-    import sys
-
-    from avactl.diagnostics.text import render_text
-
-    def source(file: str) -> str | None:
-        data = compilation.program.read_file(file)
-        return None if data is None else data.decode("utf-8", "replace")
-
-    sys.stderr.write(render_text(compilation.diagnostics, source, colour(sys.stderr)))

@@ -6,7 +6,11 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from avactl import __version__
 from avactl.compiler.schema import schemas
+
+REQUIREMENTS = "stacks/requirements.txt"
+"""Names the version of avactl that the repository is compiled with."""
 
 
 class ScaffoldError(Exception):
@@ -17,6 +21,8 @@ def _files(directory: Traversable, prefix: str = "") -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for entry in sorted(directory.iterdir(), key=lambda e: e.name):
         name = "." + entry.name.removeprefix("dot-") if entry.name.startswith("dot-") else entry.name
+        if entry.name == "__pycache__":
+            continue
         if entry.is_dir():
             found |= _files(entry, f"{prefix}{name}/")
         else:
@@ -27,6 +33,7 @@ def _files(directory: Traversable, prefix: str = "") -> dict[str, bytes]:
 def template() -> dict[str, bytes]:
     """The files of a new repository by path."""
     files = _files(resources.files("avactl.scaffold") / "template")
+    files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"==VERSION", f"=={__version__}".encode())
     for name, text in schemas().items():
         files[f".avactl/schemas/{name}"] = text.encode()
     return files

@@ -1,0 +1,65 @@
+"""`avactl stacks`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_problems
+
+
+class Owner(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+    platform = "platform"
+    teams = "teams"
+
+
+class Output(str, Enum):  # noqa: UP042
+    text = "text"
+    json = "json"
+
+
+def stacks(
+    path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
+    base: Annotated[
+        str | None, typer.Option(metavar="REV", help="Only stacks that differ from this revision; empty: all.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+    ] = None,
+    only: Annotated[Owner | None, typer.Option(help="Only the platform's stacks, or only those of teams.")] = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="JSON is a list, for a matrix.")] = Output.text,
+) -> None:
+    """The Pulumi stacks of a repository, or those that a change touches, in the order of applying them.
+
+    Both sides are compiled, so a comment in a spec touches none. Exit codes: 0 told; 1 the head has errors; 2 wrong
+    usage; 3 git or a revision is missing.
+    """
+    from avactl.compiler import compile_tree
+    from avactl.emit.stacks import touched
+    from avactl.source.tree import DirTree, GitError, GitTree
+
+    if head is None and not path.exists():
+        fail(f"{path}: no such file or directory", USAGE)
+    root = find_root(path)
+    try:
+        compilation = compile_tree(DirTree(root) if head is None else GitTree(root, head))
+        if not compilation.ok:
+            sys.stderr.write(render_problems(compilation, colour(sys.stderr)))
+            raise typer.Exit(PROBLEMS)
+        found = touched(root, compilation, head, base)
+    except GitError as error:
+        fail(str(error), MISSING, error.hint)
+    if base is not None and found.why_all:
+        print(f"all stacks: {found.why_all}", file=sys.stderr)
+    for stack in found.orphans:
+        print(f"{stack}: its cluster is not applied from here any more; `pulumi stack rm {stack}`", file=sys.stderr)
+    names = [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is Owner.teams)]
+    if output is Output.json:
+        print(json.dumps(names))
+    else:
+        sys.stdout.writelines(f"{name}\n" for name in names)

@@ -1,0 +1,77 @@
+"""Which Pulumi stacks a change touches: those whose objects differ between two revisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.emit.engine import PROJECT_DIRECTORY, StackName, stack_names
+from avactl.kinds.manifest import Manifest
+from avactl.source.tree import GitError, GitTree, find_commit, git
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The stacks that a change touches, in the order in which they are applied."""
+
+    stacks: tuple[StackName, ...]
+    why_all: str = ""
+    """Where they are all: why."""
+    orphans: tuple[StackName, ...] = ()
+    """Stacks whose cluster has left the specs, or is applied by something else now: nobody applies them from here."""
+
+
+def touched(root: Path, head: Compilation, head_revision: str | None, base: str | None) -> Touched:
+    """The stacks that differ between the revision `base` and what was compiled.
+
+    All of them without a base, where the base has errors, and where the directory `stacks` is another one: it holds
+    the stacks' settings, and the version of avactl. Raises GitError.
+    """
+    now = _of_pulumi(head)
+    if base is None or not base.strip("0"):  # a forge's name for "nothing before"
+        return Touched(tuple(now), "there is nothing to compare with")
+    commit = find_commit(root, base)
+    if _differs(root, commit, head_revision, PROJECT_DIRECTORY):
+        return Touched(tuple(now), f"`{PROJECT_DIRECTORY}` changed")
+    before = compile_tree(GitTree(root, commit))
+    if not before.ok:
+        return Touched(tuple(now), f"{commit[:10]} has errors, so nobody knows what was applied")
+    old, new = _contents(before), _contents(head)
+    clusters = {stack.cluster for stack in now}
+    gone = [stack for stack in _of_pulumi(before) if stack not in now]
+    changed = {stack for stack in now if old.get(stack) != new.get(stack)}
+    changed |= {stack for stack in gone if stack.cluster in clusters}
+    return Touched(
+        tuple(sorted(changed, key=lambda stack: (stack.cluster, stack.team or ""))),
+        orphans=tuple(stack for stack in gone if stack.cluster not in clusters),
+    )
+
+
+def _of_pulumi(compilation: Compilation) -> list[StackName]:
+    """The stacks that `avactl up` applies."""
+    program = compilation.program
+    return [
+        stack for stack in stack_names(compilation) if program.cluster_spec(stack.cluster).reconcile.mode == "pulumi"
+    ]
+
+
+def _contents(compilation: Compilation) -> dict[StackName, list[object]]:
+    """All that a stack is made of, in its order."""
+    found: dict[StackName, list[object]] = {}
+    for manifest in compilation.manifests:
+        found.setdefault(StackName(manifest.cluster, manifest.item.team), []).append(_content(manifest))
+    return found
+
+
+def _content(manifest: Manifest) -> object:
+    return manifest.item.key, manifest.body, manifest.holds_data, manifest.patch, manifest.owned
+
+
+def _differs(root: Path, base: str, head: str | None, path: str) -> bool:
+    """Whether anything below a path differs."""
+    try:
+        git(root, "diff", "--quiet", base, *([find_commit(root, head)] if head else []), "--", path)
+    except GitError:
+        return True
+    return False

@@ -1,0 +1,8 @@
+"""Pulumi runs this for each stack: `CLUSTER` holds the platform's objects, `CLUSTER.TEAM` those of a team.
+
+`avactl preview` and `avactl up` use the same stacks and settings.
+"""
+
+from avactl.emit.stack import run
+
+run()

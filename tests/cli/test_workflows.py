@@ -1,0 +1,221 @@
+"""The pipelines that `avactl init` writes: their shell steps are run as they stand, in a repository with real git."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from avactl import __version__
+from avactl.scaffold import REQUIREMENTS, create
+from tests.conftest import ROOT
+from tests.diff.repository import Repository
+
+WORKFLOWS = ("avactl.yml", "avactl-apply.yml", "avactl-drift.yml", "avactl-stack.yml")
+INSTALL = "pip install --quiet -r stacks/requirements.txt"
+
+
+class Pipelines:
+    """A new repository with one commit, and hands to run the steps of its pipelines."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.repository = Repository(place / "repository")
+        create(self.repository.root)
+        self.first = self.repository.commit()
+        self.repository.git("remote", "add", "origin", str(place / "repository"))
+        self.repository.git("fetch", "-q", "origin")
+        tools = place / "bin"
+        tools.mkdir()
+        (tools / "avactl").write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
+        (tools / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        for tool in tools.iterdir():
+            tool.chmod(0o755)
+
+    def forge(self, tool: str, says: str) -> None:
+        """The forge's own command, which says one thing."""
+        path = self.place / "bin" / tool
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+        path.chmod(0o755)
+
+    def sh(self, script: str, **variables: str) -> tuple[int, str, dict[str, str]]:
+        """Run a step as GitHub does; its exit code, what it wrote, and its outputs."""
+        output = self.place / "output"
+        output.write_text("")
+        environment = {
+            **os.environ, "PATH": f"{self.place / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.place),
+            "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.place / "summary"),
+            "GITHUB_ENV": str(self.place / "env"), "RUNNER_TEMP": str(self.place), **variables,
+        }  # fmt: skip
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script], cwd=self.repository.root,
+            env=environment, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        pairs = (line.partition("=") for line in output.read_text().splitlines())
+        return done.returncode, done.stdout, {name: value for name, _, value in pairs}
+
+    def workflow(self, name: str) -> dict[Any, Any]:
+        path = self.repository.root / ".github" / "workflows" / name
+        found: dict[Any, Any] = yaml.safe_load(path.read_text())
+        return found
+
+    def step(self, workflow: str, job: str, contains: str) -> str:
+        """The script of the one step that contains a text."""
+        steps = self.workflow(workflow)["jobs"][job]["steps"]
+        (script,) = [step["run"] for step in steps if contains in step.get("run", "")]
+        return str(script)
+
+    def gitlab(self) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load((self.repository.root / ".gitlab-ci.yml").read_text())
+        return found
+
+    def change(self, path: str, old: str, new: str) -> str:
+        file = self.repository.root / path
+        text = file.read_text()
+        assert old in text
+        return self.repository.commit({path: text.replace(old, new)})
+
+
+@pytest.fixture
+def pipelines(tmp_path: Path) -> Pipelines:
+    return Pipelines(tmp_path)
+
+
+def test_the_pulumi_program_comes_with_the_repository(pipelines: Pipelines) -> None:
+    stacks = pipelines.repository.root / "stacks"
+    for name in ("Pulumi.yaml", "__main__.py"):
+        assert (stacks / name).read_bytes() == (ROOT / "stacks" / name).read_bytes()
+    assert f"avactl[ci,pulumi]=={__version__}\n" in (pipelines.repository.root / REQUIREMENTS).read_text()
+
+
+def test_workflows_have_the_least_rights_and_hang_together(pipelines: Pipelines) -> None:
+    for name in WORKFLOWS:
+        workflow = pipelines.workflow(name)
+        assert workflow["permissions"] == {"contents": "read"}
+        assert "pull_request_target" not in workflow[True]  # YAML 1.1 reads `on` as true
+        for job in workflow["jobs"].values():
+            granted = {right for right, level in job.get("permissions", {}).items() if level == "write"}
+            assert granted <= ({"pull-requests"} if name == "avactl.yml" else set())
+            if "uses" in job:
+                called = pipelines.workflow(Path(job["uses"]).name)[True]["workflow_call"]["inputs"]
+                assert set(job["with"]) <= set(called)
+            for step in job.get("steps", ()):
+                if "uses" in step:
+                    assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+                    assert "checkout" not in step["uses"] or step["with"]["persist-credentials"] is False
+                # What somebody may choose (names of branches, titles) is never pasted into a script.
+                assert "${{" not in step.get("run", "")
+    assert pipelines.workflow("avactl-stack.yml")["jobs"]["stack"]["concurrency"]["cancel-in-progress"] is False
+
+
+def test_steps_of_a_pull_request(pipelines: Pipelines) -> None:
+    pipelines.change("teams/vision/hello.yaml", "  command: [python", "  strategy: allReduce\n  command: [python")
+    pipelines.change("teams/vision/hello.yaml", "{gpus: 1,", "{replicas: 2, gpus: 1,")
+    steps = [step["run"] for step in pipelines.workflow("avactl.yml")["jobs"]["review"]["steps"] if "run" in step]
+    assert steps[0] == INSTALL
+    event = pipelines.place / "event.json"
+    theirs = {"repo": {"full_name": "somebody/specs"}, "sha": "0" * 40}
+    ours = {"repo": {"full_name": "org/specs"}, "sha": pipelines.first}
+    event.write_text(json.dumps({"pull_request": {"number": 7, "base": ours, "head": theirs}}))
+    environment = {
+        "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "org/specs", "GITHUB_REF": "refs/pull/7/merge",
+        "GITHUB_EVENT_PATH": str(event), "BASE": "origin/main", "GITHUB_TOKEN": "",
+    }  # fmt: skip
+    validate, comment, plan = steps[1:]
+    code, text, _ = pipelines.sh(validate, **environment)
+    assert (code, text) == (0, ""), text
+    code, text, _ = pipelines.sh(f"{comment} --dry-run", **environment)
+    assert (code, "vision/hello" in text) == (0, True), text
+    assert (pipelines.repository.root / "avactl-diff.txt").is_file()
+    (pipelines.place / "summary").write_text("")
+    code, text, _ = pipelines.sh(plan, **environment)
+    assert (code, "hello" in (pipelines.place / "summary").read_text()) == (0, True), text
+    (pipelines.repository.root / "avactl-diff.txt").unlink()
+    pipelines.change("teams/vision/hello.yaml", "gpus: 1,", "gpuz: 1,")
+    code, text, _ = pipelines.sh(validate, **environment)
+    assert code == 1
+    assert text.startswith("::error file=teams/vision/hello.yaml,line=")
+
+
+def test_only_touched_stacks_are_applied(pipelines: Pipelines) -> None:
+    touched = pipelines.step("avactl-apply.yml", "stacks", "avactl stacks")
+
+    def matrix(applied: str) -> dict[str, list[str]]:
+        pipelines.forge("gh", applied)
+        code, text, outputs = pipelines.sh(touched, GITHUB_REF_NAME="main")
+        assert code == 0, text
+        return {name: json.loads(value) for name, value in outputs.items()}
+
+    everything = {"platform": ["lab"], "teams": ["lab.vision"]}
+    assert matrix("") == everything  # no run yet
+    assert matrix("0123456789012345678901234567890123456789") == everything  # history was rewritten
+    assert matrix(pipelines.first) == {"platform": [], "teams": []}
+    second = pipelines.change("teams/vision/hello.yaml", 'cpu: "4", memory: 16Gi}', 'cpu: "8", memory: 16Gi}  # more')
+    assert matrix(pipelines.first) == {"platform": [], "teams": ["lab.vision"]}
+    pipelines.change("teams/vision/hello.yaml", "# more", "# more than before")
+    assert matrix(second) == {"platform": [], "teams": []}  # a comment touches nothing
+    assert matrix(pipelines.first) == {"platform": [], "teams": ["lab.vision"]}  # runs that failed are made up for
+    third = pipelines.change("clusters/lab.yaml", '"1.36"', '"1.35"')
+    assert matrix(second)["platform"] == ["lab"]
+    pipelines.change(REQUIREMENTS, __version__, "9.9.9")
+    assert matrix(third) == everything  # another compiler
+    pipelines.repository.git("rm", "-q", "teams/vision/hello.yaml")
+    quota = (pipelines.repository.root / "teams/vision/team.yaml").read_text().partition("---")[0]
+    fourth = pipelines.repository.git("rev-parse", "HEAD")
+    pipelines.repository.commit({"teams/vision/team.yaml": quota})
+    assert "lab.vision" in matrix(fourth)["teams"]  # its objects go
+    broken = pipelines.repository.commit({"teams/vision/team.yaml": "kind: Teem\n"})
+    code, text, outputs = pipelines.sh(touched, GITHUB_REF_NAME="main")
+    assert (code, outputs) == (1, {})
+    assert "Teem" in text
+    pipelines.repository.commit({"teams/vision/team.yaml": quota})
+    assert matrix(broken)["platform"] == ["lab"]
+
+
+def test_drift_looks_at_all_stacks(pipelines: Pipelines) -> None:
+    _, text, outputs = pipelines.sh(pipelines.step("avactl-drift.yml", "stacks", "avactl stacks"))
+    assert json.loads(outputs["all"]) == ["lab", "lab.vision"], text
+
+
+def test_gitlab_makes_a_job_for_each_touched_stack(pipelines: Pipelines) -> None:
+    (script,) = pipelines.gitlab()["stacks"]["script"]
+
+    def child(**variables: str) -> dict[str, Any]:
+        base = {"CI_COMMIT_BEFORE_SHA": pipelines.first, "GITLAB_TOKEN": "", "DRIFT": "", "CI_COMMIT_BRANCH": "main"}
+        code, text, _ = pipelines.sh(script, **(base | variables))
+        assert code == 0, text
+        jobs: dict[str, Any] = yaml.safe_load((pipelines.repository.root / "stacks.yml").read_text())
+        (pipelines.repository.root / "stacks.yml").unlink()
+        (pipelines.repository.root / "stacks.txt").unlink()
+        return {name: job["stage"] for name, job in jobs.items() if isinstance(job, dict) and name != "nothing"}
+
+    assert child() == {}
+    second = pipelines.change("teams/vision/hello.yaml", 'cpu: "4"', 'cpu: "8"')
+    assert child() == {"lab.vision": "teams"}
+    assert child(CI_COMMIT_BEFORE_SHA="0" * 40) == {"lab": "platform", "lab.vision": "teams"}
+    assert child(DRIFT="true") == {"lab": "platform", "lab.vision": "teams"}
+    pipelines.forge("curl", json.dumps([{"sha": second}]))
+    assert child(GITLAB_TOKEN="given") == {}
+    pipelines.forge("curl", "[]")
+    assert len(child(GITLAB_TOKEN="given")) == 2
+
+
+def test_gitlab_checks_say_what_is_wrong(pipelines: Pipelines) -> None:
+    jobs = pipelines.gitlab()
+    assert set(jobs["stages"]) >= {job["stage"] for job in jobs.values() if isinstance(job, dict) and "stage" in job}
+    pipelines.change("teams/vision/hello.yaml", "gpus: 1,", "gpuz: 1,")
+    code, text, _ = pipelines.sh(jobs["validate"]["script"][0])
+    assert code == 1
+    assert "did you mean" in text
+    (problem,) = json.loads((pipelines.repository.root / "code-quality.json").read_text())
+    assert problem["location"]["path"] == "teams/vision/hello.yaml"
+    pipelines.change("teams/vision/hello.yaml", "gpuz: 1,", "gpus: 1, sharedMemory: 8Gi,")
+    code, text, _ = pipelines.sh(jobs["plan"]["script"][0], CI_MERGE_REQUEST_DIFF_BASE_SHA=pipelines.first)
+    assert (code, "hello" in text) == (0, True), text
