@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from avactl import names
@@ -19,7 +21,7 @@ _SETS = 512
 """Node sets that are kept up to date."""
 _SHARED = "shared"
 """Stands for the resource of pods that share a GPU, which name none."""
-_DEMAND = "claims:"
+_DEMAND, _SEARCHED = "claims:", "devices:"
 
 
 class Asks:
@@ -34,11 +36,16 @@ class Asks:
         self._requests: dict[tuple[Shape, str, int], Request] = {}
         self._sets: dict[tuple[Rules, str], int] = {}
         self._serial = 0
+        self._reasons: dict[int, dict[str, int]] = {}
+        """Why nodes are not in a set, and how many."""
+        self._looked_at = 0
+        """Nodes that there were then."""
 
     def clear(self) -> None:
         """The state is built anew."""
         self._requests.clear()
         self._sets.clear()
+        self._reasons.clear()
 
     def gpu_resource(self, shape: Shape) -> str:
         """The resource by which pods of a shape ask for GPUs; empty for pods without."""
@@ -57,18 +64,25 @@ class Asks:
     def request(self, shape: Shape, demand: Demand | None = None) -> Request | str:
         """What the engine is asked for, or why no node will ever do, in words."""
         resource = self.gpu_resource(shape)
-        if demand is not None and demand.wanted:
+        if demand is not None and demand.wanted and demand.gpus:
             if resource:
                 return "asks for GPUs by a resource and by ResourceClaims in one pod, which is not supported"
-            resource = _DEMAND + demand.key
+            resource = (_DEMAND if demand.exact else _SEARCHED) + demand.key
+        else:
+            demand = None
         nodes = self._set(shape, resource)
         known = self._requests.get((shape, resource, nodes))
         if known is not None:
             return known
         for name in shape.amounts:
             if name not in self._fleet.state.resources and name not in self.gpu_resources:
+                device_class = self._fleet.dra.stands_for(name)
+                if device_class:
+                    return f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
                 return f"no node has the resource {name}"
         gpus = 1 if shape.share else demand.gpus if demand is not None else self.gpu_count(shape)
+        if resource.startswith(_SEARCHED):
+            gpus = min(gpus, MAX_GPUS)
         if gpus > MAX_GPUS:
             return f"asks for {gpus} GPUs; a machine has at most {MAX_GPUS}"
         if len([name for name in shape.amounts if name in self.gpu_resources]) > 1:
@@ -86,6 +100,10 @@ class Asks:
             rdma=bool(gpus) and any(name in self.rdma for name in shape.amounts),
         )
         return request
+
+    def searched(self, request: Request, shape: Shape) -> Request:
+        """The same on all nodes that the shape's rules leave, whatever devices they have."""
+        return replace(request, nodes=self._set(shape, ""))
 
     def _set(self, shape: Shape, resource: str) -> int:
         """The key of the node set of a shape."""
@@ -108,6 +126,7 @@ class Asks:
 
     def put_node(self, info: NodeInfo, slot: int) -> None:
         """Bring the sets up to date for a node."""
+        self._reasons.clear()
         for (rules, resource), number in self._sets.items():
             may = not self._obstacle(rules, resource, info)
             if bool(self._fleet.state.allowed[number][slot]) != may:
@@ -115,13 +134,14 @@ class Asks:
 
     def obstacles(self, request: Request) -> dict[str, int]:
         """Why nodes are not in a request's node set, and how many."""
-        rules, resource = next(key for key, number in self._sets.items() if number == request.nodes)
-        counts: dict[str, int] = {}
-        for info in self._fleet.nodes.values():
-            reason = self._obstacle(rules, resource, info)
-            if reason:
-                counts[reason] = counts.get(reason, 0) + 1
-        return counts
+        if self._looked_at != len(self._fleet.nodes):
+            self._reasons.clear()
+            self._looked_at = len(self._fleet.nodes)
+        rules, resource, number = next((*key, number) for key, number in self._sets.items() if number == request.nodes)
+        if number not in self._reasons:
+            reasons = (self._obstacle(rules, resource, info) for info in self._fleet.nodes.values())
+            self._reasons[number] = Counter(filter(None, reasons))
+        return self._reasons[number]
 
     def _obstacle(self, rules: Rules, resource: str, info: NodeInfo) -> str:
         """Why a pod with these rules must not run on a node; empty where it may."""
@@ -129,8 +149,10 @@ class Asks:
             if not info.gpu_resource:
                 return "no GPUs to share"
         elif resource.startswith(_DEMAND):
-            if not self._fleet.dra.offers(info.name, resource[len(_DEMAND) :]):
+            if not self._fleet.dra.simple(info.name, info.labels, resource[len(_DEMAND) :]):
                 return "no devices as its ResourceClaim selects"
+        elif resource.startswith(_SEARCHED):
+            pass  # who has what it asks for now is found by a search
         elif resource and info.gpu_resource != resource:
             return f"no {resource}"
         return rules.obstacle(info.name, info.labels, info.taints, info.cordoned, info.features)

@@ -12,7 +12,7 @@ from avactl import names
 from avactl.kube import logs
 from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.scheduler import metrics
-from avactl.scheduler.dra import FINALIZER, Claim
+from avactl.scheduler.claim import FINALIZER, Claim
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Given, Order
@@ -182,12 +182,13 @@ class Binder:
         await self._rate.take()
         body = {"metadata": {"uid": claim.uid, "resourceVersion": version}, "status": status}
         item = await self._client.request("PATCH", f"{path}/status", body, content_type=MERGE)
-        self._fleet.put_claim(item)
+        self._fleet.claims.put(item)
 
     def give_back(self, pod: Pod, claims: Sequence[Claim]) -> None:
         """Deallocate claims that nobody but this pod uses, which waits."""
         for claim in claims:
-            if all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._returning:
+            mine = all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._fleet.dra.giving
+            if mine and claim.uid not in self._returning:
                 self._returning[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
 
     async def _deallocate(self, claim: Claim) -> None:
@@ -196,7 +197,7 @@ class Binder:
         body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.version}, "status": status}
         try:
             await self._rate.take()
-            self._fleet.put_claim(await self._client.request("PATCH", path, body, content_type=MERGE))
+            self._fleet.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
         except (ApiError, UnreachableError) as error:
             logs.warn("claim not given back", claim=claim.key, error=str(error))
         finally:

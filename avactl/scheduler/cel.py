@@ -1,88 +1,53 @@
-"""The part of CEL that selects devices, evaluated safely: no loops, no functions but those named here.
+"""CEL as device selectors use it, evaluated safely: no unbounded loops, no functions but those named in `cel_values`.
 
-What it has: `device.driver`, `device.attributes["d"].name`, `device.capacity["d"].name`, `in`, literals, lists,
-`&& || ! == != < <= > >=`, `has()`, `quantity()`, `semver()`, and on values `matches startsWith endsWith contains`,
-`compareTo isGreaterThan isLessThan`. As in CEL, `&&` and `||` forgive an error on one side where the other decides.
+What it has: `device.driver`, `device.attributes["d"].name`, `device.capacity["d"].name`,
+`device.allowMultipleAllocations`, literals, lists, `&& || ! == != < <= > >= in + - * / %`, `a ? b : c`, `has()`,
+`cel.bind()`, optional values (`.?name`, `[?key]`, `orValue()`), the macros `all exists exists_one filter map`, and the
+functions and methods of `cel_values`. As in CEL, `&&` and `||` forgive an error on one side where the other decides.
 Source: https://kubernetes.io/docs/reference/kubernetes-api/resource-k8s-io (CELDeviceSelector), cel-spec.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from avactl.scheduler.quantities import whole
+from avactl.scheduler import cel_values as values
+from avactl.scheduler.cel_values import CelError, Device, MissingError, Optional, Quantity, Version, quantity, version
+
+__all__ = ["CelError", "Device", "Quantity", "Version", "compile_selector", "quantity", "version"]
 
 Value = Any
-Evaluate = Callable[["Device"], Value]
+Scope = Mapping[str, Value]
+"""The device, and what is bound to names; the work that is left, under an empty name."""
+Evaluate = Callable[[Scope], Value]
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+)|(?P<string>r?\"(?:[^\"\\]|\\.)*\"|r?'(?:[^'\\]|\\.)*')"
-    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>&&|\|\||==|!=|<=|>=|[-<>!()\[\].,]))"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:()\[\].,]))"
 )
-_DEPTH = 100
-
-
-class CelError(ValueError):
-    """An expression that is not supported, or that has no value for a device."""
-
-
-class Quantity(NamedTuple):
-    """A quantity in nano units: exact and comparable."""
-
-    nano: int
-
-
-class Version(NamedTuple):
-    """A semantic version without its build; a pre-release comes before its release."""
-
-    numbers: tuple[int, int, int]
-    release: bool
-    pre: tuple[tuple[bool, int, str], ...]
-
-
-class Device(NamedTuple):
-    """A device as selectors see it: attributes and capacities by domain, then by name."""
-
-    driver: str
-    attributes: Mapping[str, Mapping[str, Value]]
-    capacity: Mapping[str, Mapping[str, Value]]
-
-
-def quantity(text: str) -> Quantity:
-    """Raises CelError."""
-    try:
-        return Quantity(whole(text, 10**9))
-    except ValueError as error:
-        raise CelError(str(error)) from None
-
-
-def version(text: str) -> Version:
-    """Raises CelError."""
-    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?", text)
-    if match is None:
-        raise CelError(f"not a semantic version: {text}")
-    pre = tuple(
-        (not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in (match[4] or "").split(".") if part
-    )
-    return Version((int(match[1]), int(match[2]), int(match[3])), not pre, pre)
+_DEPTH = 40
+_WORK = 10_000
+"""Steps of macros in one evaluation."""
+_MACROS = ("all", "exists", "exists_one", "filter", "map")
+_SUMS = {"+": values.plus, "-": values.minus}
+_PRODUCTS = {"*": values.times, "/": values.over, "%": values.rest}
 
 
 @lru_cache(maxsize=1024)
-def compile_selector(expression: str, trusted: bool = True) -> Callable[[Device], bool]:
+def compile_selector(expression: str) -> Callable[[Device], bool]:
     """The expression as a function. It raises CelError for devices for which the expression has no value.
 
-    Raises CelError for what is not supported. `trusted`: by an administrator; regular expressions of others could take
-    exponential time here, which RE2 cannot.
+    Raises CelError for what is not supported.
     """
-    parser = _Parser(expression, trusted)
-    evaluate = parser.either()
+    parser = _Parser(expression)
+    evaluate = parser.expression()
     parser.end()
 
     def selects(device: Device) -> bool:
-        found = evaluate(device)
+        found = evaluate({"device": device, "": [_WORK]})
         if not isinstance(found, bool):
             raise CelError(f"`{expression[:80]}` is {found!r}, not true or false")
         return found
@@ -91,10 +56,11 @@ def compile_selector(expression: str, trusted: bool = True) -> Callable[[Device]
 
 
 class _Parser:
-    def __init__(self, expression: str, trusted: bool) -> None:
-        self._expression, self._trusted = expression, trusted
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
         self._tokens: list[tuple[str, str]] = []
         self._at = self._depth = 0
+        self._bound: list[str] = []
         place = 0
         text = expression.rstrip()
         while place < len(text):
@@ -126,15 +92,28 @@ class _Parser:
 
     # -- grammar ----------------------------------------------------------------------------------------------------
 
-    def either(self) -> Evaluate:
-        """`a || b`."""
+    def expression(self) -> Evaluate:
+        """`a ? b : c`, and all that binds tighter."""
         self._depth += 1
         if self._depth > _DEPTH:
             raise CelError("the expression is nested too deep")
+        found = self._either()
+        if self._take("?"):
+            test, yes = found, self._either()
+            self._expect(":")
+            no = self.expression()
+
+            def choose(scope: Scope) -> Value:
+                return yes(scope) if values.boolean(test(scope)) else no(scope)
+
+            found = choose
+        self._depth -= 1
+        return found
+
+    def _either(self) -> Evaluate:
         parts = [self._both()]
         while self._take("||"):
             parts.append(self._both())
-        self._depth -= 1
         return parts[0] if len(parts) == 1 else _logic(parts, True)
 
     def _both(self) -> Evaluate:
@@ -144,32 +123,41 @@ class _Parser:
         return parts[0] if len(parts) == 1 else _logic(parts, False)
 
     def _relation(self) -> Evaluate:
-        left = self._unary()
-        for sign, compare in _COMPARISONS.items():
+        left = self._sum()
+        for sign, compare in values.COMPARISONS.items():
             if self._take(sign):
-                return _binary(left, self._unary(), compare)
+                return _binary(left, self._sum(), compare)
         if self._at < len(self._tokens) and self._tokens[self._at] == ("name", "in"):
             self._at += 1
-            return _binary(left, self._unary(), _inside)
+            return _binary(left, self._sum(), values.inside)
+        return left
+
+    def _sum(self) -> Evaluate:
+        return self._chain(_SUMS, lambda: self._chain(_PRODUCTS, self._unary))
+
+    def _chain(self, signs: Mapping[str, Callable[[Value, Value], Value]], inner: Callable[[], Evaluate]) -> Evaluate:
+        left = inner()
+        while (sign := self._peek()) in signs and self._take(sign):
+            left = _binary(left, inner(), signs[sign])
         return left
 
     def _unary(self) -> Evaluate:
         if self._take("!"):
             inner = self._unary()
-            return lambda device: not _boolean(inner(device))
+            return lambda scope: not values.boolean(inner(scope))
         if self._take("-"):
             number = self._unary()
-            return lambda device: -_integer(number(device))
+            return lambda scope: -values.integer(number(scope))
         return self._member(self._primary())
 
     def _primary(self) -> Evaluate:
         if self._take("("):
-            inner = self.either()
+            inner = self.expression()
             self._expect(")")
             return inner
         if self._take("["):
             items = self._arguments("]")
-            return lambda device: [item(device) for item in items]
+            return lambda scope: [item(scope) for item in items]
         if self._at >= len(self._tokens):
             raise CelError(f"`{self._expression[:80]}` ends too early")
         kind, text = self._tokens[self._at]
@@ -187,91 +175,148 @@ class _Parser:
     def _named(self, name: str) -> Evaluate:
         if name in ("true", "false"):
             return lambda _: name == "true"
-        if name == "device":
-            return lambda device: device
-        if name in ("quantity", "semver", "has") and self._take("("):
-            arguments = self._arguments(")")
-            if len(arguments) != 1:
-                raise CelError(f"{name}() takes one argument")
-            inner = arguments[0]
-            if name == "has":
-                return lambda device: _has(inner, device)
-            make = quantity if name == "quantity" else version
-            return lambda device: make(_text(inner(device)))
+        if name == "device" or name in self._bound:
+            return lambda scope: scope[name]
+        if name == "cel" and self._take(".") and self._peek() == "bind":
+            self._at += 1
+            self._expect("(")
+            return self._bind()
+        if name == "has" and self._take("("):
+            inner = self._argument(name)
+            return lambda scope: _has(inner, scope)
+        if name in values.FUNCTIONS and self._take("("):
+            function, inner = values.FUNCTIONS[name], self._argument(name)
+            return lambda scope: function(inner(scope))
         raise CelError(f"`{name}` is not supported in `{self._expression[:80]}`")
+
+    def _argument(self, name: str) -> Evaluate:
+        arguments = self._arguments(")")
+        if len(arguments) != 1:
+            raise CelError(f"{name}() takes one argument")
+        return arguments[0]
+
+    def _bind(self) -> Evaluate:
+        """`cel.bind(name, value, expression)`, after its parenthesis."""
+        name = self._variable()
+        value = self.expression()
+        self._expect(",")
+        body = self._within(name)
+        self._expect(")")
+        return lambda scope: body({**scope, name: value(scope)})
+
+    def _variable(self) -> str:
+        kind, name = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+        if kind != "name":
+            raise CelError(f"a name expected, found `{name or 'the end'}` in `{self._expression[:80]}`")
+        self._at += 1
+        self._expect(",")
+        return name
+
+    def _within(self, name: str) -> Evaluate:
+        """An expression in which a name has a value."""
+        self._bound.append(name)
+        found = self.expression()
+        self._bound.pop()
+        return found
+
+    def _macro(self, value: Evaluate, name: str) -> Evaluate:
+        """`list.exists(name, expression)`, after its parenthesis."""
+        variable = self._variable()
+        body = self._within(variable)
+        after = self._within(variable) if name == "map" and self._take(",") else None
+        self._expect(")")
+
+        def run(scope: Scope) -> Value:
+            found = values.items(value(scope))
+            scope[""][0] -= len(found)
+            if scope[""][0] < 0:
+                raise CelError("the expression takes too many steps")
+            inner = [{**scope, variable: item} for item in found]
+            if name in ("all", "exists"):
+                return _decide(((body, each) for each in inner), name == "exists")
+            if name == "exists_one":
+                return sum(values.boolean(body(each)) for each in inner) == 1
+            if name == "filter":
+                return [each[variable] for each in inner if values.boolean(body(each))]
+            if after is None:
+                return [body(each) for each in inner]
+            return [after(each) for each in inner if values.boolean(body(each))]
+
+        return run
 
     def _member(self, value: Evaluate) -> Evaluate:
         while True:
             if self._take("."):
+                optional = self._take("?")
                 kind, name = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
                 if kind != "name":
                     raise CelError(f"a name expected after `.` in `{self._expression[:80]}`")
                 self._at += 1
-                value = self._method(value, name) if self._take("(") else _field(value, name)
+                value = self._method(value, name) if self._take("(") else _field(value, name, optional)
             elif self._take("["):
-                key = self.either()
+                combine = values.optional_item if self._take("?") else values.item
+                key = self.expression()
                 self._expect("]")
-                value = _binary(value, key, _item)
+                value = _binary(value, key, combine)
             else:
                 return value
 
     def _method(self, value: Evaluate, name: str) -> Evaluate:
+        if name in _MACROS:
+            return self._macro(value, name)
         arguments = self._arguments(")")
-        method = _METHODS.get(name)
-        if method is None or len(arguments) != 1:
-            raise CelError(f"`.{name}()` is not supported in `{self._expression[:80]}`")
-        if name == "matches" and not self._trusted:
-            raise CelError("`.matches()` is supported in device classes only: compare values in claims")
-        return _binary(value, arguments[0], method)
+        if not arguments and name in values.SIMPLE:
+            method = values.SIMPLE[name]
+            return lambda scope: method(value(scope))
+        if len(arguments) == 1 and name in values.METHODS:
+            return _binary(value, arguments[0], values.METHODS[name])
+        raise CelError(f"`.{name}()` is not supported in `{self._expression[:80]}`")
 
     def _arguments(self, close: str) -> list[Evaluate]:
         found: list[Evaluate] = []
         while not self._take(close):
             if found:
                 self._expect(",")
-            found.append(self.either())
+            found.append(self.expression())
         return found
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
+# -- evaluating ------------------------------------------------------------------------------------------------------
+
+
+def _decide(parts: Iterable[tuple[Evaluate, Scope]], decides: bool) -> bool:
+    failed: CelError | None = None
+    for part, scope in parts:
+        try:
+            if values.boolean(part(scope)) is decides:
+                return decides
+        except CelError as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    return not decides
 
 
 def _logic(parts: list[Evaluate], decides: bool) -> Evaluate:
-    def evaluate(device: Device) -> Value:
-        failed: CelError | None = None
-        for part in parts:
-            try:
-                if _boolean(part(device)) is decides:
-                    return decides
-            except CelError as error:
-                failed = error
-        if failed is not None:
-            raise failed
-        return not decides
-
-    return evaluate
+    return lambda scope: _decide(((part, scope) for part in parts), decides)
 
 
 def _binary(left: Evaluate, right: Evaluate, combine: Callable[[Value, Value], Value]) -> Evaluate:
-    return lambda device: combine(left(device), right(device))
+    return lambda scope: combine(left(scope), right(scope))
 
 
-def _boolean(value: Value) -> bool:
-    if not isinstance(value, bool):
-        raise CelError(f"{value!r} is not true or false")
-    return value
+def _field(value: Evaluate, name: str, optional: bool) -> Evaluate:
+    if optional:
+        return lambda scope: values.optional_item(value(scope), name)
+    return lambda scope: values.member(value(scope), name)
 
 
-def _integer(value: Value) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise CelError(f"{value!r} is not a number")
-    return value
-
-
-def _text(value: Value) -> str:
-    if not isinstance(value, str):
-        raise CelError(f"{value!r} is not a string")
-    return value
+def _has(inner: Evaluate, scope: Scope) -> bool:
+    try:
+        found = inner(scope)
+    except MissingError:
+        return False
+    return found.there if isinstance(found, Optional) else True
 
 
 def _string(literal: str) -> str:
@@ -286,99 +331,3 @@ def _string(literal: str) -> str:
         return plain.get(letter, letter)
 
     return re.sub(r"\\(.)", unescape, literal[1:-1])
-
-
-def _alike(one: Value, other: Value) -> None:
-    if type(one) is not type(other):
-        raise CelError(f"{one!r} and {other!r} cannot be compared")
-
-
-def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value], bool]:
-    def ordered(one: Value, other: Value) -> bool:
-        _alike(one, other)
-        if isinstance(one, Quantity | Version):
-            raise CelError("quantities and versions are compared by `.compareTo()`")
-        return compare(one, other)
-
-    return ordered
-
-
-_COMPARISONS: dict[str, Callable[[Value, Value], Value]] = {
-    "==": lambda one, other: type(one) is type(other) and one == other,
-    "!=": lambda one, other: type(one) is not type(other) or one != other,
-    "<=": _ordered(lambda one, other: bool(one <= other)),
-    ">=": _ordered(lambda one, other: bool(one >= other)),
-    "<": _ordered(lambda one, other: bool(one < other)),
-    ">": _ordered(lambda one, other: bool(one > other)),
-}
-
-
-def _inside(value: Value, container: Value) -> bool:
-    if not isinstance(container, list | Mapping):
-        raise CelError(f"`in` needs a list or a map, not {container!r}")
-    return value in container
-
-
-def _item(container: Value, key: Value) -> Value:
-    if isinstance(container, _Domains):
-        return container.names.get(key, {})
-    if isinstance(container, Mapping):
-        if key not in container:
-            raise CelError(f"no such key: {key}")
-        return container[key]
-    raise CelError(f"{container!r} has no items")
-
-
-class _Domains(NamedTuple):
-    """Attributes or capacities by domain; a domain that a device does not have is empty."""
-
-    names: Mapping[str, Mapping[str, Value]]
-
-
-def _field(value: Evaluate, name: str) -> Evaluate:
-    def field(device: Device) -> Value:
-        found = value(device)
-        if isinstance(found, Device):
-            if name == "driver":
-                return found.driver
-            if name in ("attributes", "capacity"):
-                return _Domains(getattr(found, name))
-            raise CelError(f"device.{name} is not supported")
-        return _item(found, name)
-
-    return field
-
-
-def _has(inner: Evaluate, device: Device) -> bool:
-    try:
-        inner(device)
-    except CelError as error:
-        if str(error).startswith("no such key"):
-            return False
-        raise
-    return True
-
-
-def _compare(one: Value, other: Value) -> int:
-    _alike(one, other)
-    if not isinstance(one, Quantity | Version):
-        raise CelError("`.compareTo()` is of quantities and versions")
-    return int(one > other) - int(one < other)
-
-
-def _matches(value: Value, pattern: Value) -> bool:
-    try:
-        return re.search(_text(pattern), _text(value)) is not None
-    except re.error as error:
-        raise CelError(f"`{pattern}` is no regular expression: {error}") from None
-
-
-_METHODS: dict[str, Callable[[Value, Value], Value]] = {
-    "matches": _matches,
-    "startsWith": lambda value, part: _text(value).startswith(_text(part)),
-    "endsWith": lambda value, part: _text(value).endswith(_text(part)),
-    "contains": lambda value, part: _text(part) in _text(value),
-    "compareTo": _compare,
-    "isGreaterThan": lambda one, other: _compare(one, other) > 0,
-    "isLessThan": lambda one, other: _compare(one, other) < 0,
-}

@@ -185,6 +185,10 @@ class Daemon:
             self.fleet.rebuild()
             self.decider.clear()
             logs.info("state built", nodes=len(self.fleet.nodes), seconds=round(monotonic() - began, 3))
+        for key in self.fleet.woken:
+            if key in self.queue.units:
+                self.queue.push(self.queue.units[key])
+        self.fleet.woken.clear()
         now = monotonic()
         freed, then = self._retried
         if freed != self.fleet.freed and now - then >= _RETRY:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from time import monotonic
 
 import numpy as np
@@ -15,9 +14,9 @@ from avactl.placement.score import Choice
 from avactl.placement.state import Booking
 from avactl.placement.why import gang_words, pod_words, why_gang, why_pod
 from avactl.scheduler import metrics
-from avactl.scheduler.fleet import Fleet, Mask, format_devices
+from avactl.scheduler.fleet import Fleet, Mask
 from avactl.scheduler.pod import Pod
-from avactl.scheduler.ports import Binds, Given, Order, Tells
+from avactl.scheduler.ports import Binds, Order, Tells
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.quotas import Wish
 from avactl.scheduler.rules import NotYetError, RuleError
@@ -70,7 +69,8 @@ class Decider:
             among = narrower(among, models)
         except NotYetError as error:
             self.reports.not_yet(pod, str(error))
-            self.queue.park(unit, pod.uid)
+            self.queue.rest(unit)
+            self.fleet.wait_for(error.wanted, unit.key)
             return
         except RuleError as error:
             self._wait(unit, [pod], str(error), pod.uid)
@@ -81,7 +81,7 @@ class Decider:
             self._wait(unit, [pod], known[1], group)
             return
         self._learn(pod, request)
-        choice = self.fleet.scorer.choose(request, among)
+        choice = self.fleet.choose(pod, request, among)
         if choice is None:
             message = self._pod_words(pod, request, among, words)
             self._give_back([pod])
@@ -112,9 +112,10 @@ class Decider:
         if self.fleet.others.touch(pod):
             mask, words = self.fleet.others.among(pod)
         if pod.claims:
-            held = self.fleet.held_mask(self.fleet.dra.demand(pod))
+            held = self.fleet.claims.held(self.fleet.dra.demand(pod))
             if held is not None:
-                words = ", ".join(filter(None, [words, "its ResourceClaim has its devices on one node"]))
+                lost = int((~held)[: self.fleet.state.size].sum())
+                words = ", ".join(filter(None, [words, f"{lost} do not reach the devices that its ResourceClaim has"]))
                 mask = narrower(mask, held)
         if pod.volumes:
             reach = self.volumes.among(pod)
@@ -141,22 +142,12 @@ class Decider:
     def _bind(self, pod: Pod, node: int, booking: Booking) -> None:
         name = self.fleet.state.names[node]
         assert name is not None
-        given: list[Given] = []
-        devices = format_devices(booking.gpus)
-        if pod.claims:
-            demand = self.fleet.dra.demand(pod)
-            for claim, gpus in self.fleet.allot(pod, demand, booking):
-                requests = next(each for other, each in demand.wanted if other is claim)
-                given.append(Given(claim, self.fleet.dra.allocation(claim, requests, name, gpus)))
-            given += [Given(claim, None) for claim in demand.held]
-            if demand.wanted:
-                devices, booking = "", replace(booking, gpus=0)
-        self.fleet.assume(pod, name, booking)
+        given = self.fleet.take(pod, booking)
         now = monotonic()
         metrics.DECISIONS.labels("placed").inc()
         metrics.QUEUE_SECONDS.observe(now - pod.seen)
         volumes = self.volumes.unbound(pod) if pod.volumes else ()
-        self.binder.put(Order(pod, name, devices, now, tuple(given), volumes))
+        self.binder.put(Order(pod, name, pod.devices or "", now, tuple(given), volumes))
 
     def _wait(self, unit: Unit, pods: Sequence[Pod], message: str, group: Hashable) -> None:
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
@@ -165,6 +156,10 @@ class Decider:
         self.queue.park(unit, group)
 
     def _pod_words(self, pod: Pod, request: Request, among: Mask | None, words: str) -> str:
+        claims = self.fleet.claims.explain(pod, request) if pod.claims else None
+        if claims is not None:
+            request, mask, more = claims
+            among, words = narrower(among, mask), ", ".join(filter(None, [words, more]))
         reason = why_pod(self.fleet.state, request, among)
         if all(cause.what == "nodes" for cause in reason.causes):
             # Size is not what is wrong, and taints and cordons go.
@@ -213,7 +208,9 @@ class Decider:
             if over:
                 self._wait(unit, unit.waiting, over, unit.key)
                 return False
-            special = any(self.fleet.others.touch(pod) or pod.volumes or self._holds(pod) for pod in pods)
+            special = any(
+                self.fleet.others.touch(pod) or pod.volumes or self.fleet.claims.searched(pod) for pod in pods
+            )
             key = (unit.key, len(pods))
             known = self._full.get(key)
             if known is not None and known[0] == self.fleet.freed:
@@ -225,7 +222,8 @@ class Decider:
         except NotYetError as error:
             for pod in pods:
                 self.reports.not_yet(pod, str(error))
-            self.queue.park(unit, unit.key)
+            self.queue.rest(unit)
+            self.fleet.wait_for(error.wanted, unit.key)
             return False
         except RuleError as error:
             self._wait(unit, unit.waiting, str(error), unit.key)
@@ -297,13 +295,11 @@ class Decider:
             request = requests[pod.uid]
             among, words = self._among(pod)
             among = narrower(among, models)
-            choice = self.fleet.scorer.choose(request, among)
+            choice = self.fleet.choose(pod, request, among)
             if choice is None:
                 message = f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
                 break
-            name = self.fleet.state.names[choice.node]
-            assert name is not None
-            self.fleet.assume(pod, name, choice.booking(request))
+            self.fleet.take(pod, choice.booking(request))
             placed.append(choice.booking(request))
         freed = self.fleet.freed
         for pod in pods[: len(placed)]:
@@ -316,9 +312,6 @@ class Decider:
         for pod in pods:
             if pod.claims:
                 self.binder.give_back(pod, self.fleet.dra.demand(pod).held)
-
-    def _holds(self, pod: Pod) -> bool:
-        return bool(pod.claims) and bool(self.fleet.dra.demand(pod).held)
 
     def _extra(self, unit: Unit, pod: Pod) -> bool:
         try:

@@ -1,93 +1,32 @@
-"""GPUs under dynamic resource allocation: what slices publish, what claims ask for, and what they have.
+"""Dynamic resource allocation: which nodes can give a pod's claims what they ask for, and what claims then get.
 
-The GPUs of a node are the whole devices of one driver there, numbered as the machine numbers them. A request is met by
-nodes all of whose GPUs it selects. What it cannot express (parts of devices, alternatives, constraints between
-devices, devices of other drivers) is refused in words. Source: resource.k8s.io/v1.
+There are two ways. On nodes whose GPUs all do for a request of so many GPUs, the placement engine counts and chooses
+them, as it does those of device plugins. For everything else (parts of devices, alternatives, constraints, other
+drivers, devices of several nodes) the allocator searches each node, and is asked again only about those that changed.
+Source: resource.k8s.io/v1.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import orjson
-
-from avactl.kube import logs
 from avactl.placement.state import MAX_GPUS
 from avactl.scheduler import cel
+from avactl.scheduler.allocator import Allocator, Found, StuckError, takes
+from avactl.scheduler.claim import ALL, Claim, DeviceClass, Parsed, Spec, Wanted, parse
+from avactl.scheduler.devices import Device, Devices, Key, gpu_order
+from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.pod import Pod
-from avactl.scheduler.rules import NotYetError, RuleError
+from avactl.scheduler.rules import Labels, NotYetError, RuleError
 
-FINALIZER = "resource.kubernetes.io/delete-protection"
-_PARTS = (
-    "consumesCounters", "allowMultipleAllocations", "bindingConditions", "bindsToNode", "taints", "nodeName",
-    "nodeSelector", "allNodes",
-)  # fmt: skip
-"""Fields of devices that are more than one whole GPU of the slice's node, free for anybody."""
-
-
-class Gpu(NamedTuple):
-    """One device."""
-
-    driver: str
-    pool: str
-    name: str
-    facts: cel.Device
-
-
-class Slice(NamedTuple):
-    """One ResourceSlice of a node."""
-
-    node: str
-    driver: str
-    pool: str
-    generation: int
-    parts: int
-    """Slices of the pool."""
-    devices: tuple[Gpu, ...]
-
-
-class Wanted(NamedTuple):
-    """One request of a claim: so many GPUs that all selectors take."""
-
-    name: str
-    selectors: tuple[tuple[str, bool], ...]
-    """Expressions, and whether an administrator wrote them."""
-    gpus: int
-    device_class: str
-
-
-class Claim:
-    """One ResourceClaim."""
-
-    __slots__ = (
-        "config", "deleting", "finalized", "key", "name", "namespace", "requests", "reserved", "results", "uid",
-        "version",
-    )  # fmt: skip
-
-    def __init__(self, item: Mapping[str, Any]) -> None:
-        metadata, devices = item["metadata"], item["spec"].get("devices") or {}
-        status = item.get("status") or {}
-        self.namespace: str = metadata["namespace"]
-        self.name: str = metadata["name"]
-        self.key = f"{self.namespace}/{self.name}"
-        self.uid: str = metadata["uid"]
-        self.version: str = metadata["resourceVersion"]
-        self.finalized = FINALIZER in (metadata.get("finalizers") or ())
-        self.deleting = "deletionTimestamp" in metadata
-        self.requests: list[dict[str, Any]] = devices.get("requests") or []
-        self.config: list[dict[str, Any]] = devices.get("config") or []
-        if devices.get("constraints"):
-            self.requests = [{"constraints": True}]
-        results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-        self.results = tuple((each["driver"], each["pool"], each["device"]) for each in results)
-        self.reserved: list[dict[str, Any]] = status.get("reservedFor") or []
-
-    @property
-    def allocated(self) -> bool:
-        """Whether it has its devices."""
-        return bool(self.results)
+_DEMANDS = 512
+"""Different demands of which is remembered where they can be met."""
+_MEMORY = 200_000
+"""Answers of selectors that are remembered."""
+CONSUMERS = 256
+"""Pods that can share a claim. Source: resource.k8s.io/v1, ResourceClaimReservedForMaxSize."""
 
 
 class Demand(NamedTuple):
@@ -95,15 +34,23 @@ class Demand(NamedTuple):
 
     key: str
     """Equal for pods that ask for the same."""
-    wanted: tuple[tuple[Claim, tuple[Wanted, ...]], ...]
+    wanted: tuple[tuple[Claim, Parsed], ...]
     """Claims without devices yet."""
     held: tuple[Claim, ...]
-    """Claims that have them."""
+    """Claims that have them, or are being given them."""
+    gpus: int
+    """GPUs that are to be allocated: of alternatives the most."""
+    exact: bool
+    """Whether it is just so many whole GPUs."""
+    counted: bool
+    """Whether it is always as many."""
 
-    @property
-    def gpus(self) -> int:
-        """How many are to be allocated."""
-        return sum(each.gpus for _, requests in self.wanted for each in requests)
+
+class Offers(NamedTuple):
+    """Nodes that can meet a demand now, and why others cannot."""
+
+    yes: dict[str, None]
+    words: dict[str, str]
 
 
 class Dra:
@@ -111,210 +58,345 @@ class Dra:
 
     def __init__(self, driver: str) -> None:
         """`driver` is the one whose devices are GPUs where a node has devices of several."""
-        self._driver = driver
-        self._slices: dict[str, Slice] = {}
-        self._classes: dict[str, tuple[tuple[str, ...], list[dict[str, Any]]]] = {}
+        self.driver = driver
+        self.drivers: frozenset[str] = frozenset({driver})
+        """Drivers whose devices are GPUs; where a node has none of theirs, those with `gpu` in their name."""
+        self.devices = Devices()
+        self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, Claim] = {}
-        self._gpus: dict[str, tuple[Gpu, ...]] | None = None
-        self._places: dict[tuple[str, str, str], tuple[str, int]] = {}
-        self._offers: dict[tuple[str, str], bool] = {}
-        self._demands: dict[str, tuple[Wanted, ...]] = {}
+        self.giving: dict[str, dict[str, Any]] = {}
+        """Allocations that are on their way, by the claim's uid."""
+        self.version = 0
+        """Counts what can change a pod's demand."""
+        self._gpus: dict[str, tuple[Device, ...]] = {}
+        self._places: dict[Key, tuple[str, int]] = {}
+        self._kinds: dict[tuple[Any, ...], Device] = {}
+        """One GPU of each kind."""
+        self._parsed: dict[bytes, Parsed | str] = {}
+        self._specs: dict[bytes, Spec] = {}
+        self._wanted: dict[str, tuple[Parsed, ...]] = {}
+        self._simple: dict[tuple[str, str], bool] = {}
+        self._offers: dict[str, tuple[int, Offers]] = {}
+        self._memory: dict[tuple[Any, Key], bool | str] = {}
+        self._last: tuple[str, int, Demand | RuleError] | None = None
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
     def put_slice(self, item: Mapping[str, Any]) -> bool:
         """A slice is there, or has changed; whether that changes anything here."""
-        spec, name = item["spec"], item["metadata"]["name"]
-        node = spec.get("nodeName")
-        if not node:
-            return False  # of no one node: network-attached devices
-        pool, driver = spec["pool"], spec["driver"]
-        devices = []
-        for device in spec.get("devices") or ():
-            if any(device.get(part) for part in _PARTS):
-                continue
-            facts = _facts(driver, device)
-            kind = facts.attributes.get(driver, {}).get("type", "gpu")
-            if kind in ("gpu", "full"):
-                devices.append(Gpu(driver, pool["name"], device["name"], facts))
-        found = Slice(node, driver, pool["name"], pool["generation"], pool["resourceSliceCount"], tuple(devices))
-        if self._slices.get(name) == found:
-            return False
-        self._slices[name] = found
-        self._forget()
-        return True
+        changed = self.devices.put(item)
+        if changed:
+            self._forget()
+        return changed
 
     def drop_slice(self, name: str) -> bool:
         """A slice is gone; whether it was known."""
         self._forget()
-        return self._slices.pop(name, None) is not None
+        return self.devices.drop(name)
 
-    def slices(self) -> Iterable[str]:
-        """Names of the slices."""
-        return self._slices
+    def put_class(self, item: Mapping[str, Any]) -> bool:
+        """A DeviceClass is there, or has changed; whether that changes anything here."""
+        name, found = item["metadata"]["name"], DeviceClass.parse(item)
+        if self.classes.get(name) == found:
+            return False
+        self.classes[name] = found
+        self._forget_classes()
+        return True
 
-    def put_class(self, item: Mapping[str, Any]) -> None:
-        """A DeviceClass is there, or has changed."""
-        spec = item.get("spec") or {}
-        expressions = tuple(each["cel"]["expression"] for each in spec.get("selectors") or () if "cel" in each)
-        self._classes[item["metadata"]["name"]] = (expressions, spec.get("config") or [])
+    def drop_class(self, name: str) -> bool:
+        """A DeviceClass is gone; whether it was known."""
+        self._forget_classes()
+        return self.classes.pop(name, None) is not None
 
-    def drop_class(self, name: str) -> None:
-        """A DeviceClass is gone."""
-        self._classes.pop(name, None)
+    def stands_for(self, resource: str) -> str:
+        """The DeviceClass that an extended resource stands for; empty: none."""
+        name = resource.removeprefix("deviceclass.resource.kubernetes.io/")
+        if name != resource:
+            return name
+        return next((name for name, each in self.classes.items() if each.resource == resource), "")
 
-    def classes(self) -> Iterable[str]:
-        """Names of the classes."""
-        return self._classes
+    def _forget_classes(self) -> None:
+        self._parsed.clear()
+        self._specs.clear()
+        self._forget()
 
     def _forget(self) -> None:
-        self._gpus = None
+        self.version += 1
+        self._gpus.clear()
+        self._places.clear()
+        self._kinds.clear()
+        self._wanted.clear()
+        self._simple.clear()
         self._offers.clear()
+        self._memory.clear()
 
-    def gpus(self, node: str) -> tuple[Gpu, ...]:
-        """The GPUs of a node, in the machine's order."""
-        if self._gpus is None:
-            self._gpus = self._number()
-        return self._gpus.get(node, ())
+    def node_changed(self, name: str) -> None:
+        """A node came, went, or has other labels."""
+        self.devices.node_changed(name)
+        for known in [known for known in self._simple if known[0] == name]:
+            del self._simple[known]
 
-    def _number(self) -> dict[str, tuple[Gpu, ...]]:
-        newest: dict[tuple[str, str], int] = {}
-        for each in self._slices.values():
-            key = (each.driver, each.pool)
-            newest[key] = max(newest.get(key, 0), each.generation)
-        parts: dict[tuple[str, str, str], list[Slice]] = {}
-        for each in self._slices.values():
-            if each.generation == newest[each.driver, each.pool]:
-                parts.setdefault((each.node, each.driver, each.pool), []).append(each)
-        by_driver: dict[str, dict[str, list[Gpu]]] = {}
-        for (node, driver, _), slices in parts.items():
-            # A pool of which slices are missing is being published.
-            if len(slices) == slices[0].parts:
-                mine = by_driver.setdefault(node, {}).setdefault(driver, [])
-                mine += [gpu for each in slices for gpu in each.devices]
-        result: dict[str, tuple[Gpu, ...]] = {}
-        self._places = {}
-        for node, drivers in by_driver.items():
-            driver = self._driver if self._driver in drivers else min(drivers)
-            gpus = sorted(drivers[driver], key=_order)[:MAX_GPUS]
-            result[node] = tuple(gpus)
-            for index, gpu in enumerate(gpus):
-                self._places[gpu.driver, gpu.pool, gpu.name] = (node, index)
-        return result
+    # -- GPUs by number ---------------------------------------------------------------------------------------------
 
-    def place(self, result: tuple[str, str, str]) -> tuple[str, int] | None:
-        """Node and number of an allocated device; None for one that is no GPU here."""
-        if self._gpus is None:
-            self._gpus = self._number()
-        return self._places.get(result)
+    def number(self, name: str, labels: Labels) -> int:
+        """Number the GPUs of a node as the machine does; how many there are."""
+        known = self._gpus.get(name)
+        if known is not None:
+            return len(known)
+        found: dict[str, list[Device]] = {}
+        for pool in self.devices.pools(name, labels):
+            for device in pool.devices:
+                # Devices that several nodes reach are of no one machine.
+                if device.match is None and self.devices.node_of(device.key) == name and _whole(device):
+                    found.setdefault(device.key[0], []).append(device)
+        drivers = [driver for driver in found if driver in self.drivers] or [
+            driver for driver in found if "gpu" in driver
+        ]
+        gpus = sorted(found[min(drivers)], key=gpu_order)[:MAX_GPUS] if drivers else []
+        for number, device in enumerate(gpus):
+            self._places[device.key] = (name, number)
+            self._kinds.setdefault(_kind(device), device)
+        self._gpus[name] = tuple(gpus)
+        return len(gpus)
+
+    def place(self, key: Key) -> tuple[str, int] | None:
+        """Node and number of a device; None for one that is no GPU of a machine."""
+        return self._places.get(key)
+
+    def keys(self, node: str, gpus: int) -> list[Key]:
+        """The devices of a mask of GPUs."""
+        return [device.key for number, device in enumerate(self._gpus.get(node, ())) if gpus >> number & 1]
 
     # -- what is asked for ------------------------------------------------------------------------------------------
 
     def demand(self, pod: Pod) -> Demand:
         """What a pod's claims ask for. Raises RuleError where it must wait, or asks for what is not supported."""
-        wanted: list[tuple[Claim, tuple[Wanted, ...]]] = []
+        last = self._last
+        if last is None or last[0] != pod.uid or last[1] != self.version:
+            found: Demand | RuleError
+            try:
+                found = self._demand(pod)
+            except RuleError as error:
+                found = error
+            last = self._last = (pod.uid, self.version, found)
+        if isinstance(last[2], RuleError):
+            raise last[2]
+        return last[2]
+
+    def _demand(self, pod: Pod) -> Demand:
+        wanted: list[tuple[Claim, Parsed]] = []
         held: list[Claim] = []
         for name, made in pod.claims:
-            claim = self.claims.get(f"{pod.namespace}/{made}") if made else None
+            key = f"{pod.namespace}/{made}"
+            claim = self.claims.get(key) if made else None
             if claim is None or claim.deleting:
-                raise NotYetError(f"waits for its ResourceClaim {made or name}, which is not there yet")
-            if claim.allocated:
-                if len(claim.reserved) >= 256 and all(each["uid"] != pod.uid for each in claim.reserved):
-                    raise RuleError(f"ResourceClaim {made} is in use by 256 pods, which is the most")
-                held.append(claim)
-            else:
-                wanted.append((claim, self._requests(claim)))
-        parts = [[each.selectors, each.gpus] for _, requests in wanted for each in requests]
-        key = orjson.dumps(parts).decode()
-        self._demands.setdefault(key, tuple(each for _, requests in wanted for each in requests))
-        return Demand(key, tuple(wanted), tuple(held))
+                raise NotYetError(f"waits for its ResourceClaim {made or name}, which is not there yet", f"claim {key}")
+            if claim.allocated or claim.uid in self.giving:
+                if len(claim.reserved) >= CONSUMERS and all(each["uid"] != pod.uid for each in claim.reserved):
+                    raise RuleError(f"ResourceClaim {made} is in use by {CONSUMERS} pods, which is the most")
+                if claim not in held:
+                    held.append(claim)
+            elif all(claim is not other for other, _ in wanted):
+                wanted.append((claim, self._parse(claim.spec)))
+        key = "\n".join(claim.spec.text for claim, _ in wanted)
+        parsed = self._wanted.get(key)
+        if parsed is None:
+            if len(self._wanted) > _DEMANDS:
+                self._wanted.clear()
+                self._simple.clear()
+                self._offers.clear()
+            parsed = self._wanted[key] = tuple(each for _, each in wanted)
+        gpus, exact, counted = 0, all(each.plain for each in parsed), True
+        for each in parsed:
+            for request in each.requests:
+                counts = [self._count(one) for one in request]
+                gpus += max(counts)
+                exact = exact and counts[0] == request[0].number
+                counted = counted and len(request) == 1 and (request[0].number != ALL or not counts[0])
+        return Demand(key, tuple(wanted), tuple(held), gpus, exact and gpus > 0, counted)
 
-    def _requests(self, claim: Claim) -> tuple[Wanted, ...]:
-        found = []
-        for request in claim.requests:
-            exactly = request.get("exactly")
-            if "constraints" in request:
-                raise RuleError("its ResourceClaim has constraints between devices, which are not supported")
-            if exactly is None:
-                raise RuleError("its ResourceClaim asks for the first available of several, which is not supported")
-            for field in ("adminAccess", "tolerations", "capacity"):
-                if exactly.get(field):
-                    raise RuleError(f"its ResourceClaim asks with `{field}`, which is not supported")
-            if exactly.get("allocationMode", "ExactCount") != "ExactCount":
-                raise RuleError("its ResourceClaim asks for all devices of a machine: ask for their number")
-            name = exactly["deviceClassName"]
-            if name not in self._classes:
-                raise RuleError(f"its ResourceClaim asks for the DeviceClass {name}, which is not there")
-            selectors = [(expression, True) for expression in self._classes[name][0]]
-            selectors += [(each["cel"]["expression"], False) for each in exactly.get("selectors") or ()]
-            for expression, trusted in selectors:
-                try:
-                    cel.compile_selector(expression, trusted)
-                except cel.CelError as error:
-                    raise RuleError(f"selector of DeviceClass {name} or of the claim: {error}") from None
-            found.append(Wanted(request["name"], tuple(selectors), exactly.get("count", 1), name))
-        return tuple(found)
+    def _parse(self, spec: Spec) -> Parsed:
+        found = self._parsed.get(spec.key)
+        if found is None:
+            self._specs[spec.key] = spec
+            try:
+                found = parse(spec, self.classes)
+            except RuleError as error:
+                found = str(error)
+            self._parsed[spec.key] = found
+        if isinstance(found, str):
+            raise RuleError(found)
+        return found
 
-    def offers(self, node: str, key: str) -> bool:
-        """Whether all GPUs of a node are what a demand asks for."""
-        known = self._offers.get((node, key))
+    def _count(self, wanted: Wanted) -> int:
+        """How many GPUs a request is about."""
+        if wanted.admin or not any(self._selects(wanted, device) for device in self._kinds.values()):
+            return 0
+        return max(map(len, self._gpus.values()), default=0) if wanted.number == ALL else wanted.number
+
+    def _selects(self, wanted: Wanted, device: Device) -> bool:
+        """Raises CelError never: a device for which a selector has no value is not selected."""
+        try:
+            return self.selects(wanted, device)
+        except cel.CelError:
+            return False
+
+    def selects(self, wanted: Wanted, device: Device) -> bool:
+        """Whether a request takes a device by its selectors. Raises CelError."""
+        place = (wanted.selectors, device.key)
+        known = self._memory.get(place)
         if known is None:
-            gpus = self.gpus(node)
-            selectors = {selector for wanted in self._demands[key] for selector in wanted.selectors}
-            known = bool(gpus) and all(_takes(selectors, gpu) for gpu in gpus)
-            self._offers[node, key] = known
+            if len(self._memory) > _MEMORY:
+                self._memory.clear()
+            try:
+                known = takes(wanted, device)
+            except cel.CelError as error:
+                known = str(error)
+            self._memory[place] = known
+        if isinstance(known, str):
+            raise cel.CelError(known)
         return known
+
+    # -- where it can be had ----------------------------------------------------------------------------------------
+
+    def simple(self, node: str, labels: Labels, key: str) -> bool:
+        """Whether the engine's counting of a node's GPUs is all there is to know for a demand that is exact."""
+        known = self._simple.get((node, key))
+        if known is None:
+            known = self._simple[node, key] = self._is_simple(node, labels, self._wanted[key])
+        return known
+
+    def _is_simple(self, node: str, labels: Labels, claims: tuple[Parsed, ...]) -> bool:
+        gpus = self._gpus.get(node, ())
+        requests = {each.selectors: each for claim in claims for (each,) in claim.requests}.values()
+        if not gpus or not all(
+            device.plain and self._selects(wanted, device) for device in gpus for wanted in requests
+        ):
+            return False
+        known = {device.key for device in gpus}
+        return not any(
+            self._selects(wanted, device)
+            for pool in self.devices.pools(node, labels)
+            for device in pool.devices
+            if device.key not in known
+            for wanted in requests
+        )
+
+    def offers(self, demand: Demand, nodes: Mapping[str, NodeInfo]) -> Offers:
+        """The nodes on which the allocator finds what a demand asks for, as things are now.
+
+        Nodes whose GPUs the engine counts for it are left out.
+        """
+        position, known = self._offers.get(demand.key, (-1, Offers({}, {})))
+        devices = self.devices
+        look: Iterable[str] = devices.changes[position - devices.forgotten :] if position >= devices.forgotten else [""]
+        look = set(look)
+        if "" in look:
+            look, known = nodes, Offers({}, {})
+        for node in look:
+            known.yes.pop(node, None)
+            known.words.pop(node, None)
+            info = nodes.get(node)
+            if info is None or (demand.exact and self.simple(node, info.labels, demand.key)):
+                continue
+            try:
+                if self.search(node, info.labels, self._wanted[demand.key]) is not None:
+                    known.yes[node] = None
+            except StuckError as error:
+                known.words[node] = str(error)
+        self._offers[demand.key] = (devices.forgotten + len(devices.changes), known)
+        return known
+
+    def search(
+        self, node: str, labels: Labels, claims: tuple[Parsed, ...], prefer: Collection[Key] = ()
+    ) -> list[list[Found]] | None:
+        """Devices of a node for claims, those preferred first; None where there are none. Raises StuckError."""
+        return Allocator(self.devices, self.devices.pools(node, labels), claims, self.selects, prefer).run()
 
     # -- what is given ----------------------------------------------------------------------------------------------
 
-    def allocation(self, claim: Claim, requests: Sequence[Wanted], node: str, gpus: Sequence[int]) -> dict[str, Any]:
-        """`status.allocation` of a claim that gets these GPUs of a node."""
-        here, left = self.gpus(node), list(gpus)
+    def split(self, demand: Demand, node: str, gpus: int) -> list[list[Found]]:
+        """The GPUs that the engine chose, to the claims of a demand that is exact."""
+        here = [device for number, device in enumerate(self._gpus[node]) if gpus >> number & 1]
+        result = []
+        for _, parsed in demand.wanted:
+            mine: list[Found] = []
+            for (wanted,) in parsed.requests:
+                mine += [Found(wanted, device, {}) for device in here[: wanted.number]]
+                del here[: wanted.number]
+            result.append(mine)
+        return result
+
+    def allocation(self, claim: Claim, found: Iterable[Found], node: str) -> dict[str, Any]:
+        """`status.allocation` of a claim that gets these devices."""
         results: list[dict[str, Any]] = []
-        config: list[dict[str, Any]] = []
-        for wanted in requests:
-            for index in left[: wanted.gpus]:
-                gpu = here[index]
-                results.append({"request": wanted.name, "driver": gpu.driver, "pool": gpu.pool, "device": gpu.name})
-            del left[: wanted.gpus]
-            for each in self._classes.get(wanted.device_class, ((), []))[1]:
-                config.append({"source": "FromClass", "requests": [wanted.name], **each})
-        config += [{"source": "FromClaim", **each} for each in claim.config]
+        chosen: dict[str, str] = {}
+        for wanted, device, consumed in found:
+            driver, pool, name = device.key
+            result: dict[str, Any] = {"request": wanted.name, "driver": driver, "pool": pool, "device": name}
+            if wanted.admin:
+                result["adminAccess"] = True
+            if wanted.tolerations:
+                result["tolerations"] = list(wanted.tolerations)
+            if device.shared:
+                result["shareID"] = str(uuid.uuid4())
+                if consumed:
+                    result["consumedCapacity"] = {each: text for each, (_, text) in consumed.items()}
+            if device.binding:
+                result["bindingConditions"] = list(device.binding)
+                result["bindingFailureConditions"] = list(device.failing)
+            results.append(result)
+            chosen[wanted.name] = wanted.device_class
         devices: dict[str, Any] = {"results": results}
+        config = self._config(claim.spec, chosen)
         if config:
             devices["config"] = config
-        field = {"key": "metadata.name", "operator": "In", "values": [node]}
-        return {"devices": devices, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
+        allocation: dict[str, Any] = {"devices": devices}
+        selector = self._node_selector([device for _, device, _ in found], node)
+        if selector:
+            allocation["nodeSelector"] = selector
+        return allocation
+
+    def _config(self, spec: Spec, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
+        config: list[dict[str, Any]] = []
+        by_class: dict[str, list[str]] = {}
+        for name, device_class in chosen.items():
+            by_class.setdefault(device_class, []).append(name)
+        for device_class, names in by_class.items():
+            known = self.classes.get(device_class)
+            config += [{"source": "FromClass", "requests": names, **each} for each in (known.config if known else ())]
+        requests = {*chosen, *(name.partition("/")[0] for name in chosen)}
+        config += [
+            {"source": "FromClaim", **each}
+            for each in spec.config
+            if not each.get("requests") or requests.intersection(each["requests"])
+        ]
+        return config
+
+    def _node_selector(self, devices: Iterable[Device], node: str) -> dict[str, Any] | None:
+        """Where the devices can be reached from; None: everywhere."""
+        terms: dict[str, list[dict[str, Any]]] = {"matchFields": [], "matchExpressions": []}
+        for device in devices:
+            selector = device.selector or self.devices.selector(device.key)
+            if device.binds or device.named or self.devices.node_of(device.key):
+                field = {"key": "metadata.name", "operator": "In", "values": [node]}
+                return {"nodeSelectorTerms": [{"matchFields": [field]}]}
+            for term in (selector or {}).get("nodeSelectorTerms") or ():
+                for kind, mine in terms.items():
+                    mine += [each for each in term.get(kind) or () if each not in mine]
+        term = {kind: mine for kind, mine in terms.items() if mine}
+        return {"nodeSelectorTerms": [term]} if term else None
 
 
-def _facts(driver: str, device: Mapping[str, Any]) -> cel.Device:
-    attributes: dict[str, dict[str, Any]] = {}
-    for name, given in (device.get("attributes") or {}).items():
-        domain, _, short = name.rpartition("/")
-        try:
-            value = cel.version(given["version"]) if "version" in given else next(iter(given.values()))
-        except cel.CelError as error:
-            logs.warn("attribute not understood", device=device["name"], attribute=name, error=str(error))
-            continue
-        attributes.setdefault(domain or driver, {})[short] = value
-    capacity: dict[str, dict[str, Any]] = {}
-    for name, given in (device.get("capacity") or {}).items():
-        domain, _, short = name.rpartition("/")
-        capacity.setdefault(domain or driver, {})[short] = cel.quantity(given["value"])
-    return cel.Device(driver, attributes, capacity)
-
-
-def _order(gpu: Gpu) -> tuple[Any, ...]:
-    own = gpu.facts.attributes.get(gpu.driver, {})
-    index = next((own[name] for name in ("index", "minor") if isinstance(own.get(name), int)), -1)
-    bus = gpu.facts.attributes.get("resource.kubernetes.io", {}).get("pciBusID", "")
-    natural = tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", gpu.name))
-    return index, str(bus), natural
-
-
-def _takes(selectors: Iterable[tuple[str, bool]], gpu: Gpu) -> bool:
-    try:
-        return all(cel.compile_selector(expression, trusted)(gpu.facts) for expression, trusted in selectors)
-    except cel.CelError:
-        # kube-scheduler gives up on the pod; here the node is left out.
+def _whole(device: Device) -> bool:
+    """Whether it is a whole GPU: drivers publish parts of GPUs and those passed through beside them."""
+    own = device.facts.attributes.get(device.key[0], {})
+    if device.shared:
         return False
+    return own.get("type") in ("gpu", "full") if "type" in own else not device.counters
+
+
+def _kind(device: Device) -> tuple[Any, ...]:
+    own = device.facts.attributes.get(device.key[0], {})
+    words = tuple(own.get(name) for name in ("type", "productName", "model", "architecture", "brand"))
+    return device.key[0], words, tuple(sorted(device.facts.capacity.get(device.key[0], {}).items()))

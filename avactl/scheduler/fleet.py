@@ -13,14 +13,17 @@ import numpy.typing as npt
 from avactl import names
 from avactl.hardware.machine import PcieSwitch
 from avactl.kube import logs
-from avactl.placement.score import Scorer
+from avactl.placement.request import Request
+from avactl.placement.score import Choice, Scorer
 from avactl.placement.state import ABSENT, MAX_GPUS, WHOLE, Booking, BookingError, Node, State
 from avactl.scheduler.asks import Asks
-from avactl.scheduler.dra import Claim, Demand, Dra
+from avactl.scheduler.claims import Claims
+from avactl.scheduler.dra import Dra
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.others import Others
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Pool
+from avactl.scheduler.ports import Given
 from avactl.scheduler.quotas import Quotas
 
 _BASE = ("cpu", "memory", "pods", "ephemeral-storage")
@@ -34,8 +37,6 @@ class Fleet:
     def __init__(self, levels: tuple[str, ...], dra: Dra | None = None) -> None:
         self.levels = levels
         self.dra = dra or Dra("")
-        self.allotted: dict[str, tuple[str, ...]] = {}
-        """Claims that pods are being given, by the pod's uid: booked, but not yet allocated as far as is known here."""
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, Pod] = {}
         """All pods that hold something or are ours, by `namespace/name`."""
@@ -49,6 +50,11 @@ class Fleet:
         self.state = State(_BASE, levels)
         self.scorer = Scorer(self.state)
         self.asks = Asks(self)
+        self.claims = Claims(self)
+        self.awaited: dict[str, set[str]] = {}
+        """Units that wait for one thing, by its name."""
+        self.woken: set[str] = set()
+        """Units for which it has come."""
         self.quotas = Quotas(self)
 
     # -- nodes and pools --------------------------------------------------------------------------------------------
@@ -67,6 +73,7 @@ class Fleet:
     def _new_pools(self) -> None:
         ways = self.pools.values()
         self.asks.gpu_resources = frozenset({*names.GPU_RESOURCES, *(pool.resource for pool in ways if pool.resource)})
+        self.dra.drivers = frozenset({self.dra.driver, *(pool.driver for pool in ways if pool.driver)})
         self.asks.rdma = frozenset(pool.rdma_resource for pool in ways if pool.rdma_resource)
         self.stale = True
 
@@ -78,6 +85,8 @@ class Fleet:
             return
         self.nodes[info.name] = info
         self.freed += 1
+        if before is None or before.labels != info.labels:
+            self.dra.node_changed(info.name)
         if self.stale:
             return
         if any(name not in self.state.resources and name not in self.asks.gpu_resources for name in info.allocatable):
@@ -96,7 +105,10 @@ class Fleet:
 
     def drop_node(self, name: str) -> None:
         """A node is gone. Pods on it stay known until they go too."""
-        if self.nodes.pop(name, None) is not None and not self.stale:
+        if self.nodes.pop(name, None) is None:
+            return
+        self.dra.node_changed(name)
+        if not self.stale:
             self.state.drop_node(name)
             self.others.node_changed()
 
@@ -113,12 +125,7 @@ class Fleet:
     def held_gpus(self, pod: Pod) -> int:
         """GPU milli of a pod that has a node."""
         if pod.claims:
-            taken = self.allotted.get(pod.uid, ())
-            bookings = [self.state.bookings.get(uid) for uid in taken]
-            given = sum(booking.gpus.bit_count() for booking in bookings if booking is not None)
-            # A claim that several pods share counts for the first it is reserved for.
-            own = [claim for claim in self._claims_of(pod) if claim.reserved and claim.reserved[0]["uid"] == pod.uid]
-            return WHOLE * (given + sum(len(claim.results) for claim in own if claim.uid not in taken))
+            return WHOLE * (self.claims.gpus(pod) + self.asks.gpu_count(pod.shape))
         return pod.shape.share or WHOLE * self.asks.gpu_count(pod.shape)
 
     def _offer(self, info: NodeInfo) -> Node:
@@ -129,7 +136,7 @@ class Fleet:
             info.gpu_resource = next(
                 (name for name in sorted(self.asks.gpu_resources) if info.allocatable.get(name)), ""
             )
-        info.devices = len(self.dra.gpus(info.name))
+        info.devices = self.dra.number(info.name, info.labels)
         gpus = info.devices or min(info.allocatable.get(info.gpu_resource, 0), MAX_GPUS)
         if info.devices:
             info.gpu_resource = ""
@@ -170,12 +177,6 @@ class Fleet:
         resources = (*_BASE, *sorted(known.difference(_BASE)))
         same = resources == self.state.resources
         workload = self.scorer.workload if same else None
-        given = [
-            (uid, self.state.names[held.node], held.gpus)
-            for uids in self.allotted.values()
-            for uid in uids
-            if (held := self.state.bookings.get(uid)) is not None
-        ]
         self.state = State(resources, self.levels)
         self.asks.clear()
         self.others.clear()
@@ -185,12 +186,7 @@ class Fleet:
         self.scorer = Scorer(self.state)
         if workload is not None:
             self.scorer.workload = workload
-        for claim in self.dra.claims.values():
-            self._book_claim(claim)
-        for uid, node, gpus in given:
-            if node in self.state.slots and uid not in self.state.bookings:
-                booking = Booking(self.state.slots[node], (0,) * len(resources), gpus)
-                self.state.book(uid, booking, forced=True)
+        self.claims.rebuild()
         # Pods whose GPUs are known first: the others get what is left.
         pods = [pod for group in self.on_node.values() for pod in group.values()]
         for pod in sorted(pods, key=lambda pod: pod.devices is None):
@@ -245,6 +241,7 @@ class Fleet:
             elif pod.assumed and pod.devices is not None and self._booked_devices(pod) != pod.devices:
                 self._leave(pod)
             pod.assumed = ""
+            self.claims.bound(pod)
             self._enter(pod)
 
     def assume(self, pod: Pod, node: str, booking: Booking) -> None:
@@ -258,82 +255,37 @@ class Fleet:
         if pod.assumed:
             self._leave(pod)
             pod.assumed, pod.devices = "", None
-        for uid in self.allotted.pop(pod.uid, ()):
-            self._release_claim(uid)
-        if not self.stale:
-            for claim in self._claims_of(pod):
-                self._book_claim(claim)
+        self.claims.forget(pod)
 
-    # -- claims -----------------------------------------------------------------------------------------------------
-
-    def put_claim(self, item: Mapping[str, Any]) -> None:
-        """A ResourceClaim is there, or has changed."""
-        claim = Claim(item)
-        before = self.dra.claims.get(claim.key)
-        if before is not None and before.uid != claim.uid:
-            self.drop_claim(claim.key)
-        self.dra.claims[claim.key] = claim
-        if claim.allocated:
-            self.allotted = {
-                pod: left for pod, uids in self.allotted.items() if (left := tuple(u for u in uids if u != claim.uid))
-            }
-            if not self.stale and (before is None or before.results != claim.results):
-                self._book_claim(claim)
-        elif not any(claim.uid in uids for uids in self.allotted.values()):
-            self._release_claim(claim.uid)
-        if before is None or before.allocated != claim.allocated:
-            self.freed += 1
-
-    def drop_claim(self, key: str) -> None:
-        """A ResourceClaim is gone."""
-        claim = self.dra.claims.pop(key, None)
-        if claim is not None:
-            self._release_claim(claim.uid)
-
-    def _claims_of(self, pod: Pod) -> list[Claim]:
-        found = (self.dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
-        return [claim for claim in found if claim is not None]
-
-    def _book_claim(self, claim: Claim) -> None:
-        places = [place for result in claim.results if (place := self.dra.place(result)) is not None]
-        if not places or places[0][0] not in self.state.slots:
-            return
-        slot = self.state.slots[places[0][0]]
-        booking = Booking(slot, (0,) * len(self.state.resources), sum({1 << index for _, index in places}))
-        held = self.state.bookings.get(claim.uid)
-        if held == booking:
-            return
-        if held is not None:
-            self.state.release(claim.uid)
-        try:
-            self.state.book(claim.uid, booking, forced=True)
-        except BookingError as error:
-            logs.error("devices are allocated twice", claim=claim.key, error=str(error))
-
-    def _release_claim(self, uid: str) -> None:
-        if uid in self.state.bookings:
-            self.state.release(uid)
-            self.freed += 1
-
-    def allot(self, pod: Pod, demand: Demand, booking: Booking) -> list[tuple[Claim, list[int]]]:
-        """Book the GPUs of a decision for the pod's claims; which each of them gets."""
-        left = [gpu for gpu in range(MAX_GPUS) if booking.gpus >> gpu & 1]
-        given: list[tuple[Claim, list[int]]] = []
-        nothing = (0,) * len(self.state.resources)
-        for claim, requests in demand.wanted:
-            count = sum(each.gpus for each in requests)
-            mine, left = left[:count], left[count:]
-            self.state.book(claim.uid, Booking(booking.node, nothing, sum(1 << gpu for gpu in mine)))
-            given.append((claim, mine))
-        self.allotted[pod.uid] = tuple(claim.uid for claim, _ in given)
+    def take(self, pod: Pod, booking: Booking) -> list[Given]:
+        """A pod is to be bound: `assume`, and what its claims get. Raises BookingError."""
+        name = self.state.names[booking.node]
+        assert name is not None
+        given: list[Given] = []
+        if pod.claims:
+            by_claims = self.claims.counts(pod)
+            given = self.claims.give(pod, booking)
+            if by_claims:
+                booking = replace(booking, gpus=0)
+        self.assume(pod, name, booking)
         return given
 
-    def held_mask(self, demand: Demand) -> Mask | None:
-        """The nodes of the devices that a pod's claims have already; None: any."""
-        nodes = {place[0] for claim in demand.held for result in claim.results if (place := self.dra.place(result))}
-        if not demand.held:
-            return None
-        return self.mask(nodes) if len(nodes) == 1 else self.mask(())
+    def choose(self, pod: Pod, request: Request, among: Mask | None) -> Choice | None:
+        """The node and GPUs for a pod; None where it fits nowhere."""
+        return self.claims.choose(pod, request, among) if pod.claims else self.scorer.choose(request, among)
+
+    # -- what comes -------------------------------------------------------------------------------------------------
+
+    def wait_for(self, wanted: str, unit: str) -> None:
+        """A unit is to be tried again when something has come; `arrived` says so by the same name."""
+        if wanted:
+            self.awaited.setdefault(wanted, set()).add(unit)
+
+    def arrived(self, wanted: str) -> None:
+        """Something is there, or has changed, that units may wait for."""
+        units = self.awaited.pop(wanted, None)
+        if units:
+            self.woken |= units
 
     def _enter(self, pod: Pod) -> None:
         if pod.uid in self.on_node.get(pod.node, ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from avactl.scheduler.dra import Claim
+from avactl.scheduler.claim import Claim
 from avactl.scheduler.pod import Pod
 
 

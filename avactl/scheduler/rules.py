@@ -24,6 +24,11 @@ class RuleError(ValueError):
 class NotYetError(RuleError):
     """Something is on its way: no word about it unless it takes long."""
 
+    def __init__(self, message: str, wanted: str = "") -> None:
+        """`wanted` is what it is, as `Fleet.arrived` is told; empty: the pod itself will change."""
+        super().__init__(message)
+        self.wanted = wanted
+
 
 def _number(text: str) -> int | None:
     """As Go's ParseInt reads it: 64 bits, no underscores, no blanks."""

@@ -78,22 +78,24 @@ def slices(fleet: Fleet) -> Simple:
     def drop(name: str) -> None:
         fleet.stale |= fleet.dra.drop_slice(name)
 
-    return Simple(put, drop, fleet.dra.slices)
+    return Simple(put, drop, lambda: fleet.dra.devices.slices)
 
 
 def device_classes(fleet: Fleet) -> Simple:
-    """DeviceClasses."""
+    """DeviceClasses. They change rarely, and with them which GPUs do for whom: the state is built anew."""
 
     def put(item: dict[str, Any]) -> None:
-        fleet.dra.put_class(item)
-        fleet.freed += 1
+        fleet.stale |= fleet.dra.put_class(item)
 
-    return Simple(put, fleet.dra.drop_class, fleet.dra.classes)
+    def drop(name: str) -> None:
+        fleet.stale |= fleet.dra.drop_class(name)
+
+    return Simple(put, drop, lambda: fleet.dra.classes)
 
 
 def resource_claims(fleet: Fleet) -> Simple:
     """ResourceClaims."""
-    return Simple(fleet.put_claim, fleet.drop_claim, lambda: fleet.dra.claims)
+    return Simple(fleet.claims.put, fleet.claims.drop, lambda: fleet.dra.claims)
 
 
 class Configs:

@@ -143,10 +143,9 @@ def test_what_is_not_supported_is_refused_in_words(dra: World) -> None:
     machine(dra, "a")
     dra.ready()
     dra.start()
-    selectors = [{"cel": {"expression": 'device.driver.matches("gpu")'}}]
-    pod(dra, "regex", template(dra, 1, selectors=selectors))
-    assert "supported in device classes only" in dra.waiting("regex")
-    pod(dra, "admin", template(dra, 2, tolerations=[{"operator": "Exists"}]))
-    assert (
-        dra.waiting("admin", "tolerations", 60) == "its ResourceClaim asks with `tolerations`, which is not supported"
-    )
+    selectors = [{"cel": {"expression": 'device.driver.replace("x", "y") == "gpu"'}}]
+    pod(dra, "odd", template(dra, 1, selectors=selectors))
+    assert "`.replace()` is not supported" in dra.waiting("odd")
+    limits = {"limits": {"deviceclass.resource.kubernetes.io/test-v100": "1"}}
+    dra.pod("resource", container={"resources": {**limits, "requests": limits["limits"]}})
+    assert dra.waiting("resource").endswith("stands for DeviceClass test-v100: ask for it by a ResourceClaim instead")
