@@ -20,11 +20,14 @@ def explain(
         str | None,
         typer.Argument(help="KIND or KIND.field.field; a diagnostic's code.", autocompletion=_complete),
     ] = None,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Which fields of the objects are controllers', and so never put back.")
+    ] = False,
 ) -> None:
     """What a kind, a field or a diagnostic means: type, unit, default."""
-    from avactl.kinds.explain import UnknownTopicError, explain_text
+    from avactl.kinds.explain import UnknownTopicError, drift_text, explain_text
 
     try:
-        print(explain_text(topic, colour()), end="")
+        print((drift_text if drift else explain_text)(topic, colour()), end="")
     except UnknownTopicError as error:
         fail(str(error), USAGE, error.hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds import introspect, registry
+from avactl.kinds.ownership import KUBERNETES, Owned
 from avactl.kinds.values import Ref, Says
 
 
@@ -119,6 +120,35 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
     if not path:
         return _kind(name, model, style)
     return _field(name, model, path, style)
+
+
+def drift_text(topic: str | None, colour: bool = False) -> str:
+    """The text of `avactl explain --drift`: what controllers own, of all kinds or of one of avactl's or Kubernetes'.
+
+    Raises UnknownTopicError.
+    """
+    style = _Style(colour)
+    ours = {name: registry.kind(name).owned for name in registry.names()}
+    kubernetes = {owned.kind for owned in (*KUBERNETES, *(owned for each in ours.values() for owned in each))} - {"*"}
+    by_lower = {name.lower(): name for name in (*kubernetes, *ours)}
+    chosen = by_lower.get(topic.lower()) if topic else None
+    if topic and chosen is None:
+        raise UnknownTopicError(f"there is no kind `{topic}`", did_you_mean(topic, sorted(by_lower.values()), "kinds"))
+    out = ["Fields that controllers write: they are no drift, and nobody puts them back.\n"]
+    if chosen not in ours:
+        for kind in ("*", *([chosen] if chosen else sorted(kubernetes))):
+            out += _owned(kind if kind != "*" else "every kind", [o for o in KUBERNETES if o.kind == kind], style)
+    for name, declared in ours.items():
+        if chosen is None or chosen == name or any(owned.kind == chosen for owned in declared):
+            if not declared and chosen == name:
+                out.append(f"\n{style.bold}{name}{style.off}\n  none of its own; see `avactl explain --drift`\n")
+            out += _owned(f"{name} (avactl)", declared, style, of=True)
+    return "".join(out)
+
+
+def _owned(title: str, owned: Sequence[Owned], style: _Style, *, of: bool = False) -> list[str]:
+    lines = [f"  {f'{each.kind} ' if of else ''}{each}  {style.dim}{each.by}{style.off}\n" for each in owned]
+    return [f"\n{style.bold}{title}{style.off}\n", *lines] if lines else []
 
 
 def _overview(style: _Style) -> str:

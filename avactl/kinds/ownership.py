@@ -57,8 +57,3 @@ KUBERNETES = (
     Owned("Job", ("metadata", "labels", "batch.kubernetes.io/controller-uid"), "the API server"),
 )  # fmt: skip
 """What Kubernetes writes beside us: `*` is every kind. A field that a spec sets is the spec's all the same."""
-
-
-def of_kind(kind: str, declared: tuple[Owned, ...] = ()) -> list[Owned]:
-    """What controllers own in a kind of Kubernetes, Kubernetes' own first."""
-    return [owned for owned in (*KUBERNETES, *declared) if owned.kind in (kind, "*")]

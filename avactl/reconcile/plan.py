@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from avactl import names
 from avactl.diff.model import Disruption
 from avactl.diff.rules import deletion_of, holds_own_data
 from avactl.emit.pulumi_plan import Key, needs
 from avactl.reconcile.compare import Comparison, Difference, compare
-from avactl.reconcile.fields import ABSENT, find
+from avactl.reconcile.fields import ABSENT, applied, find, has
 from avactl.reconcile.hands import Hands
 from avactl.reconcile.record import Record, identity
 from avactl.reconcile.wanted import (
     DELETION_POLICY,
     HOLDS_DATA,
-    ON_CHANGE,
+    INVENTORY,
     PATCHED,
     Wanted,
     ended,
@@ -29,6 +30,7 @@ from avactl.reconcile.wanted import (
 )
 
 Body = dict[str, Any]
+_MARK = ("f:metadata", "f:labels", f"f:{INVENTORY}")
 
 
 class Action(str, Enum):  # noqa: UP042 - its values stand in JSON
@@ -100,22 +102,27 @@ def _step(each: Wanted, live: Body | None, inventory: str, record: Record, hands
             step.action = Action.create
         return step
     owner = inventory_of(live)
-    if owner not in ("", inventory) and not take_over:
+    # A mark that no apply has set was written by hand.
+    theirs = has(applied(live), _MARK) or identity(each.key) not in record.objects
+    if owner not in ("", inventory) and theirs and not take_over:
         step.action = Action.refuse
         step.error = f"it belongs to inventory {owner}: remove it there, or take it over with --take-over"
         return step
     if each.gvk.kind == "Job" and run_of(live) != run_of(each.body):
         step.comparison = compare(each.body, live, each.leave, hands)
         running = not ended(live)
-        if running and marks(each.body).get(ON_CHANGE) == "finish":
+        if running and marks(each.body).get(names.ON_CHANGE) == "finish":
             step.action, step.reason = Action.wait, "the run that is under way ends first (`onChange: finish`)"
         else:
             step.action = Action.anew
             step.reason = "a new run" + ("; the old one is stopped" if running else "")
         return step
     step.comparison = compare(each.body, live, each.leave, hands)
-    step.comparison.take_out += _released(each, live)
-    if not step.comparison.same:
+    freed = _released(each, live)
+    if freed and step.comparison.same:
+        step.action, step.reason = Action.change, "its claim was deleted: free to be bound again"
+    step.comparison.take_out += freed
+    if not step.comparison.same and step.action is Action.none:
         step.action = Action.restore if record.unchanged(each) else Action.change
         if owner == "" and identity(each.key) not in record.objects:
             step.action, step.reason = Action.change, "it was there already: taken over"
@@ -153,8 +160,8 @@ def _made_anew(steps: list[Step]) -> None:
             claim = by_key.get(_claim_of(step.live))
             if claim is not None and claim.live is not None and not holds_own_data(claim.live):
                 step.first = (claim.live,)
-                claim.action, claim.comparison = Action.restore, Comparison()
-                claim.reason = "its volume is being deleted"
+                claim.action, claim.comparison = Action.anew, Comparison()
+                claim.reason = "its volume was deleted"
 
 
 def _claim_of(volume: Body) -> Key:

@@ -27,8 +27,6 @@ DELETION_POLICY = f"{names.GROUP}/deletion-policy"
 """Annotation `delete` of what would lose data, and whose spec says that it may."""
 PATCHED = f"{names.GROUP}/patched"
 """Annotation of objects that exist without us: pruned, they lose our fields and stay."""
-ON_CHANGE = f"{names.GROUP}/on-change"
-"""Annotation `finish` of Jobs whose run may end before a changed one begins."""
 RUN = f"{names.GROUP}/run"
 
 Body = dict[str, Any]

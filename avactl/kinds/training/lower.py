@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from avactl import names
 from avactl.kinds import k8s, pods
 from avactl.kinds.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
@@ -85,9 +86,12 @@ def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> M
             suspend=True if spec.suspended else None,
         )
     )
+    notes = {pods.RUN_ANNOTATION: run}
+    if spec.on_change == "finish":
+        notes[names.ON_CHANGE] = "finish"
     return k8s.manifest(
         item, item.cluster, "batch/v1", "Job", job_name(item, part.role), namespace=item.ns, component=part.role,
-        annotations={pods.RUN_ANNOTATION: run}, spec=body,
+        annotations=notes, spec=body,
     )  # fmt: skip
 
 

@@ -90,6 +90,12 @@ class TrainingJobSpec(Model):
     ttl: Duration | None = Field(None, description="How long it stays after its end. Default: the cluster's.")
     tensorboard: TensorBoard | None = Field(None, description="A TensorBoard beside it.")
     log_volume: AbsPath | None = Field(None, description="Mount the TensorBoard log volume here. Default: its logdir.")
+    on_change: Literal["replace", "finish"] = Field(
+        "replace",
+        description="What becomes of a run that is under way when a change makes it another one. `replace`: it is "
+        "stopped, and the new one goes on from its checkpoint. `finish`: it ends first; `avactl reconcile` alone can "
+        "wait so long, Pulumi, Flux and Argo CD replace.",
+    )
     suspended: bool = Field(False, description="Whether it waits for somebody to start it.")
 
 
