@@ -19,7 +19,7 @@ from avactl.kube.client import Client, Rate
 from avactl.kube.leader import Leader, LostError
 from avactl.kube.reflector import Reflector
 from avactl.names import CONFIG_LABEL
-from avactl.scheduler import metrics, stores
+from avactl.scheduler import gauges, metrics, stores
 from avactl.scheduler.binder import Binder
 from avactl.scheduler.decide import Decider
 from avactl.scheduler.dra import Dra
@@ -216,19 +216,12 @@ class Daemon:
     def _ready(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
-    def _collect(self) -> None:
+    async def _collect(self) -> None:
         metrics.LEADER.set(self.leading())
         active, waiting = self.queue.lengths()
         metrics.PENDING.labels("active").set(active)
         metrics.PENDING.labels("unschedulable").set(waiting)
-        state = self.fleet.state
-        for number, model in enumerate(state.models):
-            total = int(state.gpu_count[state.model == number].sum())
-            metrics.GPUS.labels(model).set(total)
-            metrics.GPUS_ALLOCATED.labels(model).set(total - int(state.model_free[number]) / 1000)
-        for team, model, used, borrowed in self.fleet.quotas.usage():
-            metrics.TEAM_GPUS.labels(team, model).set(used)
-            metrics.TEAM_BORROWED.labels(team, model).set(borrowed)
+        await gauges.collect(self.fleet, self.fleet.scorer.measure)
 
 
 async def run(access: Access, options: Options) -> None:

@@ -36,9 +36,33 @@ GPUS_ALLOCATED = Gauge(
     "avactl_scheduler_gpus_allocated", "GPUs that pods hold, by model; shares count as parts.",
     ["model"], registry=REGISTRY,
 )  # fmt: skip
-TEAM_GPUS = Gauge(
-    "avactl_scheduler_team_gpus", "GPUs that a team with a quota holds.", ["team", "model"], registry=REGISTRY
+_POOL, _TEAM = ["pool", "model"], ["team", "model"]
+POOL_GPUS = Gauge("avactl_scheduler_pool_gpus", "GPUs of a pool, of all its machines.", _POOL, registry=REGISTRY)
+POOL_ALLOCATED = Gauge(
+    "avactl_scheduler_pool_gpus_allocated", "GPUs of a pool that pods hold.", _POOL, registry=REGISTRY
 )
+POOL_FRAGMENTED = Gauge(
+    "avactl_scheduler_pool_gpus_fragmented",
+    "Free GPUs that the next pod of the expected workload cannot use, on average (FGD's measure).",
+    _POOL, registry=REGISTRY,
+)  # fmt: skip
+POOL_WHOLE = Gauge(
+    "avactl_scheduler_pool_machines_whole", "Machines that take pods and all of whose GPUs are free.",
+    _POOL, registry=REGISTRY,
+)  # fmt: skip
+TEAM_GPUS = Gauge("avactl_scheduler_team_gpus", "GPUs that a team holds.", _TEAM, registry=REGISTRY)
+TEAM_GUARANTEED = Gauge(
+    "avactl_scheduler_team_gpus_guaranteed", "What its quota guarantees, whole machines included.",
+    _TEAM, registry=REGISTRY,
+)  # fmt: skip
 TEAM_BORROWED = Gauge(
-    "avactl_scheduler_team_gpus_borrowed", "Those of them beyond its guarantee.", ["team", "model"], registry=REGISTRY
+    "avactl_scheduler_team_gpus_borrowed", "Those that it holds beyond its guarantee.", _TEAM, registry=REGISTRY
 )
+TEAM_RECLAIMABLE = Gauge(
+    "avactl_scheduler_team_gpus_reclaimable", "Those of the borrowed ones whose pods may be stopped.",
+    _TEAM, registry=REGISTRY,
+)  # fmt: skip
+TEAM_WAITING = Gauge(
+    "avactl_scheduler_team_gpus_waiting", "GPUs that pods of the team wait for; without a model: any will do.",
+    _TEAM, registry=REGISTRY,
+)  # fmt: skip

@@ -154,39 +154,57 @@ def pools(fleet: Fleet, measure: Measure | None = None) -> list[Pool]:
     return found
 
 
-def teams(fleet: Fleet, pods: Iterable[Pod]) -> list[Team]:
-    """Teams by name and GPU model, as these pods are: those with a quota, and those that hold or wait for GPUs."""
-    used: dict[tuple[str, str], float] = {}
-    preemptible: dict[tuple[str, str], float] = {}
-    waiting: dict[tuple[str, str], float] = {}
-    for pod in pods:
-        gpus = gpus_of(fleet, pod)
+class Counts:
+    """GPUs by team and model, pod by pod."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._used: dict[tuple[str, str], float] = {}
+        self._preemptible: dict[tuple[str, str], float] = {}
+        self._waiting: dict[tuple[str, str], float] = {}
+
+    def add(self, pod: Pod) -> None:
+        """One pod more."""
+        fleet = self._fleet
+        gpus = 0.0 if pod.ended else gpus_of(fleet, pod)
         if not gpus:
-            continue
+            return
         key = fleet.quotas.team(pod), model_of(fleet, pod)
-        into = used if pod.node or pod.assumed else waiting
+        holds = bool(pod.node or pod.assumed)
+        into = self._used if holds else self._waiting
         into[key] = into.get(key, 0.0) + gpus
-        if into is used and pod.preemptible:
-            preemptible[key] = preemptible.get(key, 0.0) + gpus
-    leaves = fleet.quotas.leaves
-    of_quota = {
-        (team, model)
-        for team, leaf in leaves.items()
-        for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}
-    }
-    found = []
-    for key in sorted({*used, *waiting, *of_quota}):
-        team, model = key
-        limit = leaves[team].quota.limit(model) if team in leaves and model else None
-        has = used.get(key, 0.0)
-        borrowed = max(0.0, has - limit.guaranteed) if limit else 0.0
-        found.append(
-            Team(
-                team, model, has, limit.guaranteed if limit else None, limit.borrow if limit else None, borrowed,
-                min(borrowed, preemptible.get(key, 0.0)), waiting.get(key, 0.0),
-            )
-        )  # fmt: skip
-    return found
+        if holds and pod.preemptible:
+            self._preemptible[key] = self._preemptible.get(key, 0.0) + gpus
+
+    def teams(self) -> list[Team]:
+        """Teams by name and GPU model: those with a quota, and those that hold or wait for GPUs."""
+        leaves = self._fleet.quotas.leaves
+        of_quota = {
+            (team, model)
+            for team, leaf in leaves.items()
+            for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}
+        }
+        found = []
+        for key in sorted({*self._used, *self._waiting, *of_quota}):
+            team, model = key
+            limit = leaves[team].quota.limit(model) if team in leaves and model else None
+            has = self._used.get(key, 0.0)
+            borrowed = max(0.0, has - limit.guaranteed) if limit else 0.0
+            found.append(
+                Team(
+                    team, model, has, limit.guaranteed if limit else None, limit.borrow if limit else None, borrowed,
+                    min(borrowed, self._preemptible.get(key, 0.0)), self._waiting.get(key, 0.0),
+                )
+            )  # fmt: skip
+        return found
+
+
+def teams(fleet: Fleet, pods: Iterable[Pod]) -> list[Team]:
+    """Teams by name and GPU model, as these pods are."""
+    counts = Counts(fleet)
+    for pod in pods:
+        counts.add(pod)
+    return counts.teams()
 
 
 def jobs(fleet: Fleet, pods: Iterable[Pod], messages: dict[str, str] | None = None) -> list[Job]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -14,10 +14,12 @@ async def serve(
     listen: str,
     alive: Callable[[], bool],
     ready: Callable[[], bool],
-    collect: Callable[[], None],
+    collect: Callable[[], Awaitable[None] | None],
     registry: CollectorRegistry = metrics.REGISTRY,
 ) -> web.AppRunner:
-    """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`; `collect` brings gauges up to date."""
+    """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`; `collect` brings gauges up to date, at once
+    or, where there is much to count, bit by bit.
+    """
 
     def probe(good: Callable[[], bool]) -> Callable[[web.Request], object]:
         async def answer(_: web.Request) -> web.Response:
@@ -26,7 +28,9 @@ async def serve(
         return answer
 
     async def exposition(_: web.Request) -> web.Response:
-        collect()
+        collecting = collect()
+        if collecting is not None:
+            await collecting
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()

@@ -1,0 +1,64 @@
+"""The metrics: what is said of pools and teams, and that the docs say the same as the code."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from prometheus_client import generate_latest
+
+from avactl.placement.fragmentation import Measure
+from avactl.placement.workload import Workload
+from avactl.scheduler import gauges, metrics
+from avactl.scheduler.pools import Leaf
+from tests.scheduler import offline
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "scheduler.md"
+
+
+def value(name: str, **labels: str) -> float | None:
+    return metrics.REGISTRY.get_sample_value(f"avactl_scheduler_{name}", labels)
+
+
+def test_pools_and_teams() -> None:
+    made = offline.fleet(
+        [offline.node("a"), offline.node("b"), offline.node("c", unschedulable=True)],
+        [
+            offline.pod("six", 6, "a", "0,1,2,3,4,5"),
+            offline.pod("firm", 1, "a", "6", preemptible="false"),
+            offline.pod("waits", 2),
+        ],
+    )
+    quota = {
+        "team": "vision",
+        "namespaces": ["vision"],
+        "gpus": [{"gpu": "A100", "guaranteed": 2, "borrow": 8, "weight": 1}],
+    }
+    made.quotas.put_leaf("vision", Leaf.parse({**quota, "shapes": []}))
+    pod = made.pods["vision/waits"]
+    request = made.asks.request(pod.shape)
+    assert not isinstance(request, str)
+    measure = Measure(Workload.declared([request]).shares(), len(made.state.resources))
+    asyncio.run(gauges.collect(made, measure))
+    pool = {"pool": "big", "model": "A100"}
+    assert (value("pool_gpus", **pool), value("pool_gpus_allocated", **pool)) == (24, 7)
+    assert value("pool_machines_whole", **pool) == 1
+    # Pods of two GPUs cannot use the one that is left.
+    assert value("pool_gpus_fragmented", **pool) == 1
+    team = {"team": "vision", "model": "A100"}
+    assert (value("team_gpus", **team), value("team_gpus_guaranteed", **team)) == (7, 2)
+    assert (value("team_gpus_borrowed", **team), value("team_gpus_reclaimable", **team)) == (5, 5)
+    assert value("team_gpus_waiting", team="vision", model="") == 2
+    # A pool that is gone is no series any more.
+    for name in "abc":
+        made.drop_node(name)
+    asyncio.run(gauges.collect(made, measure))
+    assert value("pool_gpus", **pool) is None
+
+
+def test_docs_list_every_metric() -> None:
+    """Name, labels and kind of each metric stand in the table of docs/scheduler.md, and no others."""
+    listed = dict(re.findall(r"^\| `(avactl_scheduler_\w+)` \| (\w+) \|", DOCS.read_text(encoding="utf-8"), re.M))
+    types = re.findall(r"^# TYPE (\S+) (\w+)$", generate_latest(metrics.REGISTRY).decode(), re.M)
+    assert listed == {name: kind for name, kind in types if not name.endswith("_created")}
