@@ -191,7 +191,7 @@ class Daemon:
         self.fleet.woken.clear()
         now = monotonic()
         freed, then = self._retried
-        if freed != self.fleet.freed and now - then >= _RETRY:
+        if freed != self.fleet.freed and now - then >= _RETRY and not self.queue.retrying:
             self._retried = (self.fleet.freed, now)
             self.queue.retry()
         if now - self._ticked >= _TICK:

@@ -205,16 +205,16 @@ class Decider:
                 requests[pod.uid] = request
             wishes = [Wish(request, members) for request, members in roles_of(pods, requests).items()]
             over, models = self.fleet.quotas.refuse(wishes)
-            if over:
-                self._wait(unit, unit.waiting, over, unit.key)
-                return False
             special = any(
                 self.fleet.others.touch(pod) or pod.volumes or self.fleet.claims.searched(pod) for pod in pods
             )
-            key = (unit.key, len(pods))
-            known = self._full.get(key)
+            group = self._group(unit, pods, wishes, special)
+            if over:
+                self._wait(unit, unit.waiting, over, ("quota", group))
+                return False
+            known = self._full.get(group)
             if known is not None and known[0] == self.fleet.freed:
-                self._wait(unit, unit.waiting, known[1], unit.key)
+                self._wait(unit, unit.waiting, known[1], group)
                 return False
             for pod in pods:
                 self._learn(pod, requests[pod.uid])
@@ -230,13 +230,23 @@ class Decider:
             return False
         if isinstance(placed, str):
             self._give_back(pods)
-            self._full[key] = (self.fleet.freed, placed)
-            self._wait(unit, unit.waiting, placed, unit.key)
+            self._full[group] = (self.fleet.freed, placed)
+            self._wait(unit, unit.waiting, placed, group)
             return False
+        left, unit.group = unit.group, None
         for pod, booking in zip(pods, placed, strict=True):
             self._bind(pod, booking.node, booking)
         logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=len({booking.node for booking in placed}))
+        if left is not None:
+            self.queue.follow(left)
         return True
+
+    def _group(self, unit: Unit, pods: Sequence[Pod], wishes: Sequence[Wish], special: bool) -> Hashable:
+        """What a gang has in common with those that fit if and only if it does: as long as one waits, all do."""
+        if special or len(pods) < unit.size:
+            return unit.key
+        team, preemptible = self.fleet.quotas.team(pods[0]), all(pod.preemptible for pod in pods)
+        return ("gang", tuple((wish.request, len(wish.pods)) for wish in wishes), team, preemptible)
 
     def _engine(
         self, unit: Unit, pods: list[Pod], requests: dict[str, Request], models: Mask | None

@@ -58,6 +58,8 @@ class Queue:
         self._active: list[_Entry] = []
         self._groups: dict[Hashable, list[_Entry]] = {}
         self._numbers = count()
+        self._round: set[str] = set()
+        """Units that the last `retry` brought, and that have not had their turn."""
 
     def _entry(self, unit: Unit) -> _Entry:
         unit.token += 1
@@ -84,21 +86,25 @@ class Queue:
             unit = self._valid(heappop(self._active))
             if unit is not None:
                 unit.token += 1
+                self._round.discard(unit.key)
                 return unit
         return None
 
     def park(self, unit: Unit, group: Hashable) -> None:
         """It does not fit now."""
         unit.group = group
+        self._round.discard(unit.key)
         heappush(self._groups.setdefault(group, []), self._entry(unit))
 
     def rest(self, unit: Unit) -> None:
         """It waits for something of its own, such as more pods."""
         unit.token += 1
         unit.group = None
+        self._round.discard(unit.key)
 
-    def follow(self, group: Hashable) -> None:
-        """One of a group fitted: try the next of it."""
+    def follow(self, group: Hashable) -> Unit | None:
+        """One of a group fitted: try the next of it, which is returned."""
+        unit = None
         entries = self._groups.get(group)
         while entries:
             entry = heappop(entries)
@@ -108,15 +114,24 @@ class Queue:
                 break
         if not entries:
             self._groups.pop(group, None)
+        return unit
+
+    @property
+    def retrying(self) -> bool:
+        """Whether some of those that the last `retry` brought wait for their turn."""
+        return bool(self._round)
 
     def retry(self) -> None:
-        """Something was freed: try the first of each group."""
+        """Something was freed: try the first of each group. Not while `retrying`: the youngest would have no turn."""
         for group in list(self._groups):
-            self.follow(group)
+            unit = self.follow(group)
+            if unit is not None:
+                self._round.add(unit.key)
 
     def drop(self, key: str) -> None:
         """A unit is gone."""
         self.units.pop(key, None)
+        self._round.discard(key)
 
     def __iter__(self) -> Iterator[Unit]:
         return iter(list(self.units.values()))

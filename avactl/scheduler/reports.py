@@ -42,6 +42,8 @@ class Reports:
         self.yield_to: Callable[[], bool] = lambda: False
         """Whether there is more urgent work for the API server: few reports at a time are written then."""
         self._instance = f"{names.CONTROLLER}-{os.environ.get('POD_NAME') or os.uname().nodename}"
+        self._urgent: deque[_Request] = deque()
+        """What pods are told for the first time: who has just come must not wait behind those that wait already."""
         self._queue: deque[_Request] = deque()
         self._ready = asyncio.Semaphore(0)
         self._waiting: dict[str, tuple[Pod, float]] = {}
@@ -89,13 +91,15 @@ class Reports:
                     self._tell(pod, pod.told, "Unschedulable")
 
     def _tell(self, pod: Pod, message: str, reason: str) -> None:
+        first = not pod.message
         pod.reported, pod.message = monotonic(), message
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         condition = {
             "type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastTransitionTime": now,
         }  # fmt: skip
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        self._put(_Request(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status", body, True))
+        request = _Request(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status", body, True)
+        self._put(request, self._urgent if first else self._queue)
         self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
 
     def _event(self, pod: Pod, kind: str, reason: str, action: str, note: str) -> None:
@@ -119,13 +123,13 @@ class Reports:
             "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
             "type": kind,
         }  # fmt: skip
-        self._put(_Request(f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events", body, False))
+        self._put(_Request(f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events", body, False), self._queue)
 
-    def _put(self, request: _Request) -> None:
-        if len(self._queue) >= _MOST:
+    def _put(self, request: _Request, queue: deque[_Request]) -> None:
+        if self.left >= _MOST:
             metrics.EVENTS.labels("dropped").inc()
             return
-        self._queue.append(request)
+        queue.append(request)
         self._ready.release()
 
     # -- writing ----------------------------------------------------------------------------------------------------
@@ -133,7 +137,7 @@ class Reports:
     @property
     def left(self) -> int:
         """Requests not yet sent."""
-        return len(self._queue)
+        return len(self._urgent) + len(self._queue)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -146,7 +150,7 @@ class Reports:
             while number >= _FEW and self.yield_to():
                 await asyncio.sleep(0.02)
             await self._ready.acquire()
-            request = self._queue.popleft()
+            request = (self._urgent or self._queue).popleft()
             wait = 0.2
             for _ in range(_TRIES):
                 await self._rate.take()
