@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,6 +61,7 @@ def each_stack(
     act: Callable[[Session], None],
     *,
     apply: bool = False,
+    fast: bool = False,
 ) -> None:
     """Compile a repository, and open its stacks one after the other; `apply`: those that are applied from here."""
     from avactl.compiler import compile_tree
@@ -73,9 +75,11 @@ def each_stack(
     try:
         engine.require_engine()
         stacks = engine.find_stacks(compilation, asked, apply=apply)
-        options = _options(tree.root, kubeconfig, contexts, adopt, {name.cluster for name in stacks})
+        options = replace(
+            _options(tree.root, kubeconfig, contexts, adopt, {name.cluster for name in stacks}), fast=fast
+        )
         for name in stacks:
-            act(engine.Session(compilation, name, options))
+            act(engine.Session(compilation, name, replace(options, fast=fast)))
     except engine.EngineError as error:
         fail(str(error), USAGE if isinstance(error, engine.WrongUseError) else MISSING, error.hint)
 

@@ -34,6 +34,9 @@ def up(
     context: ContextOption = None,
     refresh: RefreshOption = False,
     adopt: AdoptOption = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Write the state of a new stack once, at the end; if killed, --adopt.")
+    ] = False,
 ) -> None:
     """Apply a stack with the Pulumi engine."""
     if not yes and not sys.stdin.isatty():
@@ -46,6 +49,9 @@ def up(
         if not yes and not (print_preview(session) and typer.confirm("  apply?")):
             return
 
+        if session.fast:
+            print("  the state is written at the end; if this run is killed, the next one needs --adopt", flush=True)
+
         def say(change: Change) -> None:
             print(f"  {line(change)}", flush=True)
 
@@ -54,4 +60,4 @@ def up(
             print(f"  {text}")
         print(f"  {summary(done)}")
 
-    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply, apply=True)
+    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply, apply=True, fast=fast)

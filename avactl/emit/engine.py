@@ -34,6 +34,11 @@ PROJECT_DIRECTORY = "stacks"
 """Directory of a repository with `Pulumi.yaml` and the settings of its stacks."""
 
 
+FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
+"""The engine's variables for writing its state once an update, not once a step: it is the whole state each time, so
+that an update takes a time that grows with the square of its steps."""
+
+
 class EngineError(Exception):
     """Why the engine cannot go on: one line for a person, and the remedy."""
 
@@ -67,6 +72,9 @@ class Options:
     """Cluster → context of the kubeconfig."""
     adopt: bool = False
     """Take over objects that are there already."""
+    fast: bool = False
+    """Write the state of a stack without objects once, at the end. A run that is killed leaves objects of which the
+    state does not know: docs/pulumi.md."""
 
 
 def stack_names(compilation: Compilation) -> list[StackName]:
@@ -193,9 +201,16 @@ class Session:
         self._guard(lambda: self._stack.preview(on_event=report.take, exclude=self._excluded(), color="never"), report)
         return report
 
+    @property
+    def fast(self) -> bool:
+        """Whether `up` writes the state only at its end."""
+        return self.options.fast and not self._past.objects
+
     def up(self, say: Callable[[Change], None] = lambda change: None) -> Report:
         """Apply; `say` hears of every change when it is done."""
         self._refuse_empty()
+        if self.fast:
+            self._stack.workspace.env_vars = {**(self._stack.workspace.env_vars or {}), **FAST}
         report = Report()
 
         def take(event: Any) -> None:
