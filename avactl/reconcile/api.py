@@ -83,9 +83,12 @@ class Api:
 
     async def get(self, gvk: Gvk, namespace: str, name: str) -> Body | None:
         """The object, or None."""
-        path = self.resource(gvk).path(namespace, name)
+        return await self.read(self.resource(gvk).path(namespace, name))
+
+    async def read(self, path: str) -> Body | None:
+        """The object at a path, or None."""
         try:
-            found: Body = await self._again(lambda: self.client.request("GET", path))
+            found: Body = await self._again(lambda: self.client.request("GET", path), conflicts=True)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -100,7 +103,7 @@ class Api:
         while True:
             asked = dict(query)
             try:
-                page = await self._again(partial(self.client.request, "GET", path, query=asked))
+                page = await self._again(partial(self.client.request, "GET", path, query=asked), conflicts=True)
             except ApiError as error:
                 if error.status != 410 or "continue" not in query:
                     raise
@@ -125,7 +128,7 @@ class Api:
         if dry_run:
             query["dryRun"] = "All"
             asked: Body = await self._again(
-                lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query)
+                lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query), conflicts=True
             )
             return asked
         # JSON is YAML, and quicker to write.
@@ -171,6 +174,19 @@ class Api:
             raise
         return True
 
+    async def gone(self, live: Body, patience: float) -> Body | None:
+        """Wait until just this object is not there any more; what is there still after `patience` seconds."""
+        metadata = live["metadata"]
+        ends, wait = monotonic() + patience, _BACKOFF[0]
+        while True:
+            found = await self.get(Gvk.of(live), metadata.get("namespace", ""), metadata["name"])
+            if found is None or found["metadata"]["uid"] != metadata["uid"]:
+                return None
+            if monotonic() > ends:
+                return found
+            await asyncio.sleep(min(wait, 1.0))
+            wait *= 2
+
     async def put(self, path: str, name: str, body: Body) -> Body:
         """Create an object below `path`, or replace it where its resourceVersion says which. Raises ApiError 409."""
         known = "resourceVersion" in body["metadata"]
@@ -192,8 +208,8 @@ class Api:
         return await self._again(once, conflicts=conflicts)
 
     async def _again(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
-        """The answer to a request. Tried again: no answer, 429, 5xx, and with `conflicts` 409, which a forced apply
-        gets only where the object changed in that moment."""
+        """The answer to a request. Tried again: no answer, 429, 5xx, and with `conflicts` 409: what reads gets it
+        from a proxy in between only, a forced apply where the object changed in that moment."""
         ends, wait = monotonic() + self._patience, _BACKOFF[0]
         while True:
             pause = wait
@@ -218,7 +234,7 @@ class Api:
     async def _discover(self, api_version: str) -> None:
         root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
-            answer = await self._again(lambda: self.client.request("GET", root))
+            answer = await self._again(lambda: self.client.request("GET", root), conflicts=True)
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -26,7 +26,7 @@ from avactl.reconcile.wanted import PATCHED, inventory_of, marks
 APPLIED = frozenset({Action.create, Action.change, Action.anew, Action.restore})
 _HANDOVER = f"{FIELD_MANAGER}-handover"
 _TRIES = 5
-_POLL = (0.1, 1.0)
+_POLL = 0.1
 _ESTABLISHED = 30.0
 """Seconds for a new kind to be served."""
 
@@ -186,26 +186,19 @@ class Applier:
             if live is None or await self._api.delete(live, "Foreground" if step.key.kind == "Job" else "Background"):
                 break
             live = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
+        else:
+            raise _StillThereError("it changes while it is to be deleted: the next run goes on")
         await self._gone(step.live)
         step.after = await self._api.apply(step.wanted.body)
 
     async def _gone(self, live: Body) -> None:
         """Wait until just this object is not there any more."""
-        metadata = live["metadata"]
-        ends, wait = monotonic() + self._patience, _POLL[0]
-        while True:
-            found = await self._api.get(Gvk.of(live), metadata.get("namespace", ""), metadata["name"])
-            if found is None or found["metadata"]["uid"] != metadata["uid"]:
-                return
-            if not found["metadata"].get("deletionTimestamp"):
-                await self._api.delete(found, "Background")
-            if monotonic() > ends:
-                held = ", ".join(found["metadata"].get("finalizers") or ())
-                raise _StillThereError(
-                    "is still being deleted" + (f", held by {held}" if held else "") + ": the next run goes on"
-                )
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _POLL[1])
+        found = await self._api.gone(live, self._patience)
+        if found is not None:
+            held = ", ".join(found["metadata"].get("finalizers") or ())
+            raise _StillThereError(
+                "is still being deleted" + (f", held by {held}" if held else "") + ": the next run goes on"
+            )
 
     async def _established(self, step: Step) -> None:
         """Wait until a new kind is served."""
@@ -218,7 +211,7 @@ class Applier:
                 step.error = "its kind is not served yet: " + (health(live).reason if live else "it is gone")
                 self._failed[_name(step.key)] = step.title
                 return
-            await asyncio.sleep(_POLL[0])
+            await asyncio.sleep(_POLL)
 
     async def _prune(self, step: Step) -> None:
         live = step.live
@@ -242,6 +235,8 @@ class Applier:
                 if await self._api.delete(live, "Background"):
                     break
                 live = await self._api.get(Gvk.of(live), step.key.namespace, step.key.name)
+            else:
+                step.error = "it changes while it is to be deleted: the next run goes on"
         except ApiError as error:
             step.error = _plain(error)
         except UnreachableError as error:

@@ -64,7 +64,7 @@ class Reconciler:
     def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
         self.api = Api(client, patience=options.patience)
         self.options = options
-        self.lease = Lease(client, options.namespace, options.inventory)
+        self.lease = Lease(self.api, options.namespace, options.inventory)
         self.records = Records(self.api, options.namespace, options.inventory)
         self.record = Record()
         self.listener = listener or Listener()
@@ -155,14 +155,15 @@ class Reconciler:
         """The Lease is in the system namespace, so that comes before all else."""
         kind = Gvk("v1", "Namespace")
         live = await self.api.get(kind, "", self.options.namespace)
+        if live is not None and live["metadata"].get("deletionTimestamp"):
+            live = await self.api.gone(live, self.options.timeout)
+            if live is not None:
+                text = f"namespace {self.options.namespace} is being deleted: run again when it is gone"
+                raise ApiError(409, "Conflict", text)
         if live is None:
             declared = (each for each in wanted if each.gvk == kind and each.key.name == self.options.namespace)
             bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.options.namespace}}
             await self.api.apply(next((each.body for each in declared), bare))
-        elif live["metadata"].get("deletionTimestamp"):
-            raise ApiError(
-                409, "Conflict", f"namespace {self.options.namespace} is being deleted: run again when it is gone"
-            )
 
     def _news(self, wanted: Collection[Wanted], result: Result) -> bool:
         """Whether the record says something else than what is true now, though all objects are as they should be."""

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.client import ApiError, UnreachableError
 from avactl.kube.leader import Leader, LostError
+from avactl.reconcile.api import Api
 
 
 def identity() -> str:
@@ -47,11 +47,11 @@ def is_dead(holder: str) -> bool:
 class Lease:
     """The Lease of an inventory."""
 
-    def __init__(self, client: Client, namespace: str, inventory: str) -> None:
-        self._client, self._namespace, self.name = client, namespace, f"avactl-reconcile-{inventory}"
+    def __init__(self, api: Api, namespace: str, inventory: str) -> None:
+        self._api, self._namespace, self.name = api, namespace, f"avactl-reconcile-{inventory}"
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{self.name}"
         self.identity = identity()
-        self._leader = Leader(client, namespace, self.name, self.identity)
+        self._leader = Leader(api.client, namespace, self.name, self.identity)
 
     def held(self) -> bool:
         """Whether this process may write."""
@@ -59,7 +59,7 @@ class Lease:
 
     async def look(self) -> tuple[str, int]:
         """Who holds it, and how often it has changed hands; -1 where there is none."""
-        lease = await self._read()
+        lease = await self._api.read(self._path)
         if lease is None:
             return "", -1
         spec = lease.get("spec") or {}
@@ -88,18 +88,9 @@ class Lease:
                 await task
             await self._leader.release()
 
-    async def _read(self) -> dict[str, Any] | None:
-        try:
-            lease: dict[str, Any] = await self._client.request("GET", self._path)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return lease
-
     async def _bury(self) -> None:
         """Take the lease from a holder that was killed on this machine."""
-        lease = await self._read()
+        lease = await self._api.read(self._path)
         if lease is not None and is_dead((lease.get("spec") or {}).get("holderIdentity") or ""):
             lease["spec"]["holderIdentity"] = ""
-            await self._client.request("PUT", self._path, lease)
+            await self._api.client.request("PUT", self._path, lease)

@@ -51,21 +51,13 @@ async def wait_healthy(
 
 async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> None:
     """Wait until what was pruned is gone; what is not says so."""
-    ends = monotonic() + patience
 
     async def one(step: Step) -> None:
         assert step.live is not None
-        pause = 0.1
-        while True:
-            found = await api.get(Gvk.of(step.live), step.key.namespace, step.key.name)
-            if found is None or found["metadata"]["uid"] != step.live["metadata"]["uid"]:
-                return
-            if monotonic() > ends:
-                held = ", ".join(found["metadata"].get("finalizers") or ())
-                step.reason = "is being deleted" + (f", held by {held}" if held else "")
-                return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 2.0)
+        found = await api.gone(step.live, patience)
+        if found is not None:
+            held = ", ".join(found["metadata"].get("finalizers") or ())
+            step.reason = "is being deleted" + (f", held by {held}" if held else "")
 
     pruned = [step for step in steps if step.action is Action.prune and not step.error and not step.reason]
     await asyncio.gather(*map(one, pruned))

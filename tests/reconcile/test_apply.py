@@ -1,0 +1,302 @@
+"""Apply and prune: what holds data stays, runs are replaced or end first, one refusal stops only what needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+from avactl.reconcile.plan import Action, Step
+from avactl.reconcile.report import Result, as_json, as_text
+from tests.kinds.compiling import DIGEST
+from tests.reconcile.proxy import Proxy
+from tests.reconcile.world import World
+from tools.controlplane import ApiError
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
+
+JOB = """\
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: train, team: vision}
+spec:
+  image: docker.io/pytorch/pytorch:2.8.0-cuda12.9-cudnn9-runtime
+  command: [python, train.py]
+  workers: {gpus: 1, cpu: "4", memory: 16Gi}
+  checkpoint: {volume: 10Gi, deletionPolicy: POLICY}
+  onChange: CHANGE
+"""
+WORKSPACE = """\
+apiVersion: avactl.dev/v1
+kind: Workspace
+metadata: {name: ada, team: vision}
+spec:
+  {user: ada@example.com, gpus: 1, gpu: A10, image: DIGEST}
+"""
+WORKSPACE = WORKSPACE.replace("DIGEST", f"registry.example.com/lab{DIGEST}")
+CLASSES = """\
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: NAME, team: vision}
+spec:
+  image: docker.io/pytorch/pytorch:2.8.0-cuda12.9-cudnn9-runtime
+  command: [python, train.py]
+  workers: {gpus: 1, cpu: "4", memory: 16Gi}
+"""
+
+
+def job(policy: str = "retain", change: str = "replace") -> str:
+    """A job with a checkpoint volume."""
+    return JOB.replace("POLICY", policy).replace("CHANGE", change)
+
+
+def by_title(result: Result) -> dict[str, Step]:
+    """The steps of a run by what they are about."""
+    return {step.title: step for step in result.steps}
+
+
+def live_job(world: World) -> dict[str, Any]:
+    """The Job of `train`."""
+    return world.kube.get("batch/v1", "Job", "train-worker", f"{world.name}-vision")
+
+
+def test_what_left_git_is_pruned_and_data_stays(world: World) -> None:
+    ns = f"{world.name}-vision"
+    files = {"platform.yaml": world.specs(), "job.yaml": job("retain"), "home.yaml": WORKSPACE}
+    world.commit(files)
+    assert world.once().complete
+    claim = world.kube.get("v1", "PersistentVolumeClaim", "train-checkpoint", ns)
+    world.commit({"job.yaml": None, "home.yaml": None})
+    result = world.once()
+    steps = by_title(result)
+    assert result.complete, as_text(result, False)
+    assert steps[f"Job {ns}/train-worker"].action is Action.prune
+    assert steps[f"PersistentVolumeClaim {ns}/train-checkpoint"].action is Action.keep
+    assert steps[f"PersistentVolumeClaim {ns}/ada-home"].action is Action.keep
+    assert world.kube.find("batch/v1", "Job", "train-worker", ns) is None
+    kept = world.kube.get("v1", "PersistentVolumeClaim", "train-checkpoint", ns)
+    assert kept["metadata"]["uid"] == claim["metadata"]["uid"]
+    assert not kept["metadata"].get("deletionTimestamp")
+    # It keeps its mark, so that a run says so every time; and nothing is written for it.
+    again = world.once()
+    assert not again.changed
+    assert by_title(again)[f"PersistentVolumeClaim {ns}/train-checkpoint"].action is Action.keep
+    # The team goes with all that is in it, but for the namespace of what is kept.
+    world.commit({"platform.yaml": world.specs().partition("---\napiVersion: avactl.dev/v1\nkind: Team")[0]})
+    result = world.once(wait=False)
+    assert result.complete, as_text(result, False)
+    assert by_title(result)[f"Namespace {ns}"].action is Action.keep
+    assert by_title(result)[f"Namespace {ns}"].reason.endswith("needs it")
+    assert not world.kube.get("v1", "Namespace", ns)["metadata"].get("deletionTimestamp")
+
+
+def test_deletion_policy_delete_counts_as_it_was_applied(world: World) -> None:
+    ns = f"{world.name}-vision"
+    world.commit({"platform.yaml": world.specs(), "job.yaml": job("delete")})
+    assert world.once().complete
+    # Somebody takes the mark away: what cannot be known to be disposable stays.
+    metadata = {"name": "train-checkpoint", "namespace": ns, "annotations": {"avactl.dev/deletion-policy": None}}
+    world.kube.patch({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+    world.commit({"job.yaml": None})
+    assert by_title(world.once())[f"PersistentVolumeClaim {ns}/train-checkpoint"].action is Action.keep
+    world.commit({"job.yaml": job("delete")})
+    assert world.once().complete
+    world.commit({"job.yaml": None})
+    assert by_title(world.once())[f"PersistentVolumeClaim {ns}/train-checkpoint"].action is Action.prune
+    assert world.kube.find("v1", "PersistentVolumeClaim", "train-checkpoint", ns) is None
+
+
+def test_a_changed_job_is_a_new_run_and_its_checkpoint_stays(world: World) -> None:
+    ns = f"{world.name}-vision"
+    world.commit({"platform.yaml": world.specs(), "job.yaml": job()})
+    assert world.once().complete
+    first, claim = live_job(world), world.kube.get("v1", "PersistentVolumeClaim", "train-checkpoint", ns)
+    world.replace("job.yaml", "train.py", "train2.py")
+    result = world.once()
+    assert result.complete, as_text(result, False)
+    assert by_title(result)[f"Job {ns}/train-worker"].action is Action.anew
+    second = live_job(world)
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert second["spec"]["template"]["spec"]["containers"][0]["command"] == ["python", "train2.py"]
+    same = world.kube.get("v1", "PersistentVolumeClaim", "train-checkpoint", ns)
+    assert same["metadata"]["uid"] == claim["metadata"]["uid"]
+
+
+def test_on_change_finish_waits_for_the_end_of_the_run(world: World) -> None:
+    ns = f"{world.name}-vision"
+    world.commit({"platform.yaml": world.specs(), "job.yaml": job(change="finish")})
+    assert world.once().complete
+    first = live_job(world)
+    world.replace("job.yaml", "train.py", "train2.py")
+    result = world.once()
+    assert result.complete
+    assert by_title(result)[f"Job {ns}/train-worker"].action is Action.wait
+    assert live_job(world)["metadata"]["uid"] == first["metadata"]["uid"]
+    # The run ends: its pod is done, and the controller says so.
+    world.kube.wait_for("batch/v1", "Job", "train-worker", ns, until=lambda job: job["status"].get("active"))
+    pod = world.kube.list("v1", "Pod", ns)[0]
+    pod["status"] = {**pod["status"], "phase": "Succeeded"}
+    world.kube.replace(pod, subresource="/status")
+    world.kube.wait_for(
+        "batch/v1", "Job", "train-worker", ns,
+        until=lambda job: any(c["type"] == "Complete" for c in job["status"].get("conditions", ())),
+    )  # fmt: skip
+    assert by_title(world.once())[f"Job {ns}/train-worker"].action is Action.anew
+    assert live_job(world)["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+def test_a_commit_that_does_not_compile_changes_nothing(world: World) -> None:
+    world.commit({"platform.yaml": world.specs(), "job.yaml": job()})
+    assert world.once().complete
+    with Proxy(world.plane, world.folder) as proxy:
+        world.kubeconfig = proxy.kubeconfig
+        world.commit({"platform.yaml": world.specs().replace("guaranteed: 4", "garanteed: 4"), "job.yaml": None})
+        run = world.run("--once")
+        assert run.returncode == 1
+        assert "unknown-key" in run.stderr
+        assert "nothing is changed" in run.stderr
+        assert proxy.writes() == 0
+    assert live_job(world)
+
+
+def test_one_refusal_stops_only_what_needs_it(world: World) -> None:
+    """A policy of the cluster refuses one ConfigMap; its job is not made, all others are; then it may, and all is."""
+    ns = f"{world.name}-vision"
+    multi = CLASSES.replace("gpus: 1", "replicas: 2, gpus: 1").replace("spec:\n", "spec:\n  strategy: allReduce\n")
+    world.commit({"platform.yaml": world.specs(multi.replace("NAME", "big"), CLASSES.replace("NAME", "small"))})
+    policy = world.kube.create({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": world.name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}
+            ]},
+            "validations": [{"expression": "object.metadata.name != 'big-rendezvous'", "message": "not this one"}],
+        },
+    }).body  # fmt: skip
+    world.kube.create({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": world.name},
+        "spec": {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]},
+    })  # fmt: skip
+    try:
+        _until_refused(world)
+        run = world.run("--once", "--no-wait", "--output", "json")
+        assert run.returncode == 5, run.stdout + run.stderr
+        report = orjson.loads(run.stdout)
+        failed = {entry["name"]: entry["error"] for entry in report["objects"] if entry["error"]}
+        assert set(failed) == {"big-rendezvous", "big-worker"}
+        assert "not this one" in failed["big-rendezvous"]
+        assert "big-rendezvous" in failed["big-worker"]
+        assert world.kube.find("batch/v1", "Job", "small-worker", ns)
+        assert world.kube.find("batch/v1", "Job", "big-worker", ns) is None
+    finally:
+        for kind in ("ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy"):
+            world.kube.delete("admissionregistration.k8s.io/v1", kind, world.name)
+    _until_taken(world)
+    assert world.run("--once", "--no-wait").returncode == 0
+    world.want_state_of_git("lab")
+
+
+def _probe(world: World) -> bool:
+    body = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 1}]}}
+    metadata = {"name": "big-rendezvous", "namespace": "default"}
+    try:
+        world.kube.create({**body, "metadata": metadata}, dry_run=True)
+    except ApiError:
+        return False
+    return True
+
+
+def _until_refused(world: World) -> None:
+    ends = time.monotonic() + 60
+    while _probe(world):
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+
+
+def _until_taken(world: World) -> None:
+    ends = time.monotonic() + 60
+    while not _probe(world):
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+
+
+def test_guards(world: World) -> None:
+    world.commit({"platform.yaml": world.specs()})
+    assert world.once().complete
+    # The wrong repository for this cluster.
+    other = World(world.plane, world.kube, world.folder / "other")
+    other.folder.mkdir()
+    other.commit({"platform.yaml": other.specs().replace(other.name, world.name), "OTHER.md": "another history\n"})
+    refused = other.once()
+    assert "belongs to another repository" in refused.problem
+    assert not refused.changed
+    # Objects of another inventory are not taken by accident.
+    refused = other.once(inventory="mine")
+    assert not refused.complete
+    assert "belongs to inventory lab" in refused.failed[0].error
+    # A Cluster that left git takes nothing with it, unless that is meant.
+    world.replace("platform.yaml", "name: lab}", "name: renamed}")
+    world.replace("platform.yaml", "cluster: lab", "cluster: renamed")
+    with pytest.raises(ValueError, match="no Cluster"):
+        world.once("lab")
+    assert "is that of cluster lab" in world.once("renamed", inventory="lab").problem
+    emptied = world.once("lab", allow_empty=True, wait=False)
+    assert emptied.complete
+    assert world.kube.find("v1", "ConfigMap", "avactl-pool-a10", f"{world.name}-system") is None
+
+
+def test_a_field_that_cannot_change_in_place(world: World) -> None:
+    """What holds nothing is made anew; what holds data is left, with a clear word."""
+    ns = f"{world.name}-vision"
+    slow = world.specs(WORKSPACE).replace("{mode: files}", "{mode: files}\n  storageClasses: {default: slow}")
+    world.commit({"platform.yaml": slow})
+    assert world.once().complete
+    home = world.kube.get("v1", "PersistentVolumeClaim", "ada-home", ns)
+    world.replace("platform.yaml", "default: slow", "default: fast")
+    result = world.once(wait=False)
+    failed = {step.title: step.error for step in result.failed}
+    assert "would lose data" in failed[f"PersistentVolumeClaim {ns}/ada-home"]
+    assert world.kube.get("v1", "PersistentVolumeClaim", "ada-home", ns)["metadata"]["uid"] == home["metadata"]["uid"]
+
+
+def test_two_reconcilers_take_turns(world: World) -> None:
+    world.commit({"platform.yaml": world.specs(), "job.yaml": job()})
+    first, second = world.start("--once", "--no-wait", log="a"), world.start("--once", "--no-wait", log="b")
+    assert first.wait(60) == 0, (world.folder / "a").read_text()
+    assert second.wait(60) == 0, (world.folder / "b").read_text()
+    world.want_state_of_git("lab")
+    lease = world.kube.get("coordination.k8s.io/v1", "Lease", "avactl-reconcile-lab", f"{world.name}-system")
+    assert not lease["spec"]["holderIdentity"]
+
+
+def test_secrets_are_masked_and_reports_are_whole(world: World) -> None:
+    world.commit({"platform.yaml": world.specs()})
+    assert world.once().complete
+    name = {"name": "avactl-policy", "namespace": f"{world.name}-system"}
+    token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    world.kube.patch(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"token": token}},
+        field_manager="kubectl-edit",
+    )
+    result = world.once(dry_run=True)
+    assert result.drift
+    assert token not in as_text(result, False)
+    assert token not in orjson.dumps(as_json(result)).decode()
+
+
+def test_without_a_cluster_there_is_one_line(world: World) -> None:
+    world.commit({"platform.yaml": world.specs()})
+    run = subprocess.run(
+        [sys.executable, "-m", "avactl.cli.main", "reconcile", str(world.repository), "--kubeconfig", "/nowhere"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stderr.startswith("avactl: /nowhere: ")
