@@ -20,7 +20,7 @@ from avactl.compiler.kept import Atom, Key
 from avactl.compiler.reading import IrregularError, Reading, digest, packed
 from avactl.compiler.record import Record, Result, unpack
 from avactl.compiler.resolving import Resolving
-from avactl.compiler.selection import missing, spec_files
+from avactl.compiler.selection import CONFIG_FILE, missing, policy_files, spec_files
 from avactl.compiler.store import Store
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
@@ -115,8 +115,9 @@ class _Run:
     def run(self) -> Compiled:
         stamps = self.tree.stamps()
         chosen = self.reading.configuration()
-        paths = spec_files(*chosen, stamps) if chosen else []
-        plain = not paths or self.tree.skipped or any(path.endswith(".py") for path in paths)
+        paths = spec_files(*chosen[:2], stamps) if chosen else []
+        own = policy_files(chosen[1], stamps) if chosen else []
+        plain = not paths or self.tree.skipped or any(path.endswith(".py") for path in (*paths, *own))
         if plain or (chosen and missing(chosen[0], stamps)):
             return _plain(self.tree, self.path, self.text)
         try:
@@ -130,6 +131,8 @@ class _Run:
             diagnostics = tuple(sort_diagnostics(map(unpack, warnings)))
             if not any(d.severity == "error" for d in diagnostics):
                 self._lower()
+                if own or (chosen and chosen[2]):
+                    diagnostics = tuple(sort_diagnostics([*diagnostics, *self._enforce(own)]))
                 if self.worked or self.reading.dirty:
                     self._keep()
         except IrregularError:
@@ -139,11 +142,14 @@ class _Run:
 
     def _all_passes(self) -> Compiled:
         """The plain way, from the documents on."""
+        from avactl.compiler.config import load_config
         from avactl.compiler.driver import PASSES, run_passes
+        from avactl.compiler.enforce import rules_of
         from avactl.compiler.state import State
 
         problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file[3])
-        state = State(self.tree, problems, tuple(self.reading.documents()))
+        rules = rules_of(load_config(self.tree)[0], self.tree.paths())
+        state = State(self.tree, problems, tuple(self.reading.documents()), rules=rules)
         return _compiled(run_passes(state, PASSES[1:]), self.path, self.text)
 
     def _keep(self) -> None:
@@ -254,6 +260,58 @@ class _Run:
             if len(set(paths)) != len(paths):
                 raise IrregularError
 
+    def _enforce(self, files: Sequence[str]) -> list[Diagnostic]:
+        """What the policies warn of; where they find an error, the plain way tells it."""
+        for path in files:
+            if path not in self.new.inputs:
+                self.reading.input(path)
+        rules = [self.new.config[CONFIG_FILE][4], *(f"{path} {self.new.inputs[path][1]}" for path in files)]
+        same = digest("\n".join(rules).encode())
+        old = self.old.policies.get(same, {})
+        found = {key: self._still(old.get(key), key) for key in self.new.places}
+        left = [key for key, result in found.items() if result is None]
+        if left:
+            for key, result in self._judged(left).items():
+                found[key] = result
+            self.worked = True
+        self.new.policies = {same: {key: result for key, result in found.items() if result is not None}}
+        return [unpack(packed) for result in found.values() if result for packed in result[1]]
+
+    def _judged(self, keys: Sequence[Key]) -> dict[Key, Result]:
+        """What the policies find of some specs and their objects. Raises IrregularError for errors."""
+        from avactl.compiler.config import load_config
+        from avactl.compiler.enforce import judge, rules_of
+
+        program = self.resolving.program
+        config, _ = load_config(self.tree)
+        rules = rules_of(config, self.tree.stamps())
+        items = [program.get(kind, name, team) for kind, team, name in keys]
+        made = [program.trace(partial(self._marked, item)) for item in items]
+        if rules is None:
+            raise IrregularError
+        problems = judge(rules, self.tree, items, [manifest for manifests, _ in made for manifest in manifests])
+        if any(item is None or problem.severity == "error" for item, problem in problems):
+            raise IrregularError
+        told: dict[Key, list[Diagnostic]] = {key: [] for key in keys}
+        for item, problem in problems:
+            if item is not None:
+                told[item.key].append(problem)
+        return {
+            key: (self._beside(reads, key), tuple(packed(told[key])))
+            for key, (_, reads) in zip(keys, made, strict=True)
+        }
+
+    def _marked(self, item: Item) -> list[Manifest]:
+        """The objects of a spec as they are written."""
+        from avactl.compiler.normalise import longest_name, mark
+
+        manifests = registry.kind(item.kind).lower(item, self.resolving.program)
+        for manifest in manifests:
+            if len(manifest.name) > longest_name(manifest):
+                raise IrregularError
+            mark(manifest, self.resolving.program)
+        return manifests
+
     def _has_no_text(self, result: Result) -> bool:
         lines = result[1][0]
         return bool(self.text and lines and " " not in lines)
@@ -279,13 +337,8 @@ class _Run:
         return [line for _, (found,) in self.new.objects.values() if found for line in found.split("\n")]
 
     def _objects_of(self, item: Item) -> tuple[str]:
-        from avactl.compiler.normalise import longest_name, mark
-
         lines = []
-        for manifest in registry.kind(item.kind).lower(item, self.resolving.program):
-            if len(manifest.name) > longest_name(manifest):
-                raise IrregularError
-            mark(manifest, self.resolving.program)
+        for manifest in self._marked(item):
             line = path = self.path(manifest)
             if self.text:
                 text = self.texts[path] = self.text(manifest)

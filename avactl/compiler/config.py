@@ -14,6 +14,7 @@ from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
 from avactl.kinds.base import Model
 from avactl.kinds.values import Duration, RelPath
+from avactl.policy.settings import Ready
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 
@@ -33,7 +34,8 @@ class Config(Model):
     exclude: list[RelPath] = Field(
         default_factory=list, description="Directories, files and patterns (`**/*.tmpl.yaml`) that do not."
     )
-    python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files.")
+    python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files, and Python policies.")
+    policies: Ready = Field(default_factory=Ready, description="Ready-made policies that are switched on.")
 
 
 def unreadable(path: str, error: OSError) -> Diagnostic:

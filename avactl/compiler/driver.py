@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from avactl.compiler.check import check
+from avactl.compiler.enforce import enforce
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
@@ -22,7 +23,7 @@ from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
 from avactl.source.tree import MemoryTree
 
-PASSES: tuple[Callable[[State], State], ...] = (load, validate, resolve, check, lower, normalise)
+PASSES: tuple[Callable[[State], State], ...] = (load, validate, resolve, check, lower, normalise, enforce)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from avactl.compiler.config import Config, load_config, unmatched, unreadable
+from avactl.compiler.enforce import rules_of
 from avactl.compiler.selection import spec_files
 from avactl.compiler.state import State, Tree
 from avactl.diagnostics import Diagnostic, Span
@@ -33,7 +34,8 @@ def load(state: State) -> State:
     if not documents and not problems:
         hint = "`avactl init DIR` makes a repository that compiles"
         problems.append(Diagnostic("no-specs", "no spec file (*.yaml, *.yml) was found", Span("."), hint=hint))
-    return replace(state, documents=tuple(documents), diagnostics=state.diagnostics + tuple(problems))
+    rules = rules_of(config, paths)
+    return replace(state, documents=tuple(documents), diagnostics=state.diagnostics + tuple(problems), rules=rules)
 
 
 def _skipped(tree: Tree, config: Config) -> list[Diagnostic]:

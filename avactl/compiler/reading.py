@@ -66,8 +66,8 @@ class Reading:
         self.changed: set[Atom] = set()
         """Everything that is not as it was."""
 
-    def configuration(self) -> tuple[list[str], list[str]] | None:
-        """What belongs to the repository, by avactl.yaml; None where that has problems."""
+    def configuration(self) -> tuple[list[str], list[str], str] | None:
+        """What belongs to the repository, and its policies, by avactl.yaml; None where that has problems."""
         stamp = self.tree.stamp(CONFIG_FILE)
         kept = self.old.config.get(CONFIG_FILE)
         if kept is None or (stamp is not None and kept[0] != stamp) or (stamp is None and kept[1]):
@@ -76,10 +76,12 @@ class Reading:
             config, problems = load_config(self.tree)
             if problems:
                 return None
-            kept = (_trusted(stamp), stamp is not None, list(config.include), list(config.exclude))
+            policies = config.model_dump_json(include={"policies"}, exclude_unset=True, by_alias=True)
+            switched = policies if config.policies.model_fields_set else ""
+            kept = (_trusted(stamp), stamp is not None, list(config.include), list(config.exclude), switched)
             self.dirty = True
         self.new.config[CONFIG_FILE] = kept
-        return kept[2], kept[3]
+        return kept[2:]
 
     def read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
         """Read the files that look different. Raises IrregularError where one has an error."""

@@ -39,12 +39,14 @@ def unpack(packed: Packed) -> Diagnostic:
 class Record:
     """Everything about the last run without errors."""
 
-    config: dict[str, tuple[Stamp | None, bool, list[str], list[str]]] = field(default_factory=dict)
-    """avactl.yaml: how it looked, whether it is there, include, exclude."""
+    config: dict[str, tuple[Stamp | None, bool, list[str], list[str], str]] = field(default_factory=dict)
+    """avactl.yaml: how it looked, whether it is there, include, exclude, policies as JSON or ""."""
     files: dict[str, File] = field(default_factory=dict)
     places: dict[Key, Place] = field(default_factory=dict)
     checks: dict[Key | str, Result] = field(default_factory=dict)
     """Warnings (`Packed`) of each spec; of the checks over all specs of a kind by its name."""
+    policies: dict[str, dict[Key, Result]] = field(default_factory=dict)
+    """What policies warn of (`Packed`) by spec; of all policies together by a digest of what they demand."""
     objects: dict[Key, Result] = field(default_factory=dict)
     """Objects of each spec: one text, a line an object, with the path of its file and, if it was made, its digest."""
     derived: dict[tuple[str, Key], Result] = field(default_factory=dict)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 CONFIG_FILE = "avactl.yaml"
+POLICIES = "policies/"
+"""Where a repository's own policies are."""
 
 
 class _Patterns:
@@ -38,10 +40,22 @@ def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection
         for path in paths
         if path.endswith((".yaml", ".yml", ".py"))
         and path != CONFIG_FILE
+        and not path.startswith(POLICIES)
         and not path.startswith(projects)
         and wanted.cover(path)
         and not unwanted.cover(path)
     ]
+
+
+def policy_files(exclude: Iterable[str], paths: Iterable[str]) -> list[str]:
+    """The paths that hold a repository's own policies."""
+    found = [path for path in paths if path.startswith(POLICIES) and path.endswith((".py", ".yaml", ".yml", ".json"))]
+    unwanted = _Patterns(exclude) if found else None
+    return [path for path in found if unwanted is not None and not unwanted.cover(path)]
+
+
+is_policy = re.compile(rb"\bpolicy\s*\(").search
+"""Whether a Python file declares policies; one that does not is a module of helpers."""
 
 
 def missing(include: Sequence[str], paths: Collection[str]) -> list[int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
 from avactl.source.document import Document
+
+if TYPE_CHECKING:
+    from avactl.compiler.enforce import Rules
 
 
 class Tree(Protocol):
@@ -45,6 +48,8 @@ class State:
     broken: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(kind, name) of documents that did not pass validation: references to them are not problems of their own."""
     program: Program | None = None
+    rules: Rules | None = None
+    """The policies of the repository; None where there are none."""
     manifests: tuple[Manifest, ...] = ()
 
     @property

@@ -103,6 +103,9 @@ CODES: dict[str, str] = {
     "python-not-allowed": "A Python spec file where avactl.yaml does not allow any.",
     "python-error": "A Python spec file failed.",
     "python-timeout": "A Python spec file took longer than its limit.",
+    "policy": "A spec or an object does not do what a policy of the repository demands.",
+    "policy-error": "A policy that cannot be read, or that failed.",
+    "policy-timeout": "A policy that was not done in time.",
     "no-specs": "No spec was found at all.",
     "internal-error": "A defect of avactl itself.",
 }

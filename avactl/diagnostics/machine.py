@@ -32,6 +32,8 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
             "message": d.message,
             "hint": d.hint,
         }
+        if d.rule:
+            entry["rule"] = d.rule
         if d.notes:
             entry["notes"] = [
                 {"file": _text(n.span.file), "line": n.span.line, "column": n.span.column, "message": n.text}
@@ -39,6 +41,11 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
             ]
         entries.append(entry)
     return orjson.dumps(entries, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _meaning(id: str) -> str:
+    code, _, rule = id.partition("/")
+    return f"{CODES.get(code, code)}" + (f" Its name is {rule}." if rule else "")
 
 
 def _location(span: Any) -> dict[str, Any]:
@@ -51,13 +58,13 @@ def _location(span: Any) -> dict[str, Any]:
 
 def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
     """SARIF 2.1.0, as GitHub code scanning and editors read it. Columns count Unicode code points."""
-    used = sorted({d.code for d in diagnostics})
+    used = sorted({d.id for d in diagnostics})
     results = []
     for d in diagnostics:
         text = d.message + (f" ({d.hint})" if d.hint else "")
         result: dict[str, Any] = {
-            "ruleId": d.code,
-            "ruleIndex": used.index(d.code),
+            "ruleId": d.id,
+            "ruleIndex": used.index(d.id),
             "level": d.severity,
             "message": {"text": text},
             "locations": [_location(d.span)],
@@ -71,7 +78,7 @@ def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
         "tool": {
             "driver": {
                 "name": "avactl",
-                "rules": [{"id": code, "shortDescription": {"text": CODES.get(code, code)}} for code in used],
+                "rules": [{"id": id, "shortDescription": {"text": _meaning(id)}} for id in used],
             }
         },
         "columnKind": "unicodeCodePoints",
@@ -107,13 +114,13 @@ def render_github(diagnostics: Sequence[Diagnostic]) -> str:
         if d.span.end_column:
             place += f",endColumn={d.span.end_column}"
         text = d.message + (f" – {d.hint}" if d.hint else "")
-        lines.append(f"::{d.severity} {place},title={_property(d.code)}::{_data(text)}\n")
+        lines.append(f"::{d.severity} {place},title={_property(d.id)}::{_data(text)}\n")
     for severity, count in Counter(d.severity for d in rest).items():
         what = f"{severity}{'' if count == 1 else 's'}"
         lines.append(f"::{severity} title=avactl::{count} more {what}: the log of this step has them\n")
     for d in rest:
         # A line of the log must not be taken for a command.
-        lines.append(f"{_data(str(d.span))}: {d.severity}[{d.code}]: {_data(d.message)}\n")
+        lines.append(f"{_data(str(d.span))}: {d.severity}[{d.id}]: {_data(d.message)}\n")
     return "".join(lines)
 
 
@@ -126,12 +133,12 @@ def render_gitlab(diagnostics: Sequence[Diagnostic]) -> str:
     entries = []
     for d in diagnostics:
         path = _text(d.span.file)
-        same = f"{d.code}\0{path}\0{d.message}"
+        same = f"{d.id}\0{path}\0{d.message}"
         seen[same] += 1
         entries.append(
             {
                 "description": d.message + (f" – {d.hint}" if d.hint else ""),
-                "check_name": d.code,
+                "check_name": d.id,
                 "fingerprint": sha256(f"{same}\0{seen[same]}".encode()).hexdigest(),
                 "severity": "major" if d.severity == "error" else "minor",
                 "location": {"path": path, "lines": {"begin": d.span.line}},

@@ -45,6 +45,13 @@ class Diagnostic:
     hint: str = ""
     notes: tuple[Note, ...] = ()
     secret: bool = False
+    rule: str = ""
+    """Name of the policy that found it."""
+
+    @property
+    def id(self) -> str:
+        """The code, for policies with the name of the one that found it: `policy/images-pinned`."""
+        return f"{self.code}/{self.rule}" if self.code == "policy" and self.rule else self.code
 
 
 class CompileError(Exception):
@@ -52,7 +59,7 @@ class CompileError(Exception):
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
-        super().__init__("\n".join(f"{d.span}: {d.severity}[{d.code}]: {d.message}" for d in self.diagnostics))
+        super().__init__("\n".join(f"{d.span}: {d.severity}[{d.id}]: {d.message}" for d in self.diagnostics))
 
 
 def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

@@ -69,7 +69,7 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
     """One problem as text of several lines, without a line end behind the last."""
     style = _Style(colour)
     d = diagnostic
-    out = [f"{style(d.severity, f'{d.severity}[{d.code}]')}{style('bold', ': ' + _visible(d.message))}"]
+    out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + _visible(d.message))}"]
     out.append(f"{style('blue', '  -->')} {_visible(str(d.span))}")
     line = _line(source(d.span.file), d.span)
     pad = " " * len(str(d.span.line))

@@ -163,7 +163,7 @@ def _head(diff: Diff) -> str:
 
 
 def _foot(diff: Diff) -> str:
-    lines = [f"- warning {code(f'{w.code}: {w.message} ({w.span})')}" for w in diff.warnings[:_MOST_LOSSES]]
+    lines = [f"- warning {code(f'{w.id}: {w.message} ({w.span})')}" for w in diff.warnings[:_MOST_LOSSES]]
     if len(diff.warnings) > _MOST_LOSSES:
         lines.append(f"- … and {len(diff.warnings) - _MOST_LOSSES} more warnings")
     if lines:

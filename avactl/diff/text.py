@@ -56,7 +56,7 @@ def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> st
         if objects:
             out += _objects(group.objects, several, style)
     for warning in diff.warnings:
-        out.append(f"{style('warning', f'warning[{warning.code}]')}: {visible(f'{warning.message} ({warning.span})')}")
+        out.append(f"{style('warning', f'warning[{warning.id}]')}: {visible(f'{warning.message} ({warning.span})')}")
     if diff.fits:
         out.append(style("dim", FITS))
     out.append(style("bold", words.summary(diff)))

@@ -112,7 +112,7 @@ def _problems(review: Review, where: str, source: Callable[[str], str | None], r
     errors = sum(problem.severity == "error" for problem in review.problems)
     count = _counted(errors, "error", "errors")
     broken = review.diff is None
-    title = f"### ❌ {'It does not compile' if broken else 'Policies are broken'}{where}: {count}\n"
+    title = f"### ❌ {'It does not compile' if broken else 'Policies'}{where}: {count}\n"
     lines, size = [], 0
     told = [d for d in review.problems if broken or d.severity == "error"]
     for line in render_text(told, source, False).rstrip("\n").splitlines():

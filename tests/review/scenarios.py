@@ -13,7 +13,7 @@ import yaml
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.review.comment import compose
-from avactl.review.sides import Sides, review_of
+from avactl.review.sides import LOWERING, Sides, review_of
 from avactl.source.tree import MemoryTree
 
 HERE = Path(__file__).parent.parent / "golden" / "pull-requests"
@@ -46,7 +46,7 @@ def sides_of(base: dict[str, str], head: dict[str, str]) -> Sides:
 
 
 def compiled(files: dict[str, str]) -> Compilation:
-    return compile_tree(MemoryTree(files))
+    return compile_tree(MemoryTree(files), LOWERING)
 
 
 def case_sides(case: Path) -> Sides:

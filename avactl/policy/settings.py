@@ -1,0 +1,68 @@
+"""What avactl.yaml and policy files say of policies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from avactl.kinds.base import Model
+from avactl.kinds.values import Count
+from avactl.policy import NAME, Over, Severity
+
+
+class Rule(Model):
+    """A ready-made policy that is switched on."""
+
+    severity: Severity = Field("error", description="`error` stops a compile, `warning` is told.")
+    exempt: list[str] = Field(
+        default_factory=list, description="Specs that it does not look at: `team/name`, or `name` of the platform's."
+    )
+
+
+class LongJobs(Rule):
+    """The policy `checkpoints`."""
+
+    gpu_hours: Count = Field(100, description="GPU-hours that a job may lose: its GPUs × its `timeout`.")
+
+
+Switch = Severity | Rule
+
+
+class Ready(Model):
+    """Ready-made policies: `NAME: error`, `NAME: warning`, or settings: `NAME: {severity: warning, exempt: […]}`."""
+
+    images_pinned: Switch | None = Field(
+        None, alias="images-pinned", description="Every image is pinned by digest: a tag can be moved."
+    )
+    versions_fixed: Switch | None = Field(
+        None,
+        alias="versions-fixed",
+        description="No `latest`: images have a tag or a digest, models and the datasets of jobs a version.",
+    )
+    no_privileged: Switch | None = Field(
+        None,
+        alias="no-privileged",
+        description="No pod is privileged, takes capabilities, or shares the machine's namespaces or directories.",
+    )
+    checkpoints: Severity | LongJobs | None = Field(
+        None, description="Jobs of more than `gpuHours` (100; without `timeout`: endless) have a checkpoint."
+    )
+    jobs_end: Switch | None = Field(None, alias="jobs-end", description="Every training job has a `timeout`.")
+    services_redundant: Switch | None = Field(
+        None, alias="services-redundant", description="Every service runs in at least two pods."
+    )
+    egress_closed: Switch | None = Field(
+        None, alias="egress-closed", description="No cluster lets its teams' pods reach the whole internet."
+    )
+
+
+class SchemaFile(Model):
+    """A JSON Schema as a policy: one document of a YAML or JSON file below `policies/`."""
+
+    policy: Annotated[str, Field(pattern=NAME, max_length=63)] = Field(description="Its name.")
+    over: Over = Field("specs", description="`specs` as YAML has them, defaults filled in; or Kubernetes `manifests`.")
+    kinds: list[str] = Field(default_factory=list, description="Kinds that it looks at. Default: all.")
+    severity: Severity = Field("error", description="`error` stops a compile, `warning` is told.")
+    help: str = Field("", description="The remedy, told with every problem.")
+    schema_: dict[str, Any] = Field(alias="schema", description="JSON Schema (2020-12, or what its `$schema` says).")

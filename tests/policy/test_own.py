@@ -1,0 +1,183 @@
+"""A repository's own policies: JSON Schema and Python, where they point, and what becomes of broken ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from avactl.compiler import compile_tree
+from avactl.diagnostics import Diagnostic
+from avactl.source.tree import MemoryTree
+from tests.diff.sides import HEAD, PLATFORM, job, workspace
+
+SPECS = HEAD + job(retries=7) + "\n---\n" + HEAD + workspace()
+IMPORT = "from avactl.policy import policy, problem\n\n"
+
+
+def compiled(files: dict[str, str], config: str = "python: {allow: true, timeout: 20s}") -> list[Diagnostic]:
+    tree = MemoryTree({"avactl.yaml": config + "\n", "platform.yaml": PLATFORM, "specs.yaml": SPECS, **files})
+    return list(compile_tree(tree).diagnostics)
+
+
+def python(text: str, config: str = "python: {allow: true, timeout: 20s}") -> list[Diagnostic]:
+    return compiled({"policies/p.py": IMPORT + text}, config)
+
+
+def schema(text: str) -> list[Diagnostic]:
+    return compiled({"policies/p.yaml": f"policy: few-retries\n{text}\n"}, "{}")
+
+
+def the(found: list[Diagnostic]) -> Diagnostic:
+    assert len(found) == 1, found
+    return found[0]
+
+
+# -- JSON Schema -----------------------------------------------------------------------------------------------------
+
+
+def test_a_schema_points_at_the_value() -> None:
+    found = the(
+        schema(
+            "kinds: [TrainingJob]\nhelp: at most 5\nschema: {properties: {spec: {properties: {retries: {maximum: 5}}}}}"
+        )
+    )
+    assert (found.id, found.severity, found.hint) == ("policy/few-retries", "error", "at most 5")
+    assert found.message == "spec.retries: 7 is greater than the maximum of 5"
+    line = SPECS.split("\n")[found.span.line - 1]
+    assert line[found.span.column - 1 : found.span.end_column - 1] == "7"
+
+
+def test_a_schema_sees_defaults_and_not_what_is_not_set() -> None:
+    assert schema("kinds: [TrainingJob]\nschema: {properties: {spec: {required: [priority, preemptible]}}}") == []
+    found = the(schema("kinds: [TrainingJob]\nseverity: warning\nschema: {properties: {spec: {required: [timeout]}}}"))
+    assert (found.severity, found.message) == ("warning", "spec: 'timeout' is a required property")
+
+
+def test_a_schema_over_objects() -> None:
+    text = "over: manifests\nkinds: [Job]\nschema: {properties: {spec: {properties: {completions: {enum: [1, 3]}}}}}"
+    found = the(schema(text))
+    assert found.message == "2 is not one of [1, 3] (Job vision/j-worker: spec.completions)"
+    assert found.span.file == "specs.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("schema: {type: objekt}", "policy-error", "'objekt' is not valid under any of the given schemas"),
+        ("schema: {$ref: 'https://example.com/x.json'}", "policy-error", "Unresolvable"),
+        ("schema: {}\nkinds: [Job]", "policy-error", "there is no kind `Job` of specs"),
+        ("schema: {}\nkind: [Job]", "unknown-key", "kind"),
+        ("schma: {}", "unknown-key", "schma"),
+        ("schema: {}\nseverity: fatal", "invalid-value", "`error` or `warning`"),
+    ],
+)
+def test_a_broken_schema_is_told_in_its_file(text: str, code: str, said: str) -> None:
+    found = the(schema(text))
+    assert (found.code, found.span.file) == (code, "policies/p.yaml")
+    assert said in found.message
+
+
+def test_a_schema_that_backtracks_ends() -> None:
+    files = {"policies/p.yaml": "policy: slow\nkinds: [Team]\nschema: {properties: {metadata: {properties: {labels: "
+             "{additionalProperties: {pattern: '^(a+)+$'}}}}}}\n",
+             "t.yaml": HEAD + f"kind: Team\nmetadata: {{name: t, labels: {{x: '{'a' * 40}b'}}}}\n"}  # fmt: skip
+    found = the(compiled(files, "python: {timeout: 1s}"))
+    assert found.code == "policy-timeout"
+    assert found.message.startswith("policy slow was not done within 1 s")
+    assert (found.span.file, found.span.line) == ("policies/p.yaml", 1)
+
+
+def test_a_spec_among_the_policies_is_told() -> None:
+    found = the(compiled({"policies/jobs.yaml": HEAD + job("other")}))
+    assert found.code == "policy-error"
+    assert "this is a spec, and its folder is for policies" in found.message
+
+
+# -- Python ----------------------------------------------------------------------------------------------------------
+
+
+def test_python_points_at_the_value_and_has_helpers() -> None:
+    files = {
+        "policies/bounds.py": "MOST = 5\n",
+        "policies/p.py": IMPORT + "from bounds import MOST\n\n"
+        "@policy('few-retries', kinds=['TrainingJob'], help='fewer')\n"
+        "def few(spec):\n"
+        "    if spec['spec']['retries'] > MOST:\n"
+        "        yield problem('too many', 'spec', 'retries')\n",
+    }
+    found = the(compiled(files))
+    assert (found.id, found.message, found.hint) == ("policy/few-retries", "too many", "fewer")
+    assert SPECS.split("\n")[found.span.line - 1][found.span.column - 1] == "7"
+
+
+def test_what_an_object_says_as_the_spec_does_is_found_there() -> None:
+    found = the(
+        python(
+            "@policy('images', over='manifests', kinds=['StatefulSet'])\n"
+            "def images(it):\n"
+            "    if it['metadata']['name'] == 'w':\n"
+            "        yield problem('old', 'spec', 'template', 'spec', 'containers', 0, 'image')\n"
+        )
+    )
+    line = SPECS.split("\n")[found.span.line - 1]
+    assert line[found.span.column - 1 : found.span.end_column - 1] == "'example.com/jupyter:1'"
+
+
+def test_each_policy_gets_a_copy_of_its_own() -> None:
+    text = (
+        "@policy('a', kinds=['Workspace'])\ndef a(spec):\n    spec['metadata'].clear()\n"
+        "@policy('b', kinds=['Workspace'])\ndef b(spec):\n    return spec['metadata']['name']\n"
+    )
+    assert the(python(text)).message == "w"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("@policy('p')\ndef p(spec)\n    pass\n", 4, "SyntaxError"),
+        ("@policy('p', kinds=['Workspace'])\ndef p(spec):\n    return spec['x']\n", 5, "KeyError: 'x', with Workspace"),
+        ("@policy('p', kinds=['Workspace'])\ndef p(spec):\n    return True\n", 3, "got bool, with Workspace vision/w"),
+        ("@policy('p', kinds=['Workspace'])\ndef p(spec):\n    yield problem('x', 1.5)\n", 3, "keys and indexes"),
+        ("@policy('p', kinds=['Workspace'])\ndef p():\n    return\n", 3, "takes 0 positional arguments"),
+        ("@policy('P p')\ndef p(spec): ...\n", 3, "the name of a policy"),
+        ("@policy('p', severity='fatal')\ndef p(spec): ...\n", 3, "severity='fatal'"),
+        ("@policy('p', kinds=['Workspaces'])\ndef p(spec): ...\n", 3, "there is no kind `Workspaces` of specs"),
+        ("import socket\nsocket.create_connection(('1.1.1.1', 53))\n@policy('p')\ndef p(spec): ...\n", 4, "not"),
+        ("@policy('p', kinds=['Workspace'])\ndef p(spec):\n    open('/etc/passwd')\n", 5, "not"),
+        ("@policy('p')\ndef p(s): ...\n@policy('p')\ndef q(s): ...\n", 5, "two policies are called p"),
+        ("import os\n@policy('p', kinds=['Workspace'])\ndef p(spec):\n    os._exit(0)\n", 4, "it ended its process"),
+    ],
+)
+def test_a_broken_policy_is_told_at_its_line(text: str, line: int, said: str) -> None:
+    found = the(python(text))
+    assert (found.code, found.span.file, found.span.line) == ("policy-error", "policies/p.py", line), found
+    assert said in found.message
+    assert found.hint
+
+
+@pytest.mark.parametrize("at", ["import", "check"])
+def test_an_endless_policy_ends(at: str) -> None:
+    loop = "while True: pass\n"
+    text = f"@policy('p')\ndef p(spec):\n    {loop}" if at == "check" else f"{loop}@policy('p')\ndef p(spec): ...\n"
+    found = the(python(text, "python: {allow: true, timeout: 1s}"))
+    assert found.code == "policy-timeout"
+    assert found.span.line == (3 if at == "check" else 1)
+
+
+def test_an_answer_that_a_policy_forges_is_not_believed() -> None:
+    text = (
+        "import os\n@policy('p')\ndef p(spec):\n    for fd in range(3, 60):\n        try: os.write(fd, b'[1, 2]\\n')\n"
+    )
+    found = the(python(text + "        except OSError: pass\n"))
+    assert found.code == "policy-error"
+
+
+def test_python_policies_want_to_be_allowed() -> None:
+    found = the(python("@policy('p')\ndef p(spec): return 'no'\n", "{}"))
+    assert (found.code, found.span.file) == ("python-not-allowed", "policies/p.py")
+
+
+def test_many_problems_are_counted() -> None:
+    text = "@policy('p', kinds=['Workspace'])\ndef p(spec):\n    for n in range(1000): yield f'no {n}'\n"
+    found = python(text)
+    assert len(found) == 201
+    assert sum("800 more problems of policy p" in d.message for d in found) == 1
