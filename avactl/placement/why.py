@@ -91,7 +91,7 @@ def _lacks(
         may &= among[slots]
     yield "nodes", ~may, None
     if request.gpus and request.models:
-        wanted = np.array([model in request.models for model in state.models])
+        wanted = np.array([model in request.models for model in state.models], np.bool_)
         yield "model", ~wanted[state.model[slots]], None
     anywhere = Request(request.amounts, request.gpus, request.milli, link=request.link, required=request.required)
     yield "size", rooms(state, anywhere, slots, empty=True) == 0, state.gpu_count[slots]
@@ -182,11 +182,22 @@ def gang_words(reason: GangReason) -> str:
     if reason.within is None:
         text = f"needs {what}; there {'is' if reason.room == 1 else 'are'} {reason.room}"
     else:
-        found = ", ".join(f"{reason.within} {name} has {room}" for name, room in reason.domains if room)
-        text = f"needs {what} in one {reason.within}; {found or f'no {reason.within} has any'}"
+        level = short(reason.within)
+        found = ", ".join(f"{level} {_domain(name)} has {room}" for name, room in reason.domains if room)
+        text = f"needs {what} in one {level}; {found or f'no {level} has any'}"
     if not reason.ever:
         text += "; the cluster is too small for it even if it is empty"
     return text if reason.pod.fitting else f"{text} ({pod_words(reason.pod)})"
+
+
+def short(level: str) -> str:
+    """A level by its last word: `rack` of the node label `topology.kubernetes.io/rack`."""
+    return level.rpartition("/")[2]
+
+
+def _domain(name: Hashable) -> str:
+    """A domain; where racks of different blocks can have one name, with the block: `b1/r1`."""
+    return "/".join(part for part in name if part) if isinstance(name, tuple) else str(name)
 
 
 def _model(request: Request) -> str:

@@ -21,8 +21,10 @@ from avactl.kube.reflector import Reflector
 from avactl.names import CONFIG_LABEL
 from avactl.scheduler import gauges, metrics, stores
 from avactl.scheduler.binder import Binder
+from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.decide import Decider
 from avactl.scheduler.dra import Dra
+from avactl.scheduler.evictor import Evictor
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.gangs import Gangs
 from avactl.scheduler.intake import Intake
@@ -38,6 +40,8 @@ _SLICE = 0.004
 _RETRY = 0.05
 """Seconds between two tries of what waits."""
 _TICK = 0.5
+_PLANNING = 0.1
+"""Share of the time that plans for room may take that come to nothing."""
 _FAILED = 60.0
 """Seconds after which a unit is tried again on which a decision failed."""
 
@@ -77,7 +81,11 @@ class Daemon:
         rate = Rate(options.qps, options.burst)
         self.binder = Binder(client, rate, self.fleet, self.volumes, self.reports, self._returned, self.leading)
         self.reports.yield_to = lambda: self.binder.flying > 0
-        self.decider = Decider(self.fleet, self.queue, self.binder, self.reports, self.volumes)
+        self.budgets = Budgets()
+        evictor = Evictor(client, rate, self.reports, self.leading, self._wanted, self._not_made)
+        self.decider = Decider(
+            self.fleet, self.queue, self.binder, self.reports, self.volumes, evictor, self.budgets, _PLANNING
+        )
         self.intake = Intake(self.fleet, self.queue, self.decider.forget)
         self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace)
         self._wake = asyncio.Event()
@@ -106,6 +114,7 @@ class Daemon:
             reflect("/api/v1/persistentvolumeclaims", stores.claims(volumes)),
             reflect("/api/v1/persistentvolumes", stores.persistent_volumes(volumes)),
             reflect("/apis/storage.k8s.io/v1/storageclasses", stores.storage_classes(volumes)),
+            reflect("/apis/policy/v1/poddisruptionbudgets", stores.budgets(self.budgets)),
             reflect(f"{dra}/resourceslices", stores.slices(fleet), optional=True),
             reflect(f"{dra}/deviceclasses", stores.device_classes(fleet), optional=True),
             reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet), optional=True),
@@ -115,6 +124,15 @@ class Daemon:
         """A binding failed."""
         if self.intake.returned(pod):
             self._wake.set()
+
+    def _wanted(self, unit: str) -> bool:
+        """Whether room is still made for a unit."""
+        return self.decider.room.wanted(unit)
+
+    def _not_made(self, unit: str) -> None:
+        """Victims could not be evicted."""
+        self.decider.room.abandon(unit)
+        self._wake.set()
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -189,6 +207,7 @@ class Daemon:
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
         self.fleet.woken.clear()
+        self.decider.look()
         now = monotonic()
         freed, then = self._retried
         if freed != self.fleet.freed and now - then >= _RETRY and not self.queue.retrying:

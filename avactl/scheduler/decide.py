@@ -7,20 +7,24 @@ from time import monotonic
 
 import numpy as np
 
+from avactl import names
 from avactl.kube import logs
 from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
 from avactl.placement.state import Booking
-from avactl.placement.why import gang_words, pod_words, why_gang, why_pod
+from avactl.placement.why import gang_words, pod_words, short, why_gang, why_pod
 from avactl.scheduler import metrics
+from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.fleet import Fleet, Mask
 from avactl.scheduler.pod import Pod
-from avactl.scheduler.ports import Binds, Order, Tells
+from avactl.scheduler.ports import Binds, Evicts, Order, Tells
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.quotas import Wish
+from avactl.scheduler.room import Need, Room
 from avactl.scheduler.rules import NotYetError, RuleError
 from avactl.scheduler.volumes import Volumes
+from avactl.scheduler.works import Spares
 
 _KNOWN = 10_000
 """Requests of which it is remembered that they fit nowhere."""
@@ -35,22 +39,43 @@ _GENERAL = "(selector, affinity, taints, cordon)"
 class Decider:
     """Decides on one unit at a time, synchronously: nothing changes while it does."""
 
-    def __init__(self, fleet: Fleet, queue: Queue, binder: Binds, reports: Tells, volumes: Volumes) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        queue: Queue,
+        binder: Binds,
+        reports: Tells,
+        volumes: Volumes,
+        evictor: Evicts | None = None,
+        budgets: Spares | None = None,
+        share: float = 1.0,
+    ) -> None:
+        """Without an evictor nobody gives way to others. Budgets say which services are spared; without: none.
+
+        At most a `share` of all time goes into plans for room that come to nothing.
+        """
         self.fleet, self.queue, self.binder, self.reports, self.volumes = fleet, queue, binder, reports, volumes
+        self.room = Room(fleet, queue, budgets or Budgets(), evictor, self._choose, share)
         self._full: dict[Hashable, tuple[int, str]] = {}
         """Requests that fitted nowhere: what had been freed by then, and why."""
         self._learnt: set[str] = set()
 
+    def look(self) -> None:
+        """Notice what was freed for whom. To be called after changes, when nothing may be left to decide."""
+        self.room.look()
+
     def decide(self, unit: Unit) -> None:
         """Place a unit, or say why not and let it wait."""
         began = monotonic()
+        self.room.look()
         if len(self._full) > _KNOWN:
             self._full.clear()
-        if unit.gang:
-            self._gang(unit)
-        else:
-            for pod in unit.waiting:
-                self._single(unit, pod)
+        with self.room.own(unit):
+            if unit.gang:
+                self._gang(unit)
+            else:
+                for pod in unit.waiting:
+                    self._single(unit, pod)
         metrics.DECISION_SECONDS.observe(monotonic() - began)
 
     # -- one pod ----------------------------------------------------------------------------------------------------
@@ -61,10 +86,8 @@ class Decider:
             if isinstance(request, str):
                 self._wait(unit, [pod], request, ("refused", pod.uid if pod.claims else pod.shape))
                 return
-            over, models = self.fleet.quotas.refuse([Wish(request, [pod])])
-            if over:
-                self._wait(unit, [pod], over, ("quota", self.fleet.quotas.team(pod), request, pod.preemptible))
-                return
+            wishes = [Wish(request, [pod])]
+            over, models = self.fleet.quotas.refuse(wishes)
             among, words = self._among(pod)
             among = narrower(among, models)
         except NotYetError as error:
@@ -75,10 +98,16 @@ class Decider:
         except RuleError as error:
             self._wait(unit, [pod], str(error), pod.uid)
             return
+        need = Need(unit, [pod], wishes, lambda mask: self._trial(pod, request, mask), among is not None)
+        # Who may push others out is tried for itself, and by team: others of the group cannot speak for it.
+        ours = (self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.modest)
         group: Hashable = request if among is None else pod.uid
+        if over:
+            self._no_place(need, over, ("quota", request, *ours))
+            return
         known = self._full.get(group)
-        if known is not None and known[0] == self.fleet.freed:
-            self._wait(unit, [pod], known[1], group)
+        if known is not None and known[0] == self.fleet.freed and not self.room.lifted:
+            self._no_place(need, known[1], (group, *ours))
             return
         self._learn(pod, request)
         choice = self.fleet.choose(pod, request, among)
@@ -86,13 +115,41 @@ class Decider:
             message = self._pod_words(pod, request, among, words)
             self._give_back([pod])
             self._full[group] = (self.fleet.freed, message)
-            self._wait(unit, [pod], message, group)
+            self._no_place(need, message, (group, *ours))
             return
         left = unit.group
         unit.group = None
         self._bind(pod, choice.node, choice.booking(request))
         if left is not None:
             self.queue.follow(left)
+
+    def _trial(self, pod: Pod, request: Request, mask: Mask | None) -> list[Booking] | None:
+        try:
+            choice = self.fleet.choose(pod, request, narrower(self._among(pod)[0], mask))
+        except RuleError:
+            return None
+        return None if choice is None else [choice.booking(request)]
+
+    def _choose(self, pod: Pod, mask: Mask) -> Booking | None:
+        """Where a pod would go as things stand, only among some nodes."""
+        try:
+            request = self._request(pod)
+        except RuleError:
+            return None
+        found = None if isinstance(request, str) else self._trial(pod, request, mask)
+        return found[0] if found else None
+
+    def _no_place(self, need: Need, message: str, group: Hashable) -> None:
+        """Make room if somebody has to, and let it wait."""
+        unit, left = need.unit, need.unit.group
+        message = self.room.make(need, message, group)
+        pods = unit.waiting
+        if self.room.wanted(unit.key):
+            self._wait(unit, pods, message, ("room", unit.key))
+            if left is not None and left != unit.group:
+                self.queue.follow(left)
+        else:
+            self._wait(unit, pods, message, group)
 
     def _request(self, pod: Pod) -> Request | str:
         if pod.shape.refused:
@@ -121,7 +178,7 @@ class Decider:
             reach = self.volumes.among(pod)
             if reach is not None:
                 lost = int((~reach)[: self.fleet.state.size].sum())
-                words = ", ".join(filter(None, [words, f"{lost} do not reach its volumes" if lost else ""]))
+                words = ", ".join(filter(None, [words, f"{lost} do not reach its volumes, or take no more of them" if lost else ""]))
                 mask = narrower(mask, reach)
         return mask, words
 
@@ -134,10 +191,12 @@ class Decider:
         """A pod is gone."""
         self._learnt.discard(pod.uid)
         self._full.pop(pod.uid, None)
+        self.room.forget(pod)
 
     def clear(self) -> None:
         """The state was built anew."""
         self._full.clear()
+        self.room.rebuilt()
 
     def _bind(self, pod: Pod, node: int, booking: Booking) -> None:
         name = self.fleet.state.names[node]
@@ -176,19 +235,20 @@ class Decider:
 
     def _gang(self, unit: Unit) -> None:
         waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
-        need = missing(unit)
+        need = unit.missing
         if not waiting:
             self.queue.rest(unit)
             return
         if need > len(waiting):
             self.queue.rest(unit)
             return
-        required, extra = waiting[: max(0, need)], waiting[max(0, need) :]
-        if required and not self._together(unit, required):
+        if need > 0:
+            if self._together(unit, waiting[:need]) and len(waiting) > need:
+                # What an elastic gang can use beyond its size comes after all that have not started yet.
+                self.queue.push(unit)
             return
-        # What an elastic gang can use beyond its size: whatever of it fits.
-        unplaced = [pod for pod in extra if not self._extra(unit, pod)]
-        if unplaced:
+        # Whatever of it fits; nobody gives way to it.
+        if [pod for pod in waiting if not self._extra(unit, pod)]:
             self.queue.park(unit, unit.key)
         else:
             self.queue.rest(unit)
@@ -196,6 +256,11 @@ class Decider:
     def _together(self, unit: Unit, pods: list[Pod]) -> bool:
         """Place all of them, or none."""
         requests: dict[str, Request] = {}
+        if unit.within and unit.within not in self.fleet.levels:
+            known_levels = ", ".join(self.fleet.levels) or "none"
+            message = f"annotation {names.WITHIN}: `{unit.within}` is no level of the cluster ({known_levels})"
+            self._wait(unit, unit.waiting, message, unit.key)
+            return False
         try:
             for pod in pods:
                 request = self._request(pod)
@@ -206,19 +271,28 @@ class Decider:
             wishes = [Wish(request, members) for request, members in roles_of(pods, requests).items()]
             over, models = self.fleet.quotas.refuse(wishes)
             special = any(
-                self.fleet.others.touch(pod) or pod.volumes or self.fleet.claims.searched(pod) for pod in pods
+                self.fleet.others.touch(pod) or self._bound_to(pod) or self.fleet.claims.searched(pod) for pod in pods
             )
+
+            def find(mask: Mask | None) -> list[Booking] | None:
+                try:
+                    return self._find(unit, pods, requests, narrower(models, mask), special)
+                except RuleError:
+                    return None
+
+            need = Need(unit, pods, wishes, find, special)
             group = self._group(unit, pods, wishes, special)
             if over:
-                self._wait(unit, unit.waiting, over, ("quota", group))
+                self._no_place(need, over, ("quota", group))
                 return False
             known = self._full.get(group)
-            if known is not None and known[0] == self.fleet.freed:
-                self._wait(unit, unit.waiting, known[1], group)
+            if known is not None and known[0] == self.fleet.freed and not self.room.lifted:
+                self._no_place(need, known[1], group)
                 return False
             for pod in pods:
                 self._learn(pod, requests[pod.uid])
-            placed = self._one_by_one(pods, requests, models) if special else self._engine(unit, pods, requests, models)
+            placed = self._find(unit, pods, requests, models, special)
+            message = "" if placed else self._gang_words(unit, pods, requests, models, special)
         except NotYetError as error:
             for pod in pods:
                 self.reports.not_yet(pod, str(error))
@@ -228,10 +302,10 @@ class Decider:
         except RuleError as error:
             self._wait(unit, unit.waiting, str(error), unit.key)
             return False
-        if isinstance(placed, str):
+        if placed is None:
             self._give_back(pods)
-            self._full[group] = (self.fleet.freed, placed)
-            self._wait(unit, unit.waiting, placed, group)
+            self._full[group] = (self.fleet.freed, message)
+            self._no_place(need, message, group)
             return False
         left, unit.group = unit.group, None
         for pod, booking in zip(pods, placed, strict=True):
@@ -245,26 +319,45 @@ class Decider:
         """What a gang has in common with those that fit if and only if it does: as long as one waits, all do."""
         if special or len(pods) < unit.size:
             return unit.key
-        team, preemptible = self.fleet.quotas.team(pods[0]), all(pod.preemptible for pod in pods)
-        return ("gang", tuple((wish.request, len(wish.pods)) for wish in wishes), team, preemptible)
+        ours = frozenset((self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.modest) for pod in pods)
+        return ("gang", unit.within, tuple((wish.request, len(wish.pods)) for wish in wishes), ours)
 
-    def _engine(
-        self, unit: Unit, pods: list[Pod], requests: dict[str, Request], models: Mask | None
-    ) -> list[Booking] | str:
-        roles = roles_of(pods, requests)
-        gang = Gang(
-            tuple(
-                Role(f"{unit.key}/{number}", request, len(members))
-                for number, (request, members) in enumerate(roles.items())
-            )
-        )
+    def _bound_to(self, pod: Pod) -> bool:
+        """Whether only some machines reach its volumes. Raises RuleError."""
+        return bool(pod.volumes) and self.volumes.among(pod) is not None
+
+    def _find(
+        self, unit: Unit, pods: list[Pod], requests: dict[str, Request], models: Mask | None, special: bool
+    ) -> list[Booking] | None:
+        """A place for each of the pods, as things stand; nothing is changed. Raises RuleError."""
+        if special:
+            for among in self._near(unit, each=True):
+                placed = self._one_by_one(pods, requests, narrower(among, models))
+                if not isinstance(placed, str):
+                    return placed
+            return None
+        gang, roles = gang_of(unit, pods, requests)
         for among in self._near(unit):
-            placed = place_gang(self.fleet.scorer, unit.key, gang, narrower(among, models))
-            if placed is not None:
-                return self._assign(unit, gang, placed, list(roles.values()), pods)
-        reason = why_gang(self.fleet.state, gang, models)
+            members = place_gang(self.fleet.scorer, unit.key, gang, narrower(among, models))
+            if members is not None:
+                return self._assign(unit, gang, members, roles, pods)
+        return None
+
+    def _gang_words(
+        self, unit: Unit, pods: list[Pod], requests: dict[str, Request], models: Mask | None, special: bool
+    ) -> str:
+        if special:
+            where = f"needs one {short(unit.within)} for all: " if unit.within else ""
+            for among in self._near(unit, each=True)[-1:]:
+                return f"{where}{self._one_by_one(pods, requests, narrower(among, models))}"
+            return f"{where}no machine has the label {unit.within}"
+        among = narrower(self._near(unit)[-1], models)
+        reason = why_gang(self.fleet.state, gang_of(unit, pods, requests)[0], among)
         if reason is None:
             return "its pods are in each other's way: each would fit, but not all of them together"
+        if not reason.pod.fitting and all(cause.what == "nodes" for cause in reason.pod.causes):
+            # As with a pod: size is not what is wrong.
+            reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
         text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
         return self._detailed(text, reason.role.request)
 
@@ -280,41 +373,53 @@ class Decider:
                 found[pod.uid] = state.release((unit.key, role.name, member.number))
         return [found[pod.uid] for pod in pods]
 
-    def _near(self, unit: Unit) -> list[Mask | None]:
-        """Where to look: next to those of the gang that run, level by level, then everywhere."""
+    def _near(self, unit: Unit, each: bool = False) -> list[Mask | None]:
+        """Where to look: next to those of the gang that run, level by level, then everywhere.
+
+        A gang that must be within one domain, and of which none run, looks everywhere, or at `each` domain by itself.
+        """
         state = self.fleet.state
         slots = [
             state.slots[node]
             for pod in unit.pods.values()
             if (node := pod.node or pod.assumed) in state.slots and not pod.ended
         ]
+        widest = state.levels.index(unit.within) if unit.within else 0
         if not slots:
-            return [None]
+            return self._domains(widest) if unit.within and each else [None]
         masks: list[Mask | None] = []
-        for level in range(len(state.levels) - 1, -1, -1):
+        for level in range(len(state.levels) - 1, widest - 1, -1):
             domains = state.domains[:, level]
             wanted = np.unique(domains[slots])
             masks.append(np.isin(domains, wanted[wanted >= 0]))
-        return [*masks, None]
+        return masks if unit.within else [*masks, None]
+
+    def _domains(self, level: int) -> list[Mask | None]:
+        """The domains of a level, those with most free GPUs last."""
+        state = self.fleet.state
+        domains = state.domains[:, level]
+        free = {domain: int(state.gpu_total[domains == domain].sum()) for domain in np.unique(domains[domains >= 0])}
+        return [domains == domain for domain in sorted(free, key=lambda domain: free[domain])]
 
     def _one_by_one(self, pods: list[Pod], requests: dict[str, Request], models: Mask | None) -> list[Booking] | str:
         """Members in whose places other pods or volumes have a say: each after the other, all undone if one fails."""
         placed: list[Booking] = []
-        message = ""
-        for pod in pods:
-            request = requests[pod.uid]
-            among, words = self._among(pod)
-            among = narrower(among, models)
-            choice = self.fleet.choose(pod, request, among)
-            if choice is None:
-                message = f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
-                break
-            self.fleet.take(pod, choice.booking(request))
-            placed.append(choice.booking(request))
-        freed = self.fleet.freed
-        for pod in pods[: len(placed)]:
-            self.fleet.forget(pod)
-        self.fleet.freed = freed
+        message, freed = "", self.fleet.freed
+        try:
+            for pod in pods:
+                request = requests[pod.uid]
+                among, words = self._among(pod)
+                among = narrower(among, models)
+                choice = self.fleet.choose(pod, request, among)
+                if choice is None:
+                    message = f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
+                    break
+                self.fleet.take(pod, choice.booking(request))
+                placed.append(choice.booking(request))
+        finally:
+            for pod in pods[: len(placed)]:
+                self.fleet.forget(pod)
+            self.fleet.freed = freed
         return message or placed
 
     def _give_back(self, pods: Sequence[Pod]) -> None:
@@ -339,7 +444,7 @@ class Decider:
         among = narrower(among, models)
         choice: Choice | None = None
         for near in self._near(unit):
-            choice = self.fleet.scorer.choose(request, narrower(among, near))
+            choice = self.fleet.choose(pod, request, narrower(among, near))
             if choice is not None:
                 self._bind(pod, choice.node, choice.booking(request))
                 return True
@@ -347,14 +452,11 @@ class Decider:
         return False
 
 
-def missing(unit: Unit) -> int:
-    """Pods that a gang still needs."""
-    held = sum(
-        1
-        for pod in unit.pods.values()
-        if pod.phase == "Succeeded" or ((pod.node or pod.assumed) and not pod.ended and not pod.deleting)
-    )
-    return unit.size - held
+def gang_of(unit: Unit, pods: Sequence[Pod], requests: dict[str, Request]) -> tuple[Gang, list[list[Pod]]]:
+    """Pods of a gang for the engine, and the pods of each of its roles."""
+    roles = roles_of(pods, requests)
+    made = (Role(f"{unit.key}/{number}", request, len(mine)) for number, (request, mine) in enumerate(roles.items()))
+    return Gang(tuple(made), unit.within or None), list(roles.values())
 
 
 def narrower(one: Mask | None, other: Mask | None) -> Mask | None:

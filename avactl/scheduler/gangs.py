@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from time import monotonic
 
 from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.scheduler import metrics
-from avactl.scheduler.decide import missing
+from avactl.scheduler.evictor import disrupted
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.reports import Reports
@@ -47,7 +46,7 @@ class Gangs:
         if now - unit.changed < _SETTLED:
             return
         waiting = unit.waiting
-        need = missing(unit)
+        need = unit.missing
         if waiting and need > len(waiting):
             there = unit.size - need + len(waiting)
             for pod in waiting:
@@ -82,20 +81,15 @@ class Gangs:
 def partial(unit: Unit) -> bool:
     """Whether some of a gang hold resources while others that must be there do not."""
     holding = any(pod.node and not (pod.ended or pod.deleting) for pod in unit.pods.values())
-    return holding and missing(unit) > 0 and not any(pod.assumed for pod in unit.pods.values())
+    return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())
 
 
 async def evict(client: Client, rate: Rate, pod: Pod, reason: str, note: str) -> None:
     """Delete a pod, marked so that its Job does not count it as a failure. Raises ApiError and UnreachableError."""
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    condition = {
-        "type": "DisruptionTarget", "status": "True", "reason": reason, "message": note, "lastTransitionTime": now,
-    }  # fmt: skip
     try:
         await rate.take()
-        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        await client.send("PATCH", f"{path}/status", body, content_type=STRATEGIC)
+        await client.send("PATCH", f"{path}/status", disrupted(pod, reason, note), content_type=STRATEGIC)
         await rate.take()
         await client.send("DELETE", path, {"preconditions": {"uid": pod.uid}})
     except ApiError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from sys import intern
 from typing import Any
 
 from avactl import names
 from avactl.scheduler.shape import Shape, shape_of
 
+DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
+"""Condition of pods that are evicted, and its reason where a scheduler does it for others: as kube-scheduler's."""
 _ENDED = ("Succeeded", "Failed")
 _NOTHING: Mapping[str, str] = {}
 
@@ -17,9 +20,10 @@ class Pod:
     """One pod."""
 
     __slots__ = (
-        "assumed", "claims", "created", "deleting", "devices", "gang", "gang_size", "gated", "index", "key", "labels",
-        "message", "name", "namespace", "node", "ours", "phase", "preemptible", "priority", "reported", "requested",
-        "seen", "shape", "told", "uid", "volumes",
+        "assumed", "claims", "created", "deleting", "devices", "doomed", "ends", "gang", "gang_size", "gated", "grace",
+        "index", "key", "labels", "leaving", "message", "modest", "name", "namespace", "node", "nominated", "ours",
+        "phase", "preemptible", "priority", "reported", "requested", "seen", "serving", "shape", "started", "told",
+        "uid", "volumes", "within",
     )  # fmt: skip
 
     def __init__(self, item: Mapping[str, Any], seen: float) -> None:
@@ -43,12 +47,27 @@ class Pod:
         """When that was written."""
         self.told = ""
         """What is to be said next."""
-        self.gang, self.gang_size, self.index = "", 0, 0
+        self.gang, self.gang_size, self.index, self.within = "", 0, 0, ""
         self.claims: tuple[tuple[str, str], ...] = ()
         """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
         self.requested: tuple[Mapping[str, Any], ...] = ()
         self.volumes = _volumes(spec, self.name)
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
+        self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
+        self.modest: bool = spec.get("preemptionPolicy") == "Never"
+        """Whether it takes what is idle, and pushes nobody out."""
+        self.grace: int = spec.get("terminationGracePeriodSeconds", 30)
+        """Seconds that it may take to end."""
+        self.leaving = False
+        """Whether it is being evicted by this scheduler."""
+        self.nominated = ""
+        """Node on which others make room for it."""
+        self.doomed = ""
+        """For whom it must go, as its condition says."""
+        self.started = ""
+        """When it got its node."""
+        self.ends = 0.0
+        """When its time to end in peace is over, Unix time; 0: it is not being deleted."""
         self.labels: Mapping[str, str] = _NOTHING
         if self.ours:
             self._gang(metadata.get("labels") or _NOTHING, notes)
@@ -63,6 +82,7 @@ class Pod:
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = int(size) if size.isdigit() else 1
         self.index = int(index) if index.isdigit() else 0
+        self.within = notes.get(names.WITHIN, "")
 
     def update(self, item: Mapping[str, Any]) -> None:
         """Take over what may change."""
@@ -75,6 +95,8 @@ class Pod:
         self.node: str = intern(spec.get("nodeName") or "")
         self.phase: str = intern(status.get("phase") or "")
         self.deleting = "deletionTimestamp" in metadata
+        if self.deleting and not self.ends:
+            self.ends = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
         self.gated = bool(spec.get("schedulingGates"))
         if self.node or not self.assumed:
             notes = metadata.get("annotations")
@@ -90,10 +112,23 @@ class Pod:
                 for container in (*spec["containers"], *(spec.get("initContainers") or ()))
                 for claim in (container.get("resources") or {}).get("claims") or ()
             )
-        if self.ours and not self.node:
-            for condition in status.get("conditions") or ():
-                if condition["type"] == "PodScheduled":
-                    self.message = condition.get("message") or ""
+        if self.ours:
+            self._status(status)
+
+    def _status(self, status: Mapping[str, Any]) -> None:
+        self.nominated, self.doomed = intern(status.get("nominatedNodeName") or ""), ""
+        for condition in status.get("conditions") or ():
+            if condition["type"] == "PodScheduled" and not self.node:
+                self.message = condition.get("message") or ""
+            elif condition["type"] == "PodScheduled":
+                self.started = intern(condition.get("lastTransitionTime") or "")
+            elif condition["type"] == DISRUPTED and condition.get("reason") == PREEMPTED:
+                self.doomed = condition.get("message") or "" if condition["status"] == "True" else ""
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Who goes first in a team: the greater."""
+        return self.serving, self.priority
 
     @property
     def ended(self) -> bool:

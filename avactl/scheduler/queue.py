@@ -49,6 +49,22 @@ class Unit:
         """Pods to be placed."""
         return [pod for pod in self.pods.values() if pod.waiting]
 
+    @property
+    def within(self) -> str:
+        """The level of which one domain must hold all of them; empty: none."""
+        return next((pod.within for pod in self.pods.values() if pod.within), "")
+
+    @property
+    def missing(self) -> int:
+        """Pods that must run and do not; below zero: pods that run beyond those."""
+        held = sum(
+            1
+            for pod in self.pods.values()
+            if pod.phase == "Succeeded"
+            or ((pod.node or pod.assumed) and not (pod.ended or pod.deleting or pod.leaving))
+        )
+        return self.size - held
+
 
 class Queue:
     """Units by key: `active` ones are tried next, the others wait in groups."""
@@ -68,6 +84,9 @@ class Queue:
         # Gangs of which some run hold GPUs for nothing: they come before everybody.
         urgent = 1 << 40 if unit.partial is not None else 0
         priority = max(pod.priority for pod in pods) + urgent
+        if unit.gang and unit.missing <= 0:
+            # It only grows: whoever has not started yet comes before.
+            priority -= 1 << 40
         return -priority, first.created, next(self._numbers), unit.key, unit.token
 
     def _valid(self, entry: _Entry) -> Unit | None:

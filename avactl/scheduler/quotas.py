@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,17 @@ class Quotas:
         self._teams: dict[str, str] = {}
         """Team of each namespace that a quota names."""
         self._ledger = Ledger([], {})
+        """Works are single pods, by themselves."""
+        self._ranks: dict[str, Counter[tuple[bool, int]]] = {}
+        """Of the pods of each team that may be stopped."""
+        self._members: Counter[str] = Counter()
+        """Pods of each gang that hold something."""
+        self._surplus: Counter[str] = Counter()
+        """Those of a team's gangs beyond what the gangs need."""
+        self.kept: list[Work] = []
+        """Units that others make room for: what they will have is nobody else's."""
+        self.strict: set[str] = set()
+        """Teams of which one of them must have guaranteed GPUs: nobody else borrows there meanwhile."""
         self._stale = True
 
     @property
@@ -60,20 +72,40 @@ class Quotas:
 
     def entered(self, pod: Pod, node: str) -> None:
         """A pod is on a node."""
-        if self._stale or not self._leaves:
+        if self._stale or pod in self._ledger.works:
             return
         work = self._work(pod, node)
-        if work is not None and pod.uid not in self._ledger.works:
-            self._ledger.start(work)
+        if work is None:
+            return
+        before = self._ledger.borrowed(work.team, work.model) if work.gpus else 1
+        self._ledger.start(work)
+        self._count(pod, work.team, 1)
+        if self._leaves and not before and self._ledger.borrowed(work.team, work.model):
+            self._fleet.freed += 1  # what it lends may now come back to those that wait
 
     def left(self, pod: Pod) -> None:
         """A pod holds nothing any more."""
-        if not self._stale and pod.uid in self._ledger.works:
-            self._ledger.end(pod.uid)
+        if not self._stale and pod in self._ledger.works:
+            self._count(pod, self._ledger.end(pod).team, -1)
 
-    def _fresh(self) -> Ledger:
+    def _count(self, pod: Pod, team: str, change: int) -> None:
+        ranks = self._ranks.setdefault(team, Counter())
+        if pod.ours and pod.preemptible:
+            ranks[pod.rank] += change
+            if not ranks[pod.rank]:
+                del ranks[pod.rank]
+        if pod.gang:
+            self._members[pod.gang] += change
+            # Coming, it is one more; going, it was.
+            self._surplus[team] += change * (self._members[pod.gang] - min(change, 0) > pod.gang_size)
+            if not self._members[pod.gang]:
+                del self._members[pod.gang]
+
+    def fresh(self) -> Ledger:
+        """What every pod holds, by itself. To be read only."""
         if self._stale:
             self._ledger = Ledger([_in_milli(leaf.quota) for leaf in self._leaves.values()], {})
+            self._ranks, self._members, self._surplus = {}, Counter(), Counter()
             self._stale = False
             for node, pods in self._fleet.on_node.items():
                 for pod in pods.values():
@@ -93,8 +125,8 @@ class Quotas:
         model = self._fleet.model_of(node) if gpus else ""
         amounts = (pod.shape.amounts.get("cpu", 0), pod.shape.amounts.get("memory", 0))
         return Work(
-            pod.uid, self.team(pod), 1, gpus, model,
-            priority=pod.priority, preemptible=pod.preemptible, amounts=amounts,
+            pod, self.team(pod), 1, gpus, model,
+            priority=pod.priority, serving=pod.serving, preemptible=pod.preemptible, amounts=amounts,
         )  # fmt: skip
 
     # -- asking -----------------------------------------------------------------------------------------------------
@@ -106,7 +138,7 @@ class Quotas:
         """
         if not self._leaves:
             return "", None
-        ledger = self._fresh()
+        ledger = self.fresh()
         models = [model for model in self._fleet.state.models if model]
         open_: list[str] = []
         first = ""
@@ -128,13 +160,18 @@ class Quotas:
 
     def _try(self, ledger: Ledger, wishes: Sequence[Wish], model: str) -> str:
         """Why they must not start with GPUs of a model; roles that ask for another model count for that one."""
-        started = []
+        started: list[Hashable] = []
         words = ""
+        for kept in self.kept:
+            ledger.start(kept)
+            started.append(kept.key)
         for number, (request, pods) in enumerate(wishes):
             wanted = model if not request.models or model in request.models else min(request.models)
+            team = self.team(pods[0])
+            lent = team not in self.strict and all(pod.preemptible for pod in pods)
             work = Work(
-                ("wish", number), self.team(pods[0]), len(pods), request.total_milli, wanted if request.gpus else "",
-                preemptible=all(pod.preemptible for pod in pods), amounts=request.amounts[:2],
+                ("wish", number), team, len(pods), request.total_milli, wanted if request.gpus else "",
+                preemptible=lent, amounts=request.amounts[:2],
             )  # fmt: skip
             refusals = ledger.may_start(work)
             if refusals:
@@ -146,9 +183,34 @@ class Quotas:
             ledger.end(key)
         return words
 
+    def may_give(self, pod: Pod, models: Iterable[str]) -> bool:
+        """Whether there is anybody at all who could make room for a pod. Cheap: thousands are asked for."""
+        ledger, team = self.fresh(), self.team(pod)
+        if any(rank < pod.rank for rank in self._ranks.get(team, ())):
+            return True
+        if any(team != other and ledger.borrowed(other, model) for model in models for other in self._borrowers()):
+            return True
+        return self._surplus[team] > 0
+
+    def _borrowers(self) -> Iterable[str]:
+        """Teams that may have borrowed; nobody has where nobody owns."""
+        return self._ranks if self.shared else ()
+
+    def model_mask(self, model: str) -> Mask:
+        """The nodes with a GPU model."""
+        state = self._fleet.state
+        known = np.array([each == model for each in state.models], np.bool_)
+        mask: Mask = known[state.model] if len(known) else np.zeros(len(state.model), np.bool_)
+        return mask
+
+    @property
+    def shared(self) -> bool:
+        """Whether teams lend each other: where nobody has a quota, nobody does."""
+        return bool(self._leaves)
+
     def usage(self) -> Iterable[tuple[str, str, float, float]]:
         """Team, model, GPUs in use, and how many of them are borrowed."""
-        ledger = self._fresh()
+        ledger = self.fresh()
         for team, leaf in self._leaves.items():
             for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}:
                 yield team, model, ledger.used(team, model) / WHOLE, ledger.borrowed(team, model) / WHOLE

@@ -10,6 +10,7 @@ import orjson
 from avactl import names
 from avactl.kube import logs
 from avactl.kube.objects import object_key
+from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pools import Leaf, Pool
 from avactl.scheduler.volumes import Volumes
@@ -67,6 +68,11 @@ def persistent_volumes(volumes: Volumes) -> Simple:
 def storage_classes(volumes: Volumes) -> Simple:
     """StorageClasses."""
     return Simple(volumes.put_class, volumes.drop_class, lambda: volumes.keys("classes"))
+
+
+def budgets(budgets: Budgets) -> Simple:
+    """PodDisruptionBudgets."""
+    return Simple(budgets.put, budgets.drop, budgets.keys)
 
 
 def slices(fleet: Fleet) -> Simple:

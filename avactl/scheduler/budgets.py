@@ -1,0 +1,60 @@
+"""PodDisruptionBudgets: which pods are spared as long as there are others to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.rules import Matcher, RuleError, selector
+
+
+class _Budget(NamedTuple):
+    namespace: str
+    match: Matcher
+    allowed: int
+    counted: Mapping[str, Any]
+    """Pods that have been evicted within the budget and are still there."""
+
+
+class Budgets:
+    """All that there are, by `namespace/name`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Budget] = {}
+
+    def put(self, item: Mapping[str, Any]) -> None:
+        """A budget is there, or has changed. One whose selector is not understood protects nothing."""
+        metadata, status = item["metadata"], item.get("status") or {}
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        try:
+            match = selector(item["spec"].get("selector"))
+        except RuleError:
+            self._known.pop(key, None)
+            return
+        allowed, counted = status.get("disruptionsAllowed") or 0, status.get("disruptedPods") or {}
+        self._known[key] = _Budget(metadata["namespace"], match, allowed, counted)
+
+    def drop(self, key: str) -> None:
+        """A budget is gone."""
+        self._known.pop(key, None)
+
+    def keys(self) -> Iterable[str]:
+        """The budgets that it has."""
+        return self._known
+
+    def broken(self, pods: Sequence[Pod]) -> set[Pod]:
+        """Those of pods that go in this order whose going breaks a budget.
+
+        As kube-scheduler counts (filterPodsWithPDBViolation): each takes one from every budget that matches it.
+        """
+        left = {key: budget.allowed for key, budget in self._known.items()}
+        found = set()
+        for pod in pods:
+            for key, budget in self._known.items():
+                if budget.namespace != pod.namespace or pod.name in budget.counted or not budget.match(pod.labels):
+                    continue
+                left[key] -= 1
+                if left[key] < 0:
+                    found.add(pod)
+        return found

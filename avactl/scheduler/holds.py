@@ -1,0 +1,120 @@
+"""What is kept free for units that others make room for: booked bit by bit, as it comes free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from avactl.hardware.topology import members
+from avactl.placement.state import Booking
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pod import Pod
+
+
+class Place(NamedTuple):
+    """Where a pod is to go."""
+
+    pod: Pod
+    node: str
+    booking: Booking
+
+
+def keys_of(fleet: Fleet, pods: Iterable[Pod]) -> list[Hashable]:
+    """The bookings of pods."""
+    gone = list(pods)
+    found: dict[Hashable, None] = dict.fromkeys(pod.uid for pod in gone)
+    found.update(dict.fromkeys(claims_of(fleet, gone)))
+    return [key for key in found if key in fleet.state.bookings]
+
+
+def claims_of(fleet: Fleet, pods: Iterable[Pod]) -> list[str]:
+    """The claims, by uid, that hold devices for pods, and for nobody else."""
+    gone = [pod for pod in pods if pod.claims]
+    uids = {pod.uid for pod in gone}
+    found: dict[str, None] = {}
+    for pod in gone:
+        found.update(dict.fromkeys(fleet.claims.given.get(pod.uid, ())))
+        for _, name in pod.claims:
+            claim = fleet.dra.claims.get(f"{pod.namespace}/{name}")
+            if claim is not None and all(each["uid"] in uids for each in claim.reserved):
+                found[claim.uid] = None
+    return [uid for uid in found if fleet.dra.devices.held(uid)]
+
+
+class _Coming:
+    """What comes free on one node."""
+
+    def __init__(self, fleet: Fleet, node: str, on_its_way: Callable[[Pod], bool]) -> None:
+        going = [pod for pod in fleet.on_node.get(node, {}).values() if on_its_way(pod)]
+        bookings = [fleet.state.bookings[key] for key in keys_of(fleet, going)]
+        self.amounts = [0] * len(fleet.state.resources)
+        self.gpus: dict[int, int] = {}
+        for booking in bookings:
+            self.amounts = [have + more for have, more in zip(self.amounts, booking.amounts, strict=True)]
+            for gpu in members(booking.gpus):
+                self.gpus[gpu] = self.gpus.get(gpu, 0) + booking.milli
+
+    def amount(self, index: int, wanted: int) -> int:
+        """Take of what comes; how much must be free besides."""
+        taken = min(wanted, self.amounts[index])
+        self.amounts[index] -= taken
+        return wanted - taken
+
+    def gpu(self, gpu: int, wanted: int) -> int:
+        """The same, milli of a GPU."""
+        taken = min(wanted, self.gpus.get(gpu, 0))
+        self.gpus[gpu] = self.gpus.get(gpu, 0) - taken
+        return wanted - taken
+
+
+class Holds:
+    """Bookings in the names of units. What their places need and does not come free is taken from what is."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._held: dict[str, list[Hashable]] = {}
+
+    def renew(self, places: Mapping[str, Sequence[Place]], on_its_way: Callable[[Pod], bool]) -> None:
+        """Hold for these units, by key, and for no others."""
+        self.release()
+        coming: dict[str, _Coming] = {}
+        for unit, wanted in places.items():
+            for place in wanted:
+                if place.node in self._fleet.state.slots:
+                    if place.node not in coming:
+                        coming[place.node] = _Coming(self._fleet, place.node, on_its_way)
+                    self._hold(unit, place, coming[place.node])
+
+    def _hold(self, unit: str, place: Place, coming: _Coming) -> None:
+        state, held = self._fleet.state, self._held.setdefault(unit, [])
+        slot, booking = state.slots[place.node], place.booking
+        free = state.free[slot].tolist()
+        amounts = tuple(
+            max(0, min(free[index], coming.amount(index, wanted))) for index, wanted in enumerate(booking.amounts)
+        )
+        nothing = (0,) * len(amounts)
+        parts = [(place.pod.uid, Booking(slot, amounts))]
+        for gpu in members(booking.gpus):
+            milli = min(int(state.gpu_free[slot][gpu]), coming.gpu(gpu, booking.milli))
+            if milli > 0:
+                parts.append((f"{place.pod.uid}/{gpu}", Booking(slot, nothing, 1 << gpu, milli)))
+        for name, part in parts:
+            key = ("hold", unit, name)
+            state.book(key, part)
+            held.append(key)
+
+    def release(self, unit: str | None = None) -> None:
+        """Hold nothing for a unit, or for any."""
+        for each in list(self._held) if unit is None else [unit]:
+            for key in self._held.pop(each, ()):
+                if key in self._fleet.state.bookings:
+                    self._fleet.state.release(key)
+
+    def bookings(self) -> list[Hashable]:
+        """The bookings that hold."""
+        held = (key for keys in self._held.values() for key in keys)
+        return [key for key in held if key in self._fleet.state.bookings]
+
+    def lost(self) -> None:
+        """The state was built anew, without holds."""
+        self._held.clear()

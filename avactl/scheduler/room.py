@@ -1,0 +1,491 @@
+"""Room for units that are due it: who gives back, and places that are kept until the unit has started.
+
+A unit that finds no place and may have one by its quota or its rank gets a plan (`avactl.placement.reclaim`). Its pods
+are nominated for nodes, the victims are evicted, and what it will need of these nodes is booked for it as it comes
+free. All of that can be told again from the API server: nominated nodes, conditions of victims.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import NamedTuple
+
+from avactl.kube import logs
+from avactl.placement.quota import Work
+from avactl.placement.reclaim import Take, make_room
+from avactl.placement.state import WHOLE, Booking, BookingError
+from avactl.scheduler.fleet import Fleet, Mask
+from avactl.scheduler.holds import Holds, Place, claims_of, keys_of
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.ports import Eviction, Evicts, Victim
+from avactl.scheduler.queue import Queue, Unit
+from avactl.scheduler.quotas import Wish
+from avactl.scheduler.works import Spares, Works, gather
+
+_SLACK = 60.0
+"""Seconds beyond the time in which a pod may end in peace, after which nobody waits for it any more."""
+_AGAIN = 30.0
+"""Seconds before others are evicted for a unit that did not start once its room was there."""
+_KNOWN = 10_000
+"""Groups of units of which it is remembered that there is no plan."""
+_NAMED = 3
+"""Works that a message names."""
+
+
+class Need(NamedTuple):
+    """A unit that finds no place."""
+
+    unit: Unit
+    pods: Sequence[Pod]
+    wishes: Sequence[Wish]
+    find: Callable[[Mask | None], Sequence[Booking] | None]
+    """Where its pods would go as things stand, and nothing is changed; only among some nodes, if a mask is given."""
+    special: bool
+    """Whether where it may go depends on other pods."""
+
+
+class Nomination:
+    """Places that are kept for a unit."""
+
+    def __init__(self, places: Sequence[Place], victims: Sequence[Pod], keys: set[Hashable], words: str) -> None:
+        self.places, self.victims, self.keys, self.words = places, victims, keys, words
+        """`keys` are the bookings that it waits for."""
+        now, wall = monotonic(), time.time()
+        self.until = now + _SLACK + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
+        self.ready = False
+
+
+class Room:
+    """Plans and nominations. `choose` says where one pod would go among some nodes as things stand."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        queue: Queue,
+        budgets: Spares,
+        evictor: Evicts | None,
+        choose: Callable[[Pod, Mask], Booking | None],
+        share: float,
+    ) -> None:
+        """`share` of all time may go into plans that come to nothing."""
+        self._fleet, self._queue, self._budgets, self._evictor, self._choose = fleet, queue, budgets, evictor, choose
+        self._share = share
+        self._nominations: dict[str, Nomination] = {}
+        self._holds = Holds(fleet)
+        self._vain: dict[Hashable, tuple[int, str]] = {}
+        """Groups of units for which nobody was evicted: what had been freed by then, and what else they were told."""
+        self._skipped: dict[str, None] = {}
+        """Units that had no plan because planning rested."""
+        self._rests, self._again = 0.0, dict[str, float]()
+        self._seen, self._checked = -1, 0.0
+        self._restored = False
+        self.lifted = False
+        """Whether the unit that is decided upon sees more room than others do: what is kept for it."""
+
+    # -- keeping up -------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Notice what was freed: places are kept, and units whose place is there are tried next."""
+        now = monotonic()
+        if not self._restored:
+            self._restore()
+        if self._fleet.nominated:
+            self._adopt(now)
+        if self._skipped and now >= self._rests:
+            self._push(next(iter(self._skipped)))
+        if self._seen == self._fleet.freed and now - self._checked < 1.0:
+            return
+        self._seen, self._checked = self._fleet.freed, now
+        slots = self._fleet.state.slots
+        for key, nomination in list(self._nominations.items()):
+            nomination.keys = {each for each in nomination.keys if self._held(each)}
+            if now > nomination.until or any(place.node not in slots for place in nomination.places):
+                logs.warn("room given up", unit=key, left=len(nomination.keys))
+                self.abandon(key)
+            elif not nomination.keys and not nomination.ready:
+                nomination.ready = True
+                self._push(key)
+        self._hold()
+
+    def _keys(self, pods: Sequence[Pod]) -> set[Hashable]:
+        return {*keys_of(self._fleet, pods), *claims_of(self._fleet, pods)}
+
+    def _held(self, key: Hashable) -> bool:
+        return key in self._fleet.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
+
+    def _push(self, key: str) -> None:
+        self._skipped.pop(key, None)
+        unit = self._queue.units.get(key)
+        if unit is not None and unit.waiting:
+            self._queue.push(unit)
+
+    def _hold(self) -> None:
+        self._keep()
+        self._holds.renew({key: nomination.places for key, nomination in self._nominations.items()}, self._on_its_way)
+
+    def _keep(self, without: str = "") -> None:
+        """Tell the quotas."""
+        quotas, keys = self._fleet.quotas, [key for key in self._nominations if key != without]
+        quotas.kept = [work for key in keys for work in self._kept(key)]
+        quotas.strict = {
+            quotas.team(place.pod)
+            for key in keys
+            for place in self._nominations[key].places
+            if not place.pod.preemptible
+        }
+
+    def rebuilt(self) -> None:
+        """The state was built anew: what was kept must be kept again."""
+        self._vain.clear()
+        self._holds.lost()
+        self._restored = False
+
+    def wanted(self, key: str) -> bool:
+        """Whether room is still made for a unit."""
+        return key in self._nominations
+
+    def nominated(self, unit: Unit) -> bool:
+        """Whether room is made for a unit."""
+        return unit.key in self._nominations
+
+    def forget(self, pod: Pod) -> None:
+        """A pod is gone: nothing is kept for it, nor for its gang."""
+        key = pod.gang or pod.uid
+        nomination = self._nominations.get(key)
+        if nomination is not None and any(place.pod is pod for place in nomination.places):
+            self.abandon(key)
+        if not pod.gang:
+            self._again.pop(key, None)
+            self._skipped.pop(key, None)
+
+    def abandon(self, key: str) -> None:
+        """Keep nothing for a unit any more."""
+        nomination = self._nominations.pop(key, None)
+        if nomination is None:
+            return
+        for pod in nomination.victims:
+            pod.leaving = False
+        self._hold()
+        self._again[key] = monotonic() + _AGAIN
+        self._clear([place.pod for place in nomination.places])
+        self._fleet.freed += 1
+
+    def _clear(self, pods: Iterable[Pod]) -> None:
+        waiting = [pod for pod in pods if pod.waiting]
+        if waiting and self._evictor is not None:
+            self._evictor.clear(waiting)
+
+    @contextmanager
+    def own(self, unit: Unit) -> Iterator[None]:
+        """What is kept for a unit is free while it is decided upon; kept again if it has to wait longer."""
+        nomination = self._nominations.get(unit.key)
+        if nomination is None:
+            yield
+            return
+        if not nomination.keys:
+            # All of it is there: it starts now, or not for this.
+            del self._nominations[unit.key]
+            self._again[unit.key] = monotonic() + _AGAIN
+        self._holds.release(unit.key)
+        self._keep(without=unit.key)
+        self.lifted = True
+        try:
+            yield
+        finally:
+            self.lifted = False
+            pods = [place.pod for place in nomination.places]
+            if not any(pod.waiting for pod in pods):
+                self._nominations.pop(unit.key, None)
+                self._again.pop(unit.key, None)
+            elif unit.key not in self._nominations:
+                logs.warn("room did not do", unit=unit.key)
+                self._clear(pods)
+            self._hold()
+            if unit.key not in self._nominations:
+                self._fleet.freed += 1
+
+    # -- planning ---------------------------------------------------------------------------------------------------
+
+    def make(self, need: Need, message: str, group: Hashable) -> str:
+        """Make room if there is a plan; what a unit is told that waits because of `message`.
+
+        `group` stands for all units for which there is a plan, or not, together.
+        """
+        key, now = need.unit.key, monotonic()
+        nomination = self._nominations.get(key)
+        if nomination is not None:
+            return f"{message}; {nomination.words}"
+        if self._evictor is None or any(pod.modest for pod in need.pods) or now < self._again.get(key, 0.0):
+            return message
+        freed, words = self._vain.get(group, (-1, ""))
+        if freed == self._fleet.freed:
+            return f"{message}; {words}" if words else message
+        models = self._models(need)
+        if not any(self._fleet.quotas.may_give(pod, models) for pod in need.pods[:1]):
+            return message
+        if now < self._rests:
+            self._skipped[key] = None
+            return message
+        words = self._plan(need, models)
+        if key not in self._nominations:
+            if len(self._vain) > _KNOWN:
+                self._vain.clear()
+            self._vain[group] = (self._fleet.freed, words)
+        if not words:
+            done = monotonic()
+            self._rests = done + (done - now) * (1 / self._share - 1)
+            return message
+        return f"{message}; {words}"
+
+    def _models(self, need: Need) -> list[str]:
+        """GPU models of which any would do; none where its roles want different ones, for which there is no plan."""
+        asking = [wish.request for wish in need.wishes if wish.request.gpus]
+        if not asking:
+            return [""]
+        named = [request.models for request in asking if request.models]
+        models = set.intersection(*map(set, named)) if named else {each for each in self._fleet.state.models if each}
+        return sorted(models)
+
+    def _plan(self, need: Need, models: Sequence[str]) -> str:
+        team = self._fleet.quotas.team(need.pods[0])
+        going = self._going()
+        with self._future(need, going):
+            for model in models:
+                works = gather(self._fleet, self._queue, self._budgets, team, model, going)
+                for kept in self._fleet.quotas.kept:
+                    works.ledger.start(kept)
+                mask = self._fleet.quotas.model_mask(model) if model else None
+                trial = _Trial(self, need, works, mask)
+                takes = make_room(works.ledger, self._wanted(need, team, model), enough=trial.enough, near=trial.near)
+                if takes == []:
+                    # What others have given back is on its way, or what ends by itself.
+                    return "there is room as soon as pods that are ending are gone" if going else ""
+                if takes is not None and trial.enough(takes) and trial.found is not None:
+                    found, victims = trial.found, works.victims(takes)
+                    break
+            else:
+                return ""
+        self._carry_out(need, team, takes, works, found, victims)
+        return self._nominations[need.unit.key].words
+
+    def _wanted(self, need: Need, team: str, model: str) -> Work:
+        amounts = [0, 0]
+        for wish in need.wishes:
+            for index in range(2):
+                amounts[index] += len(wish.pods) * wish.request.amounts[index]
+        pods = need.pods
+        return Work(
+            ("wanted", need.unit.key), team, 1, sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
+            model, priority=max(pod.priority for pod in pods), serving=any(pod.serving for pod in pods),
+            preemptible=all(pod.preemptible for pod in pods), amounts=tuple(amounts),
+        )  # fmt: skip
+
+    def _kept(self, key: str) -> list[Work]:
+        """A unit that has room as good as made, by GPU model; it is no victim."""
+        places, state = self._nominations[key].places, self._fleet.state
+        team = self._fleet.quotas.team(places[0].pod)
+        sums: dict[str, list[int]] = {}
+        for _, _, booking in places:
+            model = state.models[state.model[booking.node]] if booking.gpus else ""
+            mine = sums.setdefault(model, [0, 0, 0])
+            mine[0] += booking.gpus.bit_count() * booking.milli
+            mine[1] += booking.amounts[0]
+            mine[2] += booking.amounts[1]
+        return [
+            Work(("kept", key, model), team, 1, gpus, model, preemptible=False, amounts=(cpu, memory))
+            for model, (gpus, cpu, memory) in sums.items()
+        ]
+
+    def _carry_out(
+        self, need: Need, team: str, takes: Sequence[Take], works: Works, found: Sequence[Booking], victims: list[Pod]
+    ) -> None:
+        unit, state = need.unit, self._fleet.state
+        places = [
+            Place(pod, str(state.names[booking.node]), booking) for pod, booking in zip(need.pods, found, strict=True)
+        ]
+        for pod in victims:
+            pod.leaving = True
+        self._nominations[unit.key] = Nomination(places, victims, self._keys(victims), self._words(unit, takes, works))
+        self._hold()
+        told = {pod: take for take in takes for pod in works.victims([take])}
+        evictions = [self._victim(unit, team, pod, told[pod], works) for pod in victims]
+        logs.info("makes room", unit=title(unit), victims=len(victims), nodes=len({place.node for place in places}))
+        assert self._evictor is not None
+        self._evictor.evict(Eviction(unit.key, {place.pod: place.node for place in places}, evictions))
+
+    def _victim(self, unit: Unit, team: str, pod: Pod, take: Take, works: Works) -> Victim:
+        giver = works.ledger.works[take.key].team
+        if giver != team:
+            return Victim(pod, "quota-reclaim", f"{purpose(unit)}team {giver} has borrowed what team {team} now needs")
+        if take.why == "surplus":
+            return Victim(pod, "elastic", f"{purpose(unit)}its gang runs without it")
+        return Victim(pod, "priority", f"{purpose(unit)}it ranks above")
+
+    def _words(self, unit: Unit, takes: Sequence[Take], works: Works) -> str:
+        """`8 more GPUs when job vision/x ends (quota reclaim)`."""
+        namespace = next(iter(unit.pods.values())).namespace
+        parts = []
+        for take in takes[:_NAMED]:
+            work, pod = works.ledger.works[take.key], works.pods[take.key][0]
+            name = pod.gang or pod.key
+            name = name.removeprefix(f"{namespace}/") if pod.namespace == namespace else name
+            gpus = take.members * work.gpus / WHOLE
+            what = f"{gpus:g} more GPU{'' if gpus == 1 else 's'} when" if gpus else "room when"
+            why = "priority" if take.why == "priority" else "quota reclaim"
+            verb = "ends" if take.whole else "shrinks"
+            parts.append(f"{what} {'job' if pod.gang else 'pod'} {name} {verb} by {why}")
+        more = len(takes) - _NAMED
+        return ", ".join([*parts, *([f"and {more} others"] if more > 0 else [])])
+
+    # -- as things will be ------------------------------------------------------------------------------------------
+
+    def _on_its_way(self, pod: Pod) -> bool:
+        """Whether what a pod holds comes free; one that should be gone long ago is not waited for."""
+        return pod.leaving or (pod.deleting and time.time() < pod.ends + _SLACK)
+
+    def _going(self) -> set[Pod]:
+        pods = (work.key for work in self._fleet.quotas.fresh().works.values())
+        return {pod for pod in pods if isinstance(pod, Pod) and self._on_its_way(pod)}
+
+    @contextmanager
+    def _future(self, need: Need, going: set[Pod]) -> Iterator[None]:
+        """The state once all that ends has ended, and all that room is made for has started."""
+        state = self._fleet.state
+        with self.without(going, need.special):
+            for key in self._holds.bookings():
+                state.release(key)
+            for nomination in self._nominations.values():
+                for place in nomination.places:
+                    with suppress(BookingError):
+                        state.book(("place", place.pod.uid), place.booking)
+            yield
+
+    @contextmanager
+    def without(self, pods: Iterable[Pod], special: bool) -> Iterator[None]:
+        """The state without some pods; `special`: also what others think of them."""
+        fleet, gone = self._fleet, list(pods)
+        mark = fleet.state.mark()
+        for key in keys_of(fleet, gone):
+            fleet.state.release(key)
+        devices = {uid: fleet.dra.devices.held(uid) for uid in claims_of(fleet, gone)}
+        for uid in devices:
+            fleet.dra.devices.release(uid)
+        fleet.dra.version += bool(devices)
+        if special:
+            for pod in gone:
+                fleet.others.left(pod, pod.node or pod.assumed)
+        try:
+            yield
+        finally:
+            for uid, results in devices.items():
+                fleet.dra.devices.hold(uid, results)
+            fleet.dra.version += bool(devices)
+            if special:
+                for pod in gone:
+                    fleet.others.entered(pod, pod.node or pod.assumed)
+            fleet.state.rollback(mark)
+
+    # -- all anew ---------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """Keep again what was kept before the state was built anew, or by a replica that is gone."""
+        self._restored = True
+        before, self._nominations = self._nominations, {}
+        doomed: dict[str, list[Pod]] = {}
+        for pod in self._fleet.pods.values():
+            if pod.doomed and not pod.ended:
+                doomed.setdefault(pod.doomed.partition(": ")[0], []).append(pod)
+        for unit in self._queue:
+            nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
+            victims = doomed.get(purpose(unit).partition(": ")[0], [])
+            if unit.key in before:
+                old = before.pop(unit.key)
+                nodes = {place.pod: place.node for place in old.places}
+                victims = [pod for pod in old.victims if pod.key in self._fleet.pods]
+                self._nominate(unit, nodes, victims, old.words)
+            elif nodes and self._nominate(unit, nodes, victims, "the pods before it are ending"):
+                left = [Victim(pod, "resumed", pod.doomed) for pod in victims if not pod.deleting]
+                if left and self._evictor is not None:
+                    self._evictor.evict(Eviction(unit.key, nodes, left))
+        for key, nomination in before.items():
+            self._nominations[key] = nomination
+            self.abandon(key)
+
+    def _adopt(self, now: float) -> None:
+        """Make room that somebody asks for who has marked the victims, then nominated all pods (`avactl defrag`)."""
+        keys = self._fleet.nominated - self._nominations.keys()
+        self._fleet.nominated = set()
+        for key in sorted(keys):
+            unit = self._queue.units.get(key)
+            if unit is None or now < self._again.get(key, 0.0):
+                continue
+            nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
+            start = purpose(unit)
+            victims = [pod for pod in self._fleet.pods.values() if pod.doomed.startswith(start) and not pod.ended]
+            if victims and len(nodes) >= unit.missing > 0:
+                logs.info("makes room, as asked", unit=title(unit), victims=len(victims))
+                if self._nominate(unit, nodes, victims, "there is room once others have moved"):
+                    left = [Victim(pod, "defrag", pod.doomed) for pod in victims if not pod.deleting]
+                    if left and self._evictor is not None:
+                        self._evictor.evict(Eviction(unit.key, nodes, left))
+
+    def _nominate(self, unit: Unit, nodes: Mapping[Pod, str], victims: Sequence[Pod], words: str) -> bool:
+        state = self._fleet.state
+        places: list[Place] = []
+        for pod in victims:
+            pod.leaving = True
+        keys = self._keys(victims)
+        ending = {pod for pod in self._going() if not pod.doomed}
+        with self.without(ending.union(victims), True):
+            for pod, node in nodes.items():
+                booking = self._choose(pod, self._fleet.mask([node]))
+                if booking is None:
+                    break
+                state.book(("place", pod.uid), booking)
+                places.append(Place(pod, node, booking))
+        if len(places) < len(nodes) or len(nodes) < unit.missing:
+            # Nobody was evicted yet, or what was given is somebody else's by now: it is planned anew.
+            for pod in victims:
+                pod.leaving = False
+            self._clear(nodes)
+            return False
+        self._nominations[unit.key] = Nomination(places, victims, keys, words)
+        self._hold()
+        return True
+
+
+class _Trial:
+    """Tries plans on the real state."""
+
+    def __init__(self, room: Room, need: Need, works: Works, mask: Mask | None) -> None:
+        self._room, self._need, self._works, self._mask = room, need, works, mask
+        self.found: Sequence[Booking] | None = None
+
+    def enough(self, takes: Sequence[Take]) -> bool:
+        """Whether the unit finds its place once these are gone."""
+        with self._room.without(self._works.victims(takes), self._need.special):
+            self.found = self._need.find(self._mask)
+        return self.found is not None
+
+    def near(self, takes: Sequence[Take]) -> list[Take]:
+        """Those that stand where the unit would go."""
+        if not self.enough(takes) or self.found is None:
+            return list(takes)
+        state = self._room._fleet.state
+        nodes = {state.names[booking.node] for booking in self.found}
+        return [
+            take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
+        ]
+
+
+def title(unit: Unit) -> str:
+    """The name of a unit, for people."""
+    return unit.key if unit.gang else next(iter(unit.pods.values())).key
+
+
+def purpose(unit: Unit) -> str:
+    """How the message of a victim's condition begins: by it the room is found again after a crash."""
+    return f"Preempted for {title(unit)}: "

@@ -1,0 +1,163 @@
+"""The decider in memory: bindings happen at once, victims go when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from avactl import names
+from avactl.placement.quota import Limit, Quota
+from avactl.scheduler.budgets import Budgets
+from avactl.scheduler.decide import Decider
+from avactl.scheduler.dra import Dra
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.intake import Intake
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.pools import Leaf
+from avactl.scheduler.ports import Eviction, Order
+from avactl.scheduler.queue import Queue
+from avactl.scheduler.volumes import Volumes
+
+LEVELS = ("example.com/block", "example.com/rack")
+
+
+class Memory:
+    """A cluster of V100 machines; it is what the decider binds, evicts and reports to."""
+
+    def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, **fleet: Any) -> None:
+        self.fleet = Fleet(LEVELS, Dra(""), **fleet)
+        self.queue = Queue()
+        self.budgets = Budgets()
+        self.decider = Decider(self.fleet, self.queue, self, self, Volumes(self.fleet), self, self.budgets)
+        self.intake = Intake(self.fleet, self.queue, self.decider.forget)
+        self.items: dict[str, dict[str, Any]] = {}
+        self.said: dict[str, str] = {}
+        self.evictions: list[Eviction] = []
+        self.orders: list[Order] = []
+        self.clock = 0
+        for number in range(machines):
+            labels = {
+                names.GPU_LABEL: "V100", "kubernetes.io/hostname": f"n{number}",
+                LEVELS[0]: "b", LEVELS[1]: f"r{number // rack}",
+            }  # fmt: skip
+            amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+            self.fleet.put_node(
+                {"metadata": {"name": f"n{number}", "labels": labels}, "spec": {}, "status": {"allocatable": amounts}}
+            )
+
+    # -- what the decider asks for ----------------------------------------------------------------------------------
+
+    def put(self, order: Order) -> None:
+        self.orders.append(order)
+
+    def give_back(self, pod: Pod, claims: Sequence[object]) -> None:
+        raise AssertionError("there are no claims here")
+
+    def evict(self, eviction: Eviction) -> None:
+        self.evictions.append(eviction)
+        for victim in eviction.victims:
+            assert victim.note.startswith("Preempted for "), victim.note
+            self._condition(victim.pod.key, "DisruptionTarget", "PreemptionByScheduler", victim.note)
+        for pod, node in eviction.places.items():
+            self.items[pod.key]["status"]["nominatedNodeName"] = node
+            self.intake.put(self.items[pod.key])
+
+    def clear(self, pods: Sequence[Pod]) -> None:
+        for pod in pods:
+            if pod.key in self.items:
+                self.items[pod.key]["status"].pop("nominatedNodeName", None)
+
+    def unschedulable(self, pod: Pod, message: str) -> None:
+        self.said[pod.name] = message
+
+    not_yet = unschedulable
+
+    # -- what the test does -----------------------------------------------------------------------------------------
+
+    def quota(self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1) -> None:
+        limits = {"V100": Limit(guaranteed, borrow, weight)}
+        self.fleet.quotas.put_leaf(team, Leaf(team, (team,), Quota(team, limits)))
+
+    def pod(self, team: str, name: str, gpus: int = 0, notes: dict[str, str] | None = None, **spec: Any) -> None:
+        self.clock += 1
+        requests = {"cpu": "1", "memory": "1Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+        labels = spec.pop("labels", {})
+        metadata = {
+            "name": name, "namespace": team, "uid": f"{name}-{self.clock}", "labels": labels,
+            "annotations": notes or {}, "creationTimestamp": self._now(),
+        }  # fmt: skip
+        main = {"name": "main", "resources": {"requests": requests}}
+        item = {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [main], **spec}, "status": {}}
+        self.items[f"{team}/{name}"] = item
+        self.intake.put(item)
+
+    def gang(self, team: str, name: str, members: int, gpus: int, size: int = 0, first: int = 0, **spec: Any) -> None:
+        notes = {names.GANG_SIZE: str(size or members), **spec.pop("notes", {})}
+        for number in range(first, members):
+            index = {"batch.kubernetes.io/job-completion-index": str(number)}
+            self.pod(team, f"{name}-{number}", gpus, {**notes, **index}, labels={names.GANG_LABEL: name}, **spec)
+
+    def settle(self) -> None:
+        """Decide until there is nothing left to decide, and nobody is helped by what was freed."""
+        if self.fleet.stale:
+            self.fleet.rebuild()
+            self.decider.clear()
+        freed = -1
+        while freed != self.fleet.freed:
+            freed = self.fleet.freed
+            self.decider.look()
+            self.queue.retry()
+            while (unit := self.queue.pop()) is not None:
+                self.decider.decide(unit)
+                self._bind()
+
+    def _bind(self) -> None:
+        for order in self.orders:
+            item = self.items[order.pod.key]
+            item["spec"]["nodeName"] = order.node
+            item["metadata"]["annotations"][names.DEVICES] = order.devices
+            self.clock += 1
+            self._condition(order.pod.key, "PodScheduled", "", "")
+        self.orders.clear()
+
+    def _condition(self, key: str, kind: str, reason: str, message: str) -> None:
+        conditions = self.items[key]["status"].setdefault("conditions", [])
+        conditions[:] = [each for each in conditions if each["type"] != kind]
+        conditions.append(
+            {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": self._now()}
+        )
+        self.intake.put(self.items[key])
+
+    def _now(self) -> str:
+        return f"2026-01-01T{self.clock // 3600:02}:{self.clock // 60 % 60:02}:{self.clock % 60:02}Z"
+
+    def drop(self, team: str, *pods: str) -> None:
+        for name in pods:
+            del self.items[f"{team}/{name}"]
+            self.intake.drop(f"{team}/{name}")
+
+    def go(self) -> list[str]:
+        """The victims that are there still are gone now; their names."""
+        gone = [each.pod for eviction in self.evictions for each in eviction.victims if each.pod.key in self.items]
+        for pod in gone:
+            self.drop(pod.namespace, pod.name)
+        return sorted(pod.name for pod in gone)
+
+    def restart(self) -> Memory:
+        """Another scheduler, that knows what the API server knows."""
+        other = Memory(machines=0)
+        for node in self.fleet.nodes.values():
+            other.fleet.nodes[node.name] = node
+        for leaf in self.fleet.quotas.leaves.values():
+            other.fleet.quotas.put_leaf(leaf.team, leaf)
+        other.items, other.clock = self.items, self.clock
+        for item in self.items.values():
+            other.intake.put(item)
+        return other
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def where(self) -> dict[str, str]:
+        """Pods that have a node."""
+        found = ((item["metadata"]["name"], item["spec"].get("nodeName")) for item in self.items.values())
+        return {name: node for name, node in found if node}

@@ -1,0 +1,197 @@
+"""Who gives way to whom on a real API server: with the daemon's own rights, crashes and all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.scheduler.test_crashes import check_gpus
+from tests.scheduler.world import SYSTEM, World
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
+
+
+@pytest.fixture
+def teams(world: World) -> Iterator[World]:
+    """Two machines: the test's own namespace is guaranteed both, the namespace `NAME-guest` may borrow them."""
+    guest = f"{world.namespace}-guest"
+    world.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": guest}})
+    world.kube.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": guest}}
+    )
+    for team, namespace, guaranteed, borrow in (("owner", world.namespace, 16, 0), ("guest", guest, 0, 16)):
+        gpus = [{"gpu": "V100", "guaranteed": guaranteed, "borrow": borrow, "weight": 1}]
+        data = {"version": 1, "team": team, "namespaces": [namespace], "gpus": gpus, "shapes": []}
+        world.config(f"avactl-quota-{team}", "quota", data)
+    for node in ("a", "b"):
+        world.node(node)
+    world.ready()
+    yield world
+    for team in ("owner", "guest"):
+        world.kube.delete("v1", "ConfigMap", f"avactl-quota-{team}", SYSTEM)
+    world.kube.request("DELETE", f"/api/v1/namespaces/{guest}/pods", body={"gracePeriodSeconds": 0})
+    world.kube.delete("v1", "Namespace", guest)
+
+
+@contextmanager
+def guest(world: World) -> Iterator[World]:
+    """The other team's namespace."""
+    own = world.namespace
+    world.namespace = f"{own}-guest"
+    try:
+        yield world
+    finally:
+        world.namespace = own
+
+
+def finalizers(world: World, name: str, wanted: list[str] | None) -> None:
+    """kwok's kubelet ends pods at once; a finalizer keeps them as a long grace period would."""
+    metadata = {"name": name, "namespace": world.namespace, "finalizers": wanted}
+    world.kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+
+
+def old_and_young(world: World) -> None:
+    """Two pods of 8 GPUs, of different age as the API server tells it, in seconds."""
+    for name in ("old", "young"):
+        world.pod(name, 8)
+        world.bound(name)
+        time.sleep(1.1)
+
+
+def lend(world: World) -> None:
+    """The guest runs an elastic gang of two, one of them surplus, and later a pod."""
+    with guest(world):
+        world.gang("elastic", 2, gpus=4, size=1)
+        world.bound()
+        world.pod("young", 8)
+        world.bound()
+
+
+def test_a_guarantee_comes_back_elastic_surplus_first(teams: World) -> None:
+    teams.start()
+    lend(teams)
+    teams.pod("first", 4)
+    teams.bound("first")
+    with guest(teams):
+        assert set(teams.pods()) == {"elastic-0", "young"}
+        (event,) = teams.events("Preempted")
+        assert event["regarding"]["name"] == "elastic-1"
+        assert event["note"] == (
+            f"Preempted for {teams.namespace.removesuffix('-guest')}/first: "
+            "team guest has borrowed what team owner now needs"
+        )
+    teams.pod("second", 8)
+    teams.bound("second")
+    with guest(teams):
+        assert set(teams.pods()) == {"elastic-0"}
+    check_gpus(teams)
+
+
+def test_victims_end_in_peace_and_nobody_takes_their_place(teams: World) -> None:
+    teams.start()
+    with guest(teams):
+        old_and_young(teams)
+        finalizers(teams, "young", ["example.com/slow"])
+    teams.pod("mine", 8)
+    assert "8 more GPUs when pod" in teams.waiting("mine", "quota reclaim")
+    teams.wait(lambda: teams.pods()["mine"]["status"].get("nominatedNodeName"))
+    with guest(teams):
+        teams.pod("thief", 8)
+        teams.waiting("thief")
+        young = teams.pods()["young"]
+        (condition,) = [each for each in young["status"]["conditions"] if each["type"] == "DisruptionTarget"]
+        assert condition["reason"] == "PreemptionByScheduler"
+        assert "deletionTimestamp" in young["metadata"]
+        assert "deletionTimestamp" not in teams.pods()["old"]["metadata"]
+        finalizers(teams, "young", None)
+    teams.bound("mine")
+    with guest(teams):
+        assert not teams.nodes_of()["thief"]
+        assert len(teams.events("Preempted")) == 1
+
+
+def interrupted(teams: World) -> None:
+    """A unit waits for a victim that takes its time."""
+    with guest(teams):
+        old_and_young(teams)
+        finalizers(teams, "young", ["example.com/slow"])
+    teams.pod("mine", 8)
+    with guest(teams):
+        teams.wait(lambda: "deletionTimestamp" in teams.pods()["young"]["metadata"])
+
+
+def finished(teams: World) -> None:
+    """The unit got its place, and it was made once."""
+    teams.bound("mine")
+    with guest(teams):
+        assert "old" in teams.pods()
+        assert not teams.nodes_of()["thief"]
+        assert len(teams.events("Preempted")) <= 1
+
+
+def test_killed_between_eviction_and_binding(teams: World) -> None:
+    first = teams.start()
+    interrupted(teams)
+    teams.kill(first)
+    teams.free_lease()
+    with guest(teams):
+        # Gone while nobody looked; and somebody wants the place.
+        finalizers(teams, "young", None)
+        teams.pod("thief", 8)
+    teams.start()
+    finished(teams)
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stopped", "killed"])
+def test_a_second_replica_takes_over_in_the_middle(teams: World, killed: bool) -> None:
+    first = teams.start()
+    interrupted(teams)
+    teams.start()
+    if killed:
+        teams.kill(first)
+    else:
+        first.terminate()
+    with guest(teams):
+        teams.pod("thief", 8)
+        teams.waiting("thief", timeout=40)
+        finalizers(teams, "young", None)
+    finished(teams)
+
+
+def test_a_service_that_a_budget_protects_is_spared(teams: World) -> None:
+    teams.start()
+    with guest(teams):
+        budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}
+        metadata = {"name": "kept", "namespace": teams.namespace}
+        teams.kube.create(
+            {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": budget}
+        )
+        for name in ("free", "kept"):
+            teams.pod(name, 8, labels={"app": name}, priorityClassName="avactl-serving")
+            teams.bound(name)
+            time.sleep(1.1)
+    teams.pod("mine", 8)
+    teams.bound("mine")
+    with guest(teams):
+        assert set(teams.pods()) == {"kept"}
+
+
+def test_inside_of_a_team_services_and_priorities_take_gangs_whole(world: World) -> None:
+    for node in ("a", "b"):
+        world.node(node)
+    world.ready()
+    world.start()
+    world.gang("train", 2, gpus=4)
+    world.bound()
+    world.pod("sure", 8, notes={"avactl.dev/preemptible": "false"}, priorityClassName="avactl-low")
+    world.bound("sure")
+    # Nobody goes where it would not help.
+    world.gang("large", 2, gpus=8)
+    assert "needs 2 machines" in world.waiting("large-0")
+    world.pod("service", 4, priorityClassName="avactl-serving")
+    world.bound("service")
+    assert {name for name, node in world.nodes_of().items() if node} == {"sure", "service"}
+    assert sorted(event["regarding"]["name"] for event in world.events("Preempted")) == ["train-0", "train-1"]

@@ -1,0 +1,356 @@
+"""Who gives way to whom, in memory."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avactl.placement.state import WHOLE
+from tests.scheduler.memory import Memory
+
+HIGH = {"priority": 10_000}
+LOW = {"priority": 100}
+
+
+def evicted(world: Memory) -> list[str]:
+    return sorted(each.pod.name for eviction in world.evictions for each in eviction.victims)
+
+
+@pytest.fixture
+def lent() -> Memory:
+    """Two machines: one team is guaranteed both, another one uses them."""
+    world = Memory()
+    world.quota("owner", 16)
+    world.quota("guest", 0)
+    return world
+
+
+def test_a_guarantee_comes_back_from_the_youngest_borrower(lent: Memory) -> None:
+    for name in ("old", "young"):
+        lent.pod("guest", name, 8)
+        lent.settle()
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    assert evicted(lent) == ["young"]
+    assert lent.evictions[0].victims[0].why == "quota-reclaim"
+    assert lent.said["mine"].endswith("; 8 more GPUs when pod guest/young ends by quota reclaim")
+    # It takes its time; nobody else is asked meanwhile, and nobody takes the place.
+    lent.pod("guest", "thief", 8)
+    lent.settle()
+    assert len(lent.evictions) == 1
+    lent.go()
+    lent.settle()
+    assert set(lent.where()) == {"old", "mine"}
+    assert len(lent.evictions) == 1
+
+
+def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(lent: Memory) -> None:
+    lent.gang("guest", "elastic", 3, 4, size=1)
+    lent.pod("guest", "young", 4)
+    lent.settle()
+    assert len(lent.where()) == 4
+    lent.pod("owner", "mine", 4)
+    lent.settle()
+    assert evicted(lent) == ["elastic-2"]
+    assert "4 more GPUs when job guest/elastic shrinks by quota reclaim" in lent.said["mine"]
+    lent.go()
+    # Its Job makes the pod anew at once.
+    lent.gang("guest", "elastic", 3, 4, size=1, first=2)
+    lent.settle()
+    assert set(lent.where()) == {"elastic-0", "elastic-1", "young", "mine"}
+    for _ in range(5):
+        lent.fleet.freed += 1
+        lent.settle()
+    assert len(lent.evictions) == 1
+    lent.drop("owner", "mine")
+    lent.settle()
+    assert "elastic-2" in lent.where()
+
+
+def test_growth_comes_after_whoever_has_not_started(lent: Memory) -> None:
+    lent.gang("guest", "elastic", 4, 4, size=1, **HIGH)
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    assert {"elastic-0", "elastic-1", "mine"} == set(lent.where())
+    assert not lent.evictions
+
+
+def test_a_gang_that_is_taken_goes_whole(lent: Memory) -> None:
+    lent.gang("guest", "train", 4, 4)
+    lent.settle()
+    lent.pod("owner", "mine", 4)
+    lent.settle()
+    assert evicted(lent) == ["train-0", "train-1", "train-2", "train-3"]
+    lent.go()
+    lent.gang("guest", "train", 4, 4)
+    lent.settle()
+    assert list(lent.where()) == ["mine"]
+
+
+def test_what_must_not_be_stopped_is_never_taken() -> None:
+    world = Memory()
+    world.pod("owner", "sure", 8, {"avactl.dev/preemptible": "false"}, **LOW)
+    world.pod("owner", "train", 8, **LOW)
+    world.pod("owner", "foreign", 0, schedulerName="other", nodeName="n0", **LOW)
+    world.settle()
+    world.gang("owner", "mine", 2, 8, **HIGH)
+    world.settle()
+    assert not world.evictions
+    world.pod("owner", "one", 8, **HIGH)
+    world.settle()
+    assert evicted(world) == ["train"]
+
+
+def test_priority_counts_inside_of_a_team_and_services_stand_above() -> None:
+    world = Memory()
+    world.pod("a", "low", 8, **LOW)
+    world.pod("b", "theirs", 8, **LOW)
+    world.settle()
+    world.pod("a", "same", 8, **LOW)
+    world.pod("a", "modest", 8, preemptionPolicy="Never", **HIGH)
+    world.settle()
+    assert not world.evictions
+    world.pod("a", "train", 8, **HIGH)
+    world.settle()
+    assert evicted(world) == ["low"]
+    assert world.said["train"].endswith("; 8 more GPUs when pod low ends by priority")
+    world.go()
+    world.settle()
+    world.pod("a", "service", 8, priority=1, priorityClassName="avactl-serving")
+    world.settle()
+    assert evicted(world) == ["low", "train"]
+    world.go()
+    world.pod("a", "highest", 8, priority=10**6)
+    world.settle()
+    assert set(world.where()) == {"service", "theirs"}
+
+
+def test_services_within_their_budget_go_before_those_that_break_it(lent: Memory) -> None:
+    for name in ("first", "second", "kept"):
+        labels = {"app": "kept" if name == "kept" else "free"}
+        lent.pod("guest", name, 4, labels=labels, priorityClassName="avactl-serving")
+        lent.settle()
+    for app, allowed in (("free", 2), ("kept", 0)):
+        lent.budgets.put(
+            {
+                "metadata": {"namespace": "guest", "name": app},
+                "spec": {"selector": {"matchLabels": {"app": app}}},
+                "status": {"disruptionsAllowed": allowed},
+            }
+        )
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    # `kept` is alone on its machine, and the youngest, but its budget allows nothing.
+    assert evicted(lent) == ["first", "second"]
+
+
+def test_nobody_goes_where_it_would_not_help(lent: Memory) -> None:
+    lent.pod("guest", "a", 4)
+    lent.pod("guest", "b", 4)
+    lent.settle()
+    lent.pod("owner", "large", 9)
+    lent.pod("owner", "picky", 8, nodeSelector={"rack": "none"})
+    lent.gang("owner", "many", 3, 8)
+    lent.settle()
+    assert not lent.evictions
+
+
+def test_a_team_beyond_its_guarantee_takes_no_more_than_its_share() -> None:
+    world = Memory()
+    world.quota("a", 0)
+    world.quota("b", 0)
+    for number in range(4):
+        world.pod("a", f"a{number}", 4)
+        world.settle()
+    for number in range(3):
+        world.pod("b", f"b{number}", 4)
+        world.settle()
+    world.go()
+    world.settle()
+    assert sorted(world.where()) == ["a0", "a1", "b0", "b1"]
+    for _ in range(3):
+        world.fleet.freed += 1
+        world.settle()
+    assert len(world.evictions) == 2
+
+
+def test_two_that_are_due_get_what_is_theirs_and_no_more_is_taken(lent: Memory) -> None:
+    for number in range(4):
+        lent.pod("guest", f"g{number}", 4)
+        lent.settle()
+    for number in range(2):
+        lent.pod("owner", f"o{number}", 4)
+    lent.settle()
+    assert len(evicted(lent)) == 2
+    lent.go()
+    lent.settle()
+    assert {"o0", "o1"} <= set(lent.where())
+    assert len(lent.where()) == 4
+
+
+def test_a_reservation_ends_with_its_pod(lent: Memory) -> None:
+    lent.pod("guest", "a", 8)
+    lent.pod("guest", "b", 8)
+    lent.settle()
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    lent.drop("owner", "mine")
+    lent.go()
+    lent.pod("guest", "next", 8)
+    lent.settle()
+    assert "next" in lent.where()
+    assert not [key for key in lent.fleet.state.bookings if isinstance(key, tuple)]
+
+
+def test_over_the_limit_a_team_makes_room_among_its_own() -> None:
+    world = Memory()
+    world.quota("a", 8, 0)
+    world.pod("a", "low", 8, **LOW)
+    world.settle()
+    world.pod("a", "high", 4, **HIGH)
+    world.settle()
+    assert evicted(world) == ["low"]
+    assert world.said["high"].startswith("quota of team a: asks for 4 V100, has 8, and may have 8; 8 more GPUs when")
+    world.go()
+    world.settle()
+    assert list(world.where()) == ["high"]
+
+
+def test_what_ends_by_itself_is_waited_for(lent: Memory) -> None:
+    lent.pod("guest", "ends", 8)
+    lent.pod("guest", "stays", 8)
+    lent.settle()
+    item = lent.items["guest/ends"]
+    item["metadata"]["deletionTimestamp"] = "2099-01-01T00:00:00Z"
+    lent.intake.put(item)
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    assert not lent.evictions
+    assert lent.said["mine"].endswith("there is room as soon as pods that are ending are gone")
+    lent.drop("guest", "ends")
+    lent.settle()
+    assert "mine" in lent.where()
+
+
+@pytest.mark.parametrize("half", [0, 1, 2])
+def test_another_scheduler_goes_on_where_one_died(lent: Memory, half: int) -> None:
+    lent.gang("guest", "train", 2, 8)
+    lent.settle()
+    lent.gang("owner", "mine", 2, 8)
+    lent.settle()
+    assert evicted(lent) == ["train-0", "train-1"]
+    # So many victims were deleted when it died, and their Job has made them anew.
+    lent.drop("guest", *[f"train-{number}" for number in range(half)])
+    lent.gang("guest", "train", half, 8, size=2)
+    other = lent.restart()
+    other.settle()
+    assert evicted(other) == [f"train-{number}" for number in range(half, 2)]
+    if half < 2:
+        assert not any(name.startswith("mine") for name in other.where())
+    other.go()
+    other.settle()
+    assert set(other.where()) == {"mine-0", "mine-1"}
+    assert len(other.evictions) <= 1
+
+
+def test_a_state_built_anew_keeps_what_was_kept(lent: Memory) -> None:
+    lent.pod("guest", "a", 8)
+    lent.pod("guest", "b", 8)
+    lent.settle()
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    lent.fleet.stale = True
+    lent.pod("other", "thief", 8, **HIGH)
+    lent.settle()
+    lent.go()
+    lent.settle()
+    assert "mine" in lent.where()
+    assert len(lent.evictions) == 1
+
+
+def test_members_that_must_be_in_one_domain() -> None:
+    world = Memory(machines=4, rack=2)
+    world.pod("a", "n0", 8, nodeSelector={"kubernetes.io/hostname": "n0"})
+    world.pod("a", "n2", 8, nodeSelector={"kubernetes.io/hostname": "n2"})
+    world.settle()
+    within = {"avactl.dev/within": "example.com/rack"}
+    world.gang("a", "near", 2, 8, notes=within)
+    world.settle()
+    assert world.said["near-0"].startswith(
+        "needs 2 machines with 8 free GPUs in one rack; rack b/r0 has 1, rack b/r1 has 1"
+    )
+    # The same by pods that others have a say about, which are placed one by one.
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"avactl.dev/gang": "apart"}}}
+    ]}}  # fmt: skip
+    world.gang("a", "apart", 2, 8, notes=within, affinity=apart)
+    world.settle()
+    assert "apart-0" not in world.where()
+    assert world.said["apart-0"].startswith("needs one rack for all: 1 of 2 fit")
+    world.drop("a", "n2")
+    world.settle()
+    assert {world.where()["near-0"], world.where()["near-1"]} == {"n2", "n3"}
+    world.gang("a", "odd", 2, 8, notes={"avactl.dev/within": "rack"})
+    world.settle()
+    assert "`rack` is no level of the cluster (example.com/block, example.com/rack)" in world.said["odd-0"]
+
+
+def spread(rng: random.Random, world: Memory) -> None:
+    for team, guaranteed, borrow in (("a", 8, None), ("b", 8, 8), ("c", 8, 4)):
+        world.quota(team, guaranteed, borrow)
+    for number in range(rng.randrange(4, 14)):
+        team, priority = rng.choice("abcd"), rng.randrange(3)
+        notes = {"avactl.dev/preemptible": "false"} if rng.random() < 0.15 else {}
+        serving = {"priorityClassName": "avactl-serving"} if rng.random() < 0.15 else {}
+        if rng.random() < 0.5:
+            world.pod(team, f"p{number}", rng.choice([1, 2, 4, 8]), notes, priority=priority, **serving)
+        else:
+            members = rng.randrange(1, 4)
+            size = rng.randrange(1, members + 1)
+            world.gang(team, f"g{number}", members, rng.choice([2, 4, 8]), size, notes=notes, priority=priority)
+        world.settle()
+        # What was evicted meanwhile goes, and is not made anew.
+        while world.go():
+            world.settle()
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
+    """And takes nobody whom it could spare, nor cuts into what somebody is guaranteed, nor what must run."""
+    rng = random.Random(seed)
+    world = Memory(machines=3)
+    spread(rng, world)
+    known = len(world.evictions)
+    team, gpus = rng.choice("abc"), rng.choice([2, 4, 8])
+    world.gang(team, "mine", rng.randrange(1, 3), gpus, priority=rng.randrange(3))
+    before = world.where()
+    used = {name: world.fleet.quotas.fresh().used(name, "V100") for name in "abcd"}
+    world.settle()
+    mine = [name for name in world.items if "/mine-" in name]
+    mine_too = [each for each in world.evictions[known:] if any("mine" in pod.name for pod in each.places)]
+    if not mine_too:
+        return
+    (eviction,) = mine_too
+    for victim in eviction.victims:
+        giver = world.fleet.quotas.team(victim.pod)
+        if giver != team:
+            assert used[giver] > world.fleet.quotas.fresh().limit(giver, "V100").guaranteed
+        gang = [name for name in before if victim.pod.gang and name.startswith(f"{victim.pod.gang.split('/')[1]}-")]
+        going = [each.pod.name for each in eviction.victims if each.pod.gang == victim.pod.gang]
+        left = len(gang) - len(going)
+        assert not victim.pod.gang or left == 0 or left >= victim.pod.gang_size
+        if not victim.pod.preemptible:
+            assert left >= victim.pod.gang_size
+    world.go()
+    world.settle()
+    assert all(f"{team}/{name}" not in mine or name in world.where() for name in [n.split("/")[1] for n in mine])
+    # Once is enough; and only who ranks above it in its team may then take it for more than it was given.
+    others = [each for each in world.evictions[known:] if each is not eviction]
+    assert not any("mine" in pod.name for each in others for pod in each.places)
+    assert all(each.why == "priority" for more in others for each in more.victims if "mine" in each.pod.name)
+    total = 3 * 8 * WHOLE
+    assert sum(world.fleet.quotas.fresh().used(name, "V100") for name in "abcd") <= total
