@@ -84,14 +84,15 @@ def snapshot(base: Compilation) -> bytes:
         if manifest.kind == "PersistentVolumeClaim":
             world.want_claim(manifest.namespace, manifest.body)
             spec = {**manifest.body["spec"], "volumeName": "volume"}
-            claims.append({**manifest.body, "spec": spec, "status": {"phase": "Bound"}})
+            metadata = {**manifest.body["metadata"], "uid": f"{manifest.namespace}/{manifest.name}"}
+            claims.append({"metadata": metadata, "spec": spec, "status": {"phase": "Bound"}})
     place_all(
         world, workloads(manifests, CLUSTER).values(), surroundings(manifests, CLUSTER), "2026-01-01T00:00:00Z", "live"
     )
     policy = next(manifest.body for manifest in manifests if manifest.name == "avactl-policy")
     objects = {**configured(manifests, CLUSTER), **machines(base.program, CLUSTER)}
     objects |= {"pods": list(world.items.values()), "persistentvolumeclaims": claims}
-    objects["persistentvolumes"] = [{"metadata": {"name": "volume"}, "spec": {}}]
+    objects["persistentvolumes"] = [{"metadata": {"name": "volume", "uid": "volume"}, "spec": {}}]
     return write(orjson.loads(policy["data"]["policy.json"]), strip(objects), "2026-01-02T00:00:00Z")
 
 

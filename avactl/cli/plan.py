@@ -60,7 +60,7 @@ def plan(
         from avactl.plan.make import clusters, make_plan
     except ModuleNotFoundError as error:
         fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
-    live = _live(snapshot) if snapshot is not None else None
+    live = read_snapshot(snapshot) if snapshot is not None else None
     before, after = _compiled(path, base, head, merge_base)
     known = clusters(before, after)
     asked = _asked(known, cluster, live)
@@ -74,7 +74,8 @@ def plan(
         raise typer.Exit(CHANGES)
 
 
-def _live(path: Path) -> ClusterState:
+def read_snapshot(path: Path) -> ClusterState:
+    """A snapshot's file. Exits with USAGE where it is none."""
     from avactl.plan.snapshot import SnapshotError, read
 
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from avactl import names
 from avactl.kinds.manifest import Manifest
 from avactl.plan.model import Surge
 from avactl.plan.workloads import Maker, Surroundings, Workload, WorkloadId
@@ -22,6 +23,8 @@ class Done(NamedTuple):
     stopped: int = 0
     """Pods that ran and were stopped."""
     surge: Surge | None = None
+    later: bool = False
+    """Whether the pods that run end first."""
 
 
 class Rollout(NamedTuple):
@@ -112,6 +115,10 @@ class Change:
             gone = self._stop(pods[count:])
             self.done[work.id] = Done(work, op, gone)
             return [(work, range(len(pods), count))]
+        notes = work.body["metadata"].get("annotations") or {}
+        if notes.get(names.ON_CHANGE) == "finish" and any(pod.node for pod in pods):
+            self.done[work.id] = Done(work, op, later=True)
+            return []
         if work.id.kind == "Deployment" and count:
             return self._roll(work, op, pods, count)
         self.done[work.id] = Done(work, op, self._stop(pods))

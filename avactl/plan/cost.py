@@ -48,7 +48,7 @@ def cost(works: Iterable[Workload], around: Surroundings, known: Hardware, price
         amounts = requests(work.template["spec"])
         cores += count * amounts.get("cpu", 0) / 1000
         memory += count * amounts.get("memory", 0) / _GIB
-        for model, each in pod_gpus(work, around, known).items():
+        for model, each in _pod_gpus(work, amounts, around, known).items():
             gpus[model] = gpus.get(model, 0) + count * each
         if work.id.kind == "Job":
             deadline = work.spec.get("activeDeadlineSeconds")
@@ -64,7 +64,7 @@ def cost(works: Iterable[Workload], around: Surroundings, known: Hardware, price
     return Cost(gpus, None if always else longest, always, _money(gpus, cores, memory, prices))
 
 
-def pod_gpus(work: Workload, around: Surroundings, known: Hardware) -> dict[str, float]:
+def _pod_gpus(work: Workload, amounts: Mapping[str, int], around: Surroundings, known: Hardware) -> dict[str, float]:
     """GPUs of one pod, by model; `GPU` where nobody says which."""
     template = work.template
     spec, notes = template["spec"], (template.get("metadata") or {}).get("annotations") or {}
@@ -78,7 +78,7 @@ def pod_gpus(work: Workload, around: Surroundings, known: Hardware) -> dict[str,
             exactly = request.get("exactly") or {}
             which = known.models.get(exactly.get("deviceClassName", ""), model)
             found[which] = found.get(which, 0) + exactly.get("count", 1)
-    whole = sum(count for name, count in requests(spec).items() if name in known.resources)
+    whole = sum(count for name, count in amounts.items() if name in known.resources)
     if whole:
         found[model] = found.get(model, 0) + whole
     return found

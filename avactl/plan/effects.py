@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from avactl import names
@@ -46,9 +47,11 @@ def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
     """What became of specs that did not change."""
     now = Moment(world)
     victims: dict[Owner, tuple[str, str, Owner | None]] = {}
+    stopped: Counter[Owner] = Counter()
     for eviction in world.evictions:
         by = next((owner_of(pod) for pod in eviction.places), None)
         for victim in eviction.victims:
+            stopped[owner_of(victim.pod)] += 1
             victims.setdefault(owner_of(victim.pod), (victim.why, victim.note, by))
     for owner in sorted(then.running.keys() | then.waiting.keys()):
         if owner in own:
@@ -64,7 +67,7 @@ def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
             yield Effect(owner, "starts", left - was, was + then.waiting.get(owner, 0))
         elif owner in victims and was:
             why, words, by = victims[owner]
-            yield Effect(owner, "preempted", was, was, why, f"starts again at once; {words}", by)
+            yield Effect(owner, "restarts", stopped[owner], was, why, words, by)
 
 
 def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:

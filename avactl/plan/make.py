@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from avactl.plan import effects
 from avactl.plan.change import Change, Done, Op, place_all
 from avactl.plan.cluster_state import ClusterState, configured, declared, machines
 from avactl.plan.cost import Hardware, cost, hardware
-from avactl.plan.model import Cost, Entry, Owner, Plan, Surge, Verdict, worst
+from avactl.plan.model import Cost, Entry, Owner, Plan, Verdict, worst
 from avactl.plan.verdicts import places, waits
 from avactl.plan.workloads import Surroundings, Workload, WorkloadId, surroundings, workloads
 from avactl.plan.world import World
@@ -68,6 +69,19 @@ def make_plan(
     that the specs declare, and all of base runs on them as far as it fits. With `everything` also specs that do not
     change are told of.
     """
+    # As in the compiler: there is no cyclic garbage here, and two compilations are a large heap to walk.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _make_plan(base, head, cluster, live, everything)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _make_plan(
+    base: Compilation | None, head: Compilation, cluster: str, live: ClusterState | None, everything: bool
+) -> Plan:
     before, after = _Side.of(base, cluster), _Side.of(head, cluster)
     if live is None:
         world, created = _declared(base, head, cluster, before, everything), _AFTER
@@ -221,7 +235,8 @@ def _entry(
         places=places(world, running),
         waits=found,
         restarts=stopped if left else 0,
-        surge=Surge(*surge) if surge is not None else None,
+        surge=surge,
+        later=any(each.later for each in done),
         cost=now,
         before=was,
         estimated=scheduler != {names.SCHEDULER_NAME} and bool(left),

@@ -124,6 +124,8 @@ class Entry:
     restarts: int = 0
     """Pods that run now and are stopped by the change."""
     surge: Surge | None = None
+    later: bool = False
+    """Whether what runs now ends first, and the changed one begins then."""
     cost: Cost = field(default_factory=Cost)
     before: Cost = field(default_factory=Cost)
     """The same of the base."""
@@ -147,8 +149,9 @@ class Effect(NamedTuple):
     """What becomes of a spec that the change does not touch."""
 
     owner: Owner
-    what: Literal["preempted", "shrinks", "starts", "stops"]
-    """`stops`: its machines are gone. `starts`: it waited before."""
+    what: Literal["preempted", "shrinks", "restarts", "starts", "stops"]
+    """`restarts`: it is preempted, and finds other machines at once. `stops`: its machines are gone. `starts`: it
+    waited before."""
     pods: int
     """How many of its pods."""
     of: int
@@ -202,7 +205,7 @@ class Plan:
     def fine(self) -> bool:
         """Whether everything that is new or ran before will run."""
         return all(entry.verdict.fine for entry in self.entries) and all(
-            effect.what == "starts" for effect in self.effects
+            effect.what in ("starts", "restarts") for effect in self.effects
         )
 
     @property

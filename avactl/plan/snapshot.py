@@ -15,6 +15,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
+from avactl.scheduler.pod import DISRUPTED
 from avactl.scheduler.pools import Policy
 
 FORMAT = "avactl-snapshot"
@@ -32,7 +33,7 @@ class SnapshotError(Exception):
 # -- what is taken of each kind -------------------------------------------------------------------------------------
 
 _NOTES = (
-    names.GANG_SIZE, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
+    names.GANG_SIZE, names.WITHIN, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
     "batch.kubernetes.io/job-completion-index",
 )  # fmt: skip
 
@@ -63,8 +64,8 @@ def _container(given: Mapping[str, Any]) -> Body:
 def _pod_spec(given: Mapping[str, Any]) -> Body:
     """What `Pod` and `Shape` of the scheduler read, but for the node."""
     found = _only(
-        given, "schedulerName", "priority", "preemptionPolicy", "nodeSelector", "tolerations", "overhead",
-        "schedulingGates", "resourceClaims", "terminationGracePeriodSeconds",
+        given, "schedulerName", "priorityClassName", "priority", "preemptionPolicy", "nodeSelector", "tolerations",
+        "overhead", "schedulingGates", "resourceClaims", "terminationGracePeriodSeconds",
     )  # fmt: skip
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     affinity = {
@@ -109,15 +110,19 @@ def _pod(item: Mapping[str, Any]) -> Body | None:
     notes = _only(item["metadata"].get("annotations") or {}, *_NOTES)
     if notes:
         metadata["annotations"] = notes
+    owners = [_only(each, "kind", "name", "controller") for each in item["metadata"].get("ownerReferences") or ()]
+    if any(owner.get("controller") for owner in owners):
+        metadata["ownerReferences"] = [owner for owner in owners if owner.get("controller")]
     told = [
-        _only(each, "type", "status", "reason", "message")
+        _only(each, "type", "status", "reason", "message", "lastTransitionTime")
         for each in status.get("conditions") or ()
-        if each["type"] == "DisruptionTarget"
+        # When it got its node, and for whom it must go.
+        if each["type"] == DISRUPTED or (each["type"] == "PodScheduled" and each["status"] == "True")
     ]
     found = {
         "metadata": metadata,
         "spec": {**_pod_spec(item["spec"]), **_only(item["spec"], "nodeName")},
-        "status": _only(status, "phase", "resourceClaimStatuses", "nominatedNodeName", "startTime"),
+        "status": _only(status, "phase", "resourceClaimStatuses", "nominatedNodeName"),
     }
     if told:
         found["status"]["conditions"] = told
@@ -169,17 +174,52 @@ def _class(item: Mapping[str, Any]) -> Body:
 
 def _volume_claim(item: Mapping[str, Any]) -> Body:
     notes = _only(item["metadata"].get("annotations") or {}, "volume.kubernetes.io/selected-node")
-    metadata = {**_named(item), **({"annotations": notes} if notes else {})}
-    spec = _only(item["spec"], "volumeName", "storageClassName")
+    metadata = {**_named(item, "uid"), **({"annotations": notes} if notes else {})}
+    spec = _only(item["spec"], "volumeName", "storageClassName", "accessModes", "volumeMode", "selector")
+    spec["resources"] = _only(item["spec"].get("resources") or {}, "requests")
     return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
 
 
 def _volume(item: Mapping[str, Any]) -> Body:
-    return {"metadata": _named(item), "spec": _only(item["spec"], "nodeAffinity")}
+    given = item["spec"]
+    spec = _only(given, "nodeAffinity", "storageClassName", "capacity", "accessModes", "volumeMode")
+    if given.get("csi"):
+        spec["csi"] = _only(given["csi"], "driver", "volumeHandle")
+    if given.get("claimRef"):
+        spec["claimRef"] = _only(given["claimRef"], "namespace", "name", "uid")
+    metadata = {**_named(item, "uid", "labels", "deletionTimestamp"), "resourceVersion": "0"}
+    return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
 
 
 def _storage_class(item: Mapping[str, Any]) -> Body:
     return {"metadata": _named(item), **_only(item, "volumeBindingMode", "provisioner", "allowedTopologies")}
+
+
+def _csi_node(item: Mapping[str, Any]) -> Body:
+    drivers = [_only(each, "name", "allocatable") for each in (item.get("spec") or {}).get("drivers") or ()]
+    return {"metadata": _named(item), "spec": {"drivers": drivers}}
+
+
+def _csi_driver(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item), "spec": _only(item.get("spec") or {}, "storageCapacity")}
+
+
+def _storage_capacity(item: Mapping[str, Any]) -> Body:
+    return {
+        "metadata": _named(item),
+        **_only(item, "storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"),
+    }
+
+
+def _attachment(item: Mapping[str, Any]) -> Body:
+    spec = item["spec"]
+    source = _only(spec.get("source") or {}, "persistentVolumeName")
+    return {"metadata": _named(item), "spec": {**_only(spec, "attacher", "nodeName"), "source": source}}
+
+
+def _budget(item: Mapping[str, Any]) -> Body:
+    status = _only(item.get("status") or {}, "disruptionsAllowed", "disruptedPods")
+    return {"metadata": _named(item), "spec": _only(item["spec"], "selector"), "status": status}
 
 
 def _namespace(item: Mapping[str, Any]) -> Body:
@@ -195,7 +235,12 @@ RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _slice, True),
     ("deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses", _class, True),
     ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _claim, True),
+    ("poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets", _budget, False),
     ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses", _storage_class, False),
+    ("csinodes", "/apis/storage.k8s.io/v1/csinodes", _csi_node, False),
+    ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers", _csi_driver, False),
+    ("csistoragecapacities", "/apis/storage.k8s.io/v1/csistoragecapacities", _storage_capacity, False),
+    ("volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments", _attachment, False),
     ("persistentvolumes", "/api/v1/persistentvolumes", _volume, False),
     ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
     ("pods", "/api/v1/pods", _pod, False),

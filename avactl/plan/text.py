@@ -57,7 +57,8 @@ def _plan(console: Console, plan: Plan) -> None:
         for line in foot:
             console.print(Text(line))
     console.print()
-    console.print(Text(f"on {plan.source}; {NOTE}", style="dim"))
+    console.print(Text(f"on {plan.source}", style="dim"))
+    console.print(Text(NOTE, style="dim"))
     for line in plan.assumed:
         console.print(Text(f"assumed: {line}", style="dim"))
 

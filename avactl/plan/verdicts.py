@@ -10,7 +10,9 @@ from avactl.placement.state import WHOLE
 from avactl.placement.why import why_gang
 from avactl.plan.model import Place, Verdict, Wait
 from avactl.plan.world import World
+from avactl.scheduler.decide import gang_of, roles_of
 from avactl.scheduler.pod import Pod
+from avactl.scheduler.queue import Unit
 from avactl.scheduler.quotas import Wish
 from avactl.scheduler.rules import NotYetError, RuleError
 
@@ -58,41 +60,50 @@ def waits(world: World, pods: Sequence[Pod]) -> tuple[Wait, ...]:
             if need <= 0:
                 continue  # more of an elastic gang that runs
             together = sorted(gang.waiting, key=lambda pod: (pod.index, pod.name))[:need]
-        verdict, room = _cause(world, together, len(together))
+        verdict, room = _cause(world, gang, together)
         found[verdict, words, room] = found.get((verdict, words, room), 0) + len(mine)
     return tuple(Wait(verdict, count, words, room) for (verdict, words, room), count in found.items())
 
 
-def _cause(world: World, pods: Sequence[Pod], count: int) -> tuple[Verdict, str]:
+def _cause(world: World, unit: Unit | None, pods: Sequence[Pod]) -> tuple[Verdict, str]:
     """Why these pods, which must start together, do not; and which domains have most room for them."""
     fleet = world.fleet
-    roles: dict[Request, list[Pod]] = {}
+    requests: dict[str, Request] = {}
     try:
         for pod in pods:
-            if pod.shape.refused:
-                return Verdict.NEVER, ""
             demand = fleet.dra.demand(pod) if pod.claims else None
-            request = fleet.asks.request(pod.shape, demand) if demand else fleet.asks.request(pod.shape)
+            request = pod.shape.refused or fleet.asks.request(pod.shape, demand)
             if isinstance(request, str):
                 return Verdict.NEVER, ""
-            roles.setdefault(request, []).append(pod)
-        for pod in pods:
+            requests[pod.uid] = request
             if pod.volumes:
                 world.volumes.among(pod)
     except NotYetError:
         return Verdict.WAITS, ""
     except RuleError:
         return Verdict.NEVER, ""
+    roles = roles_of(pods, requests)
     wishes = [Wish(request, members) for request, members in roles.items()]
     over, models = fleet.quotas.refuse(wishes)
     if over:
         return (Verdict.QUOTA if _ever(world, wishes) else Verdict.NEVER), ""
-    gang = Gang(tuple(Role(str(number), wish.request, len(wish.pods)) for number, wish in enumerate(wishes)))
+    if unit is not None and unit.gang:
+        gang = gang_of(unit, pods, requests)[0]
+    else:
+        gang = Gang(tuple(Role("pod", request, len(members)) for request, members in roles.items()))
     reason = why_gang(fleet.state, gang, models)
-    # Taints and cordons go: where no machine may run it now, that is not for ever.
-    if reason is not None and not reason.ever and any(cause.what != "nodes" for cause in reason.pod.causes):
-        return Verdict.NEVER, ""
-    return Verdict.ROOM, _room(world, gang, count)
+    if reason is not None and not reason.ever:
+        causes = reason.pod.causes
+        barred = not reason.pod.fitting and bool(causes) and all(cause.what == "nodes" for cause in causes)
+        # Taints and cordons go: where no machine may run it now, that is not for ever.
+        if not barred or not any(map(_goes, fleet.asks.obstacles(reason.role.request))):
+            return Verdict.NEVER, ""
+    return Verdict.ROOM, _room(world, gang, len(pods))
+
+
+def _goes(obstacle: str) -> bool:
+    """Whether what keeps a pod from a machine is there for a while only."""
+    return obstacle == "cordoned" or obstacle.startswith("taint ")
 
 
 def _ever(world: World, wishes: Sequence[Wish]) -> bool:
@@ -116,10 +127,13 @@ def _ever(world: World, wishes: Sequence[Wish]) -> bool:
 
 def _room(world: World, gang: Gang, count: int) -> str:
     """The domains of the narrowest level that have most room: `rack r1 has room for 3 of 4`."""
-    for level in reversed(world.fleet.levels):
-        reason = why_gang(world.fleet.state, Gang(gang.roles, within=level))
-        if reason is None or count < 2:
-            return ""
+    state = world.fleet.state
+    if count < 2 or gang.within is not None:
+        return ""
+    for level, known in reversed(list(zip(state.levels, state.domain_names, strict=True))):
+        reason = why_gang(state, Gang(gang.roles, within=level)) if known else None
+        if reason is None:
+            continue
         for domain in reason.domains:
             if isinstance(domain.name, tuple) and domain.room:
                 return f"{_short(level)} {domain.name[-1]} has room for {domain.room} of {reason.role.least}"

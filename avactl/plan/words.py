@@ -88,6 +88,8 @@ def details(entry: Entry) -> Iterator[str]:
     left = entry.pods - entry.placed - sum(wait.pods for wait in entry.waits)
     if left > 0 and entry.placed:
         yield f"starts with {entry.placed} of {entry.pods} pods, the others as there is room"
+    if entry.later:
+        yield "the run that is under way ends first (`onChange: finish`)"
     if entry.surge is not None:
         yield _surge(entry)
     elif entry.restarts:
@@ -120,6 +122,8 @@ def effect(found: Effect) -> str:
     by = f" for {found.by}" if found.by is not None else ""
     if found.what == "starts":
         return f"starts: {count}, which waited"
+    if found.what == "restarts":
+        return f"restarts elsewhere{by}: {count}"
     if found.what == "stops":
         return f"stops: {count} lose their machines"
     return f"{found.what}{by}: {count}" + (f", {why}" if why else "")

@@ -19,7 +19,10 @@ from avactl.kinds.program import Item
 KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
 """What runs pods. CronJobs run now and then, and count for nothing."""
 
-_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_PREEMPTS = "PreemptLowerPriority"
+_PRIORITIES = {
+    "system-cluster-critical": (2_000_000_000, _PREEMPTS), "system-node-critical": (2_000_001_000, _PREEMPTS)
+}  # fmt: skip
 _SECONDS = 300
 """For which a pod stays on a node that is not ready, by default."""
 _UNREACHABLE = [
@@ -81,7 +84,8 @@ class Workload:
 class Surroundings:
     """What admission and the claim controller look up, from compiled manifests of one cluster."""
 
-    priorities: Mapping[str, int] = field(default_factory=dict)
+    priorities: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Value and preemption policy, by class."""
     claims: Mapping[tuple[str, str], Body] = field(default_factory=dict)
     """Specs of ResourceClaimTemplates by namespace and name."""
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -111,7 +115,7 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
 
 def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
     """What pods of a cluster get beside what their templates say."""
-    priorities: dict[str, int] = dict(_PRIORITIES)
+    priorities = dict(_PRIORITIES)
     claims: dict[tuple[str, str], Body] = {}
     defaults: dict[str, Mapping[str, str]] = {}
     for manifest in manifests:
@@ -119,7 +123,7 @@ def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
             continue
         body = manifest.body
         if manifest.kind == "PriorityClass":
-            priorities[manifest.name] = body["value"]
+            priorities[manifest.name] = (body["value"], body.get("preemptionPolicy", _PREEMPTS))
         elif manifest.kind == "ResourceClaimTemplate":
             claims[manifest.namespace, manifest.name] = body["spec"]["spec"]
         elif manifest.kind == "LimitRange":
@@ -165,8 +169,8 @@ class Maker:
     def _admitted(self, work: Workload) -> Body:
         """The pod spec with what admission adds; shared by all pods of the workload."""
         spec = dict(work.template["spec"])
-        if "priority" not in spec:
-            spec["priority"] = self._around.priorities.get(spec.get("priorityClassName", ""), 0)
+        value, policy = self._around.priorities.get(spec.get("priorityClassName", ""), (0, _PREEMPTS))
+        spec = {"priority": value, "preemptionPolicy": policy, **spec}
         spec.setdefault("schedulerName", "default-scheduler")
         given = list(spec.get("tolerations") or ())
         for toleration in _UNREACHABLE:
@@ -218,6 +222,9 @@ class Maker:
             "namespace": id_.namespace, "name": name, "uid": uid, "creationTimestamp": self._created,
             "labels": labels, "annotations": notes,
         }  # fmt: skip
+        if id_.kind != "Pod":
+            owner = "ReplicaSet" if id_.kind == "Deployment" else id_.kind
+            metadata["ownerReferences"] = [{"kind": owner, "name": id_.name, "controller": True}]
         made, statuses = self._claims(spec, id_.namespace, name, uid)
         status: Body = {"phase": "Pending"}
         if statuses:

@@ -11,6 +11,7 @@ from avactl.kinds.manifest import Body
 from avactl.plan.cluster_state import ClusterState
 from avactl.plan.workloads import Made, Workload, WorkloadId
 from avactl.scheduler import stores
+from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.decide import Decider
 from avactl.scheduler.dra import Dra
 from avactl.scheduler.fleet import Fleet
@@ -39,10 +40,11 @@ class World:
 
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
-        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver))
+        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver), policy.objective)
         self.volumes = Volumes(self.fleet)
         self.queue = Queue()
-        self.decider = Decider(self.fleet, self.queue, self, self, self.volumes)
+        self.budgets = Budgets()
+        self.decider = Decider(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
         self.intake = Intake(self.fleet, self.queue, self.decider.forget)
         self.said: dict[str, str] = {}
         """What pods that wait were told last, by uid."""
@@ -65,7 +67,7 @@ class World:
 
     def _load(self, cluster_state: ClusterState) -> None:
         self.put_objects(cluster_state.objects)
-        self.volumes.put_volume({"metadata": {"name": _ANYWHERE}, "spec": {}})
+        self.volumes.put_volume({"metadata": {"name": _ANYWHERE, "uid": _ANYWHERE, "resourceVersion": "0"}, "spec": {}})
         for item in cluster_state.objects.get("pods", ()):
             self.put_pod(item)
 
@@ -79,7 +81,12 @@ class World:
             "resourceslices": stores.slices(fleet).put,
             "deviceclasses": stores.device_classes(fleet).put,
             "resourceclaims": self._put_claim,
+            "poddisruptionbudgets": self.budgets.put,
             "storageclasses": volumes.put_class,
+            "csinodes": stores.csi_nodes(volumes).put,
+            "csidrivers": stores.csi_drivers(volumes).put,
+            "csistoragecapacities": stores.storage_capacities(volumes).put,
+            "volumeattachments": stores.volume_attachments(volumes).put,
             "persistentvolumes": volumes.put_volume,
             "persistentvolumeclaims": self._put_volume_claim,
         }
@@ -201,13 +208,7 @@ class World:
         if key in self._volume_claims:
             return
         self._volume_claims.add(key)
-        self.volumes.put_claim(
-            {
-                "metadata": {"namespace": namespace, "name": body["metadata"]["name"]},
-                "spec": {**body["spec"], "volumeName": _ANYWHERE},
-                "status": {"phase": "Bound"},
-            }
-        )
+        self.volumes.put_claim(_bound(namespace, body["metadata"]["name"], body["spec"]))
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
@@ -216,9 +217,7 @@ class World:
         freed = -1
         left = _ROUNDS * (len(self.queue.units) + 64)
         while True:
-            if self.fleet.stale:
-                self.fleet.rebuild()
-                self.decider.clear()
+            self._tidy()
             unit = self.queue.pop()
             if unit is None:
                 if freed == self.fleet.freed:
@@ -231,6 +230,17 @@ class World:
                 raise UnsettledError(f"the scheduler does not come to an end, at {unit.key}")
             self.decider.decide(unit)
             self._happen()
+
+    def _tidy(self) -> None:
+        """As the daemon before it decides."""
+        if self.fleet.stale:
+            self.fleet.rebuild()
+            self.decider.clear()
+        for key in self.fleet.woken:
+            if key in self.queue.units:
+                self.queue.push(self.queue.units[key])
+        self.fleet.woken.clear()
+        self.decider.look()
 
     def _happen(self) -> None:
         """What was decided happens."""
@@ -255,13 +265,7 @@ class World:
         for given in order.claims:
             self._give(given, pod)
         for name in order.volumes:
-            self.volumes.put_claim(
-                {
-                    "metadata": {"namespace": pod.namespace, "name": name},
-                    "spec": {"volumeName": _ANYWHERE},
-                    "status": {"phase": "Bound"},
-                }
-            )
+            self.volumes.put_claim(_bound(pod.namespace, name, {}))
         self.said.pop(pod.uid, None)
         status = {**(item.get("status") or {}), "phase": "Running"}
         self.put_pod({**item, "metadata": metadata, "spec": {**item["spec"], "nodeName": order.node}, "status": status})
@@ -273,10 +277,12 @@ class World:
                 self.put_pod({**item, "status": {**(item.get("status") or {}), "nominatedNodeName": node}})
 
     def _remake(self, pod: Pod) -> None:
-        """A pod is stopped, and its controller makes it anew: it waits now."""
+        """A pod is stopped, and its controller, if it has one, makes it anew: it waits now."""
         if pod.key not in self.items:
             return
         item = self.drop_pod(pod.key)
+        if not item["metadata"].get("ownerReferences"):
+            return
         self._anew += 1
         metadata = dict(item["metadata"])
         metadata["uid"] = f"{metadata['uid']}#{self._anew}"
@@ -338,6 +344,12 @@ class World:
     def not_yet(self, pod: Pod, message: str) -> None:
         """A pod waits for something on its way."""
         self.said[pod.uid] = message
+
+
+def _bound(namespace: str, name: str, spec: Body) -> Body:
+    """A claim that has a volume which every machine reaches."""
+    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}/{name}"}
+    return {"metadata": metadata, "spec": {**spec, "volumeName": _ANYWHERE}, "status": {"phase": "Bound"}}
 
 
 def _marks(metadata: Body) -> Iterator[tuple[str, str, str]]:

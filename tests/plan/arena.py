@@ -1,0 +1,346 @@
+"""Random sets of jobs, their plan, and what the scheduler then does with them on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import orjson
+
+from avactl.compiler import Compilation
+from avactl.kinds.manifest import Body
+from avactl.kube.access import from_kubeconfig
+from avactl.kube.client import Client
+from avactl.plan.make import make_plan
+from avactl.plan.model import Plan, Verdict
+from avactl.plan.snapshot import read
+from avactl.plan.take import take
+from avactl.plan.workloads import KINDS, Maker, surroundings, workloads
+from avactl.scheduler.daemon import Daemon, Options
+from avactl.scheduler.pools import Policy
+from tests.kinds.compiling import DIGEST, apply, compiled, unchecked
+from tools.controlplane import ControlPlane, KubeClient
+
+TEAMS = ("alpha", "beta", "gamma")
+SYSTEM = "avactl-system"
+KEEP = os.environ.get("AVACTL_KEEP_SETS", "")
+"""A directory for the snapshots of sets on which the two differ."""
+_NEVER = re.compile(r"even if it is empty|fits on none of (\d+) nodes?: \1 may not run it \((?!.*(taint|cordoned))")
+_QUOTA = re.compile(r"asks for ([\d.]+) .*?may have ([\d.]+)")
+_STILL = 0.6
+"""Seconds for which nothing changes any more once all is decided."""
+
+PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  daemons: {{scheduler: true}}
+  placement: {{levels: [example.com/rack, example.com/block]}}
+---
+kind: MachineType
+metadata: {{name: twosocket}}
+spec: {{gpus: {{model: V100, count: 8, memory: 16Gi}}, cpu: 64, memory: 512Gi, sockets: 2}}
+---
+kind: MachineType
+metadata: {{name: small}}
+spec: {{gpus: {{model: T4, count: 4, memory: 16Gi}}, cpu: 32, memory: 128Gi}}
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: twosocket, count: 40}}
+---
+kind: NodePool
+metadata: {{name: t4}}
+spec: {{cluster: main, machineType: small, count: 20}}
+"""
+MACHINES = {"v100": ("V100", 8, "64", "512Gi"), "t4": ("T4", 4, "32", "128Gi")}
+
+
+def team(name: str, random: Random | None) -> str:
+    """A team, and a quota if there are numbers for one."""
+    text = f"kind: Team\nmetadata: {{name: {name}}}\nspec: {{members: {{groups: [{name}]}}}}\n"
+    if random is None or random.random() < 0.15:
+        return text
+    gpus = [
+        f"{{gpu: {model}, guaranteed: {random.choice((0, 4, 8, 16))}, borrow: {random.choice((0, 4, 8, 24))}}}"
+        for model in ("V100", "T4")
+    ]
+    return f"{text}---\nkind: Quota\nmetadata: {{name: gpus, team: {name}}}\nspec: {{gpus: [{', '.join(gpus)}]}}\n"
+
+
+def job(name: str, random: Random) -> str:
+    """One job, service or workspace, of a random team."""
+    owner = random.choice(TEAMS)
+    gpu = random.choice(("V100", "V100", "T4"))
+    gpus = random.choice((1, 2, 4, 8)) if gpu == "V100" else random.choice((1, 2, 4))
+    size = f"gpus: {gpus}, gpu: {gpu}, cpu: {random.choice((1, 4, 8))}, memory: {random.choice((4, 16))}Gi"
+    image = f"registry.example.com/x{DIGEST}"
+    if random.random() < 0.1:
+        replicas = random.randint(1, 3)
+        return (
+            f"kind: ServingDeployment\nmetadata: {{name: {name}, team: {owner}}}\nspec:\n"
+            f'  model: {{name: m, version: "1"}}\n  runtime: {{name: custom, image: {image}, port: 8080}}\n'
+            f"  probe: {{path: /}}\n  resources: {{{size}}}\n  replicas: {replicas}\n"
+        )
+    strategy = random.choice(("single", "single", "allReduce", "allReduce", "elastic"))
+    workers = size
+    if gpus > 1 and random.random() < 0.5:
+        policy = random.choice(("required", "preferred"))
+        workers += f", link: {random.choice(('socket', 'node'))}, linkPolicy: {policy}"
+    if strategy == "allReduce":
+        workers += f", replicas: {random.randint(2, 4)}"
+    elif strategy == "elastic":
+        least = random.randint(1, 3)
+        workers += f", min: {least}, max: {least + random.randint(1, 3)}"
+    more = "  preemptible: false\n" if random.random() < 0.15 else ""
+    return (
+        f"kind: TrainingJob\nmetadata: {{name: {name}, team: {owner}}}\nspec:\n  strategy: {strategy}\n"
+        f"  image: {image}\n  command: [python, x.py]\n  workers: {{{workers}}}\n"
+        f"  priority: {random.choice(('low', 'normal', 'high'))}\n{more}"
+    )
+
+
+def specs(jobs: list[str], quotas: str) -> str:
+    """A repository as one text."""
+    return "---\n".join([PLATFORM.strip() + "\n", quotas, *jobs])
+
+
+class Arena:
+    """One plane on which sets take turns."""
+
+    def __init__(self, plane: ControlPlane, kube: KubeClient) -> None:
+        self.kube = kube
+        self.access = from_kubeconfig(plane.kubeconfig)
+        self.items: dict[str, Body] = {}
+        self.counts: Counter[str] = Counter()
+        """What became of specs."""
+        self.furnished = False
+        """Whether there are machines."""
+        base = compiled(specs([], "---\n".join(team(name, None) for name in TEAMS)))
+        apply(kube, (manifest for manifest in base.manifests if manifest.kind not in (*KINDS, "ResourceQuota")))
+        policy = next(manifest.body for manifest in base.manifests if manifest.name == "avactl-policy")
+        self.policy = Policy.parse(policy["data"]["policy.json"])
+
+    # -- machines and objects ---------------------------------------------------------------------------------------
+
+    def machines(self, random: Random) -> None:
+        """Others than the specs declare, and fewer, so that some jobs find no room and some never do."""
+        self.furnished = True
+        self.kube.request("DELETE", "/api/v1/nodes")
+        for number in range(random.randint(3, 7)):
+            pool = "v100" if number < 2 else random.choice(("v100", "v100", "t4"))
+            model, gpus, cpu, memory = MACHINES[pool]
+            name = f"{pool}-{number}"
+            amounts = {"cpu": cpu, "memory": memory, "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": gpus}
+            amounts = {key: str(value) for key, value in amounts.items()}
+            labels = {
+                "kubernetes.io/hostname": name, "avactl.dev/pool": pool, "avactl.dev/gpu": model,
+                "example.com/block": "b1", "example.com/rack": f"r{number % 2}",
+            }  # fmt: skip
+            status = {"capacity": amounts, "allocatable": amounts}
+            metadata = {"name": name, "labels": labels}
+            self.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status})
+        self.until(lambda: not any(node["spec"].get("taints") for node in self.kube.list("v1", "Node")))
+
+    def unfurnish(self) -> None:
+        """No machine is left."""
+        self.kube.request("DELETE", "/api/v1/nodes")
+        self.furnished = False
+
+    def quotas(self, result: Compilation) -> None:
+        """The set's quotas and no others."""
+        wanted = [m for m in result.manifests if m.kind == "ConfigMap" and m.name.startswith("avactl-quota-")]
+        names = {manifest.name for manifest in wanted}
+        for item in self.kube.list("v1", "ConfigMap", SYSTEM):
+            name = item["metadata"]["name"]
+            if name.startswith("avactl-quota-") and name not in names:
+                self.kube.delete("v1", "ConfigMap", name, SYSTEM)
+        apply(self.kube, wanted)
+
+    def create(self, result: Compilation, mark: str, known: set[str]) -> None:
+        """The pods of workloads that are not known yet, as their controllers would make them, by name."""
+        maker = Maker(surroundings(result.manifests, "main"), "", mark)
+        works = workloads(result.manifests, "main")
+        for id_ in sorted(works, key=lambda each: (each.namespace, each.name)):
+            if str(id_) in known or id_.namespace == SYSTEM:
+                continue
+            known.add(str(id_))
+            for made in maker.pods(works[id_], range(works[id_].count())):
+                metadata = {
+                    key: value
+                    for key, value in made.pod["metadata"].items()
+                    if key not in ("uid", "creationTimestamp", "ownerReferences")
+                }
+                item = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": made.pod["spec"]}
+                self.items[f"{metadata['namespace']}/{metadata['name']}"] = item
+                self.kube.create(item)
+
+    def clear(self) -> None:
+        """Nothing is left for the next set."""
+        self.items.clear()
+        for name in TEAMS:
+            self.kube.request("DELETE", f"/api/v1/namespaces/{name}/pods", body={"gracePeriodSeconds": 0})
+        self.until(lambda: not self.pods())
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """Pods of the teams."""
+        found = [item for name in TEAMS for item in self.kube.list("v1", "Pod", name)]
+        return {f"{item['metadata']['namespace']}/{item['metadata']['name']}": item for item in found}
+
+    # -- the two answers --------------------------------------------------------------------------------------------
+
+    def plan(self, base: Compilation, head: Compilation) -> tuple[Plan, bytes]:
+        """What `avactl snapshot` and `avactl plan` say."""
+
+        async def snapshot() -> bytes:
+            async with Client(self.access) as client:
+                return await take(client, SYSTEM)
+
+        text = asyncio.run(snapshot())
+        live = read(text, "snapshot")
+        for pod in live.objects["pods"]:
+            # Whoever makes pods anew here is no object of the API server.
+            pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "test", "controller": True}]
+        return make_plan(base, head, "main", live), text
+
+    def schedule(self) -> dict[str, dict[str, Any]]:
+        """Let the daemon decide, with a controller's hand for pods that it stops; the pods in the end."""
+
+        async def run() -> None:
+            async with Client(self.access, "avactl-scheduler") as client:
+                daemon = asyncio.create_task(Daemon(client, Options(self.policy)).run())
+                try:
+                    await asyncio.wait([daemon, asyncio.create_task(self._settled())], return_when="FIRST_COMPLETED")
+                    if daemon.done():
+                        daemon.result()
+                finally:
+                    daemon.cancel()
+                    await asyncio.gather(daemon, return_exceptions=True)
+
+        asyncio.run(run())
+        return self.pods()
+
+    async def _settled(self) -> None:
+        seen, since, deadline = b"", time.monotonic(), time.monotonic() + 60
+        while True:
+            await asyncio.sleep(0.1)
+            pods = await asyncio.to_thread(self.pods)
+            for key in self.items.keys() - pods.keys():
+                await asyncio.to_thread(self.kube.create, self.items[key])
+            now = orjson.dumps(
+                {key: [_node(pod), _said(pod)] for key, pod in pods.items()}, option=orjson.OPT_SORT_KEYS
+            )
+            done = len(pods) == len(self.items) and all(
+                (_node(pod) or _said(pod)) and "deletionTimestamp" not in pod["metadata"] for pod in pods.values()
+            )
+            if now != seen or not done:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > _STILL:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError("the scheduler does not come to an end")
+
+    def until(self, true: Any, timeout: float = 30.0) -> None:
+        """Wait until it is so."""
+        deadline = time.monotonic() + timeout
+        while not true():
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.05)
+
+
+def _node(pod: Body) -> str:
+    node: str = pod["spec"].get("nodeName", "")
+    return node
+
+
+def _said(pod: Body) -> str:
+    for condition in pod.get("status", {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            message: str = condition.get("message", "")
+            return message
+    return ""
+
+
+def seen(pods: dict[str, Body], name: str) -> str:
+    """What became of a spec: starts, waits or never."""
+    mine = [pod for pod in pods.values() if pod["metadata"]["labels"].get("app.kubernetes.io/instance") == name]
+    waiting = [pod for pod in mine if not _node(pod)]
+    placed = len(mine) - len(waiting)
+    notes = mine[0]["metadata"].get("annotations") or {}
+    need = int(notes.get("avactl.dev/gang-size", len(mine)))
+    if placed >= need:
+        return "starts"
+    words = _said(waiting[0])
+    asked = _QUOTA.search(words)
+    if _NEVER.search(words) or (asked and float(asked[1]) > float(asked[2])):
+        return "never"
+    return "waits"
+
+
+def foretold(plan: Plan) -> dict[str, str]:
+    """What the plan says of each spec, in the same words."""
+    short = {Verdict.STARTS: "starts", Verdict.GOES_ON: "starts", Verdict.NEVER: "never"}
+    return {entry.owner.name: short.get(entry.verdict, "waits") for entry in plan.entries}
+
+
+def agree(arena: Arena, seed: int) -> list[str]:
+    """Where plan and scheduler differ on one random set: jobs that run or wait, and more that come."""
+    random = Random(seed)
+    if seed % 5 == 0 or not arena.furnished:
+        arena.machines(Random(seed // 5))
+    quotas = "---\n".join(team(name, random) for name in TEAMS)
+    old = [job(f"old-{number}", random) for number in range(random.randint(0, 5))]
+    new = [job(f"new-{number}", random) for number in range(random.randint(1, 6))]
+    kept: list[str] = []
+    for text in [*old, *new]:
+        # What the compiler refuses never comes to a cluster.
+        if unchecked(specs([*kept, text], quotas)).ok:
+            kept.append(text)
+    base = compiled_with_warnings(specs([text for text in kept if text in old], quotas))
+    head = compiled_with_warnings(specs(kept, quotas))
+    arena.quotas(base)
+    known: set[str] = set()
+    arena.create(base, "a", known)
+    if arena.items:
+        arena.schedule()
+    before = running(arena.pods())
+    plan, snapshot = arena.plan(base, head)
+    arena.create(head, "b", known)
+    pods = arena.schedule()
+    after = running(pods)
+    expected = foretold(plan)
+    found = {name: seen(pods, name) for name in expected}
+    for effect in plan.effects:
+        # Of those that were there: how many pods more or fewer run.
+        sign = {"starts": 1, "restarts": 0}.get(effect.what, -1)
+        expected[effect.owner.name] = f"{sign * effect.pods:+}"
+    for name in before.keys() | after.keys() | expected.keys():
+        if name not in found:
+            found[name] = f"{after.get(name, 0) - before.get(name, 0):+}"
+            expected.setdefault(name, "+0")
+    arena.clear()
+    arena.counts.update(found.values())
+    wrong = sorted(name for name in expected if expected[name] != found[name])
+    if wrong and KEEP:
+        Path(KEEP, f"set-{seed}.json").write_bytes(snapshot)
+    return [f"set {seed}, {name}: plan `{expected[name]}`, scheduler `{found[name]}`" for name in wrong]
+
+
+def running(pods: dict[str, Body]) -> Counter[str]:
+    """Pods with a machine, by the spec's name."""
+    return Counter(pod["metadata"]["labels"]["app.kubernetes.io/instance"] for pod in pods.values() if _node(pod))
+
+
+def compiled_with_warnings(text: str) -> Compilation:
+    """Compile documents that may have warnings."""
+    result = unchecked(text)
+    assert result.ok, result.diagnostics
+    return result

@@ -1,0 +1,24 @@
+"""Plan and scheduler agree: random sets of jobs, the plan of each, and what then happens on a real API server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plan.arena import Arena, agree
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("plan")]
+
+SHORT = range(12)
+LONG = range(300)
+
+
+def test_plans_say_what_the_scheduler_then_does(arena: Arena) -> None:
+    wrong = [line for seed in SHORT for line in agree(arena, seed)]
+    assert not wrong, "\n".join(wrong)
+    assert len(arena.counts) >= 3, arena.counts
+
+
+@pytest.mark.slow
+def test_plans_say_what_the_scheduler_then_does_300_times(arena: Arena) -> None:
+    wrong = [line for seed in LONG for line in agree(arena, seed)]
+    assert not wrong, "\n".join(wrong)

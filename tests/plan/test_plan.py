@@ -1,0 +1,256 @@
+"""What a plan says of a change, on machines as the specs declare them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation
+from avactl.plan.change import place_all
+from avactl.plan.cluster_state import configured, declared, machines
+from avactl.plan.make import make_plan
+from avactl.plan.model import Entry, Plan, Verdict
+from avactl.plan.snapshot import read, strip, write
+from avactl.plan.text import render_text
+from avactl.plan.workloads import surroundings, workloads
+from avactl.plan.world import World
+from tests.kinds.compiling import DIGEST, unchecked
+
+IMAGE = f"registry.example.com/x{DIGEST}"
+
+
+def platform(count: int = 4, pool: str = "", cluster: str = "", quotas: str = "") -> str:
+    """A cluster of machines with 8 V100 on two sockets, and two teams."""
+    return f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  daemons: {{scheduler: true}}
+  {cluster}
+---
+kind: MachineType
+metadata: {{name: twosocket}}
+spec: {{gpus: {{model: V100, count: 8, memory: 16Gi}}, cpu: 64, memory: 512Gi, sockets: 2}}
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: twosocket, count: {count}, labels: {{topology.kubernetes.io/rack: r1}} {pool}}}
+---
+kind: Team
+metadata: {{name: vision}}
+spec: {{members: {{groups: [vision]}}}}
+---
+kind: Team
+metadata: {{name: ads}}
+spec: {{members: {{groups: [ads]}}}}
+{quotas}"""
+
+
+def quota(team: str, guaranteed: int, borrow: int) -> str:
+    return f"""---
+kind: Quota
+metadata: {{name: gpus, team: {team}}}
+spec: {{gpus: [{{gpu: V100, guaranteed: {guaranteed}, borrow: {borrow}}}]}}
+"""
+
+
+def job(name: str, replicas: int, team: str = "vision", more: str = "", gpus: int = 8) -> str:
+    strategy = "allReduce" if replicas > 1 else "single"
+    return f"""---
+kind: TrainingJob
+metadata: {{name: {name}, team: {team}}}
+spec:
+  strategy: {strategy}
+  image: {IMAGE}
+  command: [python, x.py]
+  workers: {{replicas: {replicas}, gpus: {gpus}, gpu: V100, cpu: 4, memory: 16Gi}}
+{more}"""
+
+
+def service(replicas: int, version: str = "1", surge: int = 1, name: str = "api") -> str:
+    return f"""---
+kind: ServingDeployment
+metadata: {{name: {name}, team: vision}}
+spec:
+  model: {{name: m, version: "{version}"}}
+  runtime: {{name: custom, image: {IMAGE}, port: 8080, args: ["{version}"]}}
+  probe: {{path: /}}
+  resources: {{gpus: 8, gpu: V100, cpu: 4, memory: 16Gi}}
+  replicas: {replicas}
+  maxSurge: {surge}
+"""
+
+
+def compile_(*parts: str) -> Compilation:
+    result = unchecked("".join(parts))
+    assert result.ok, result.diagnostics
+    return result
+
+
+def plan(base: Compilation | None, head: Compilation, **more: Any) -> Plan:
+    return make_plan(base, head, "main", **more)
+
+
+def entry(found: Plan, name: str) -> Entry:
+    return next(each for each in found.entries if each.owner.name == name)
+
+
+def snapshot(result: Compilation) -> bytes:
+    """A snapshot of a cluster where this runs."""
+    world = World(declared(result.program, result.manifests, "main"))
+    works = [work for work in workloads(result.manifests, "main").values() if work.id.namespace != "avactl-system"]
+    place_all(world, works, surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "live")
+    objects = {**configured(result.manifests, "main"), **machines(result.program, "main")}
+    policy = {
+        "cluster": "main", "systemNamespace": "avactl-system", "gpuDriver": "gpu.nvidia.com",
+        "levels": ["topology.kubernetes.io/rack"],
+    }  # fmt: skip
+    return write(policy, strip({**objects, "pods": list(world.items.values())}), "2026-01-02T00:00:00Z")
+
+
+def test_a_new_job_starts_and_says_where() -> None:
+    found = plan(compile_(platform()), compile_(platform(), job("new", 2)))
+    new = entry(found, "new")
+    assert (new.verdict, new.pods, new.placed, new.change) == (Verdict.STARTS, 2, 2, "added")
+    assert [(place.pool, place.machines, place.domains) for place in new.places] == [("v100", 2, ("rack r1",))]
+    assert found.fine
+    assert [(pool.before, pool.after) for pool in found.pools] == [(0, 16)]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_room_is_missing_beside_what_runs_already(live: bool) -> None:
+    base = compile_(platform(), job("old", 3))
+    head = compile_(platform(), job("old", 3), job("new", 2))
+    new = entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "new")
+    assert new.verdict == Verdict.ROOM
+    assert "needs 2 machines with 8 free V100; there is 1" in new.waits[0].words
+    assert new.waits[0].room == "rack r1 has room for 1 of 2"
+
+
+def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:
+    quotas = quota("vision", 8, 8)
+    base = compile_(platform(quotas=quotas), job("old", 1))
+    new = entry(plan(base, compile_(platform(quotas=quotas), job("old", 1), job("new", 2))), "new")
+    assert new.verdict == Verdict.QUOTA
+    assert "asks for 16 V100, has 8, and may have 16 (8 guaranteed + 8 borrowed)" in new.waits[0].words
+    # The specs declare more machines than there are.
+    few = read(snapshot(compile_(platform(count=1))), "s")
+    assert entry(plan(None, compile_(platform(), job("new", 2)), live=few), "new").verdict == Verdict.NEVER
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_changed_job_restarts_and_others_stay(live: bool) -> None:
+    base = compile_(platform(), job("a", 2), job("b", 2))
+    head = compile_(platform(), job("a", 2), job("b", 2, more="  env: {X: '1'}\n"))
+    found = plan(base, head, live=read(snapshot(base), "s") if live else None)
+    assert [(e.owner.name, e.verdict, e.restarts) for e in found.entries] == [("b", Verdict.STARTS, 2)]
+    assert not found.effects
+
+
+def test_a_run_that_may_end_first_is_not_stopped() -> None:
+    base = compile_(platform(), job("a", 2))
+    head = compile_(platform(), job("a", 2, more="  env: {X: '1'}\n  onChange: finish\n"))
+    a = entry(plan(base, head), "a")
+    assert (a.verdict, a.restarts, a.later) == (Verdict.GOES_ON, 0, True)
+
+
+def test_a_rollout_needs_room_for_its_surge() -> None:
+    base, head = compile_(platform(), service(3)), compile_(platform(), service(3, "2"))
+    api = entry(plan(base, head), "api")
+    assert api.verdict == Verdict.STARTS
+    assert api.surge is not None
+    assert (api.surge.wanted, api.surge.placed, api.placed) == (1, 1, 3)
+    full = plan(compile_(platform(), service(4)), compile_(platform(), service(4, "2")))
+    api = entry(full, "api")
+    assert api.surge is not None
+    assert (api.verdict, api.surge.placed, api.restarts) == (Verdict.ROOM, 0, 0)
+    assert "rollout stands still, the old pods go on" in render_text([full])
+    # One that stops a pod first needs none.
+    api = entry(plan(compile_(platform(), service(4, surge=0)), compile_(platform(), service(4, "2", surge=0))), "api")
+    assert (api.verdict, api.placed) == (Verdict.STARTS, 4)
+
+
+def test_whoever_borrowed_gives_back_and_whoever_waited_starts() -> None:
+    quotas = quota("vision", 16, 16) + quota("ads", 16, 16)
+    base = compile_(platform(quotas=quotas), job("borrows", 4, "ads"))
+    taken = plan(base, compile_(platform(quotas=quotas), job("borrows", 4, "ads"), job("owner", 2)))
+    assert entry(taken, "owner").verdict == Verdict.STARTS
+    effect = taken.effects[0]
+    assert (effect.owner.name, effect.what, effect.pods, effect.reason) == ("borrows", "preempted", 4, "quota-reclaim")
+    assert effect.by is not None
+    assert effect.by.name == "owner"
+    assert not taken.fine
+    given = plan(
+        compile_(platform(quotas=quotas), job("first", 4, "ads"), job("second", 3, "ads")),
+        compile_(platform(quotas=quotas), job("second", 3, "ads")),
+    )
+    assert entry(given, "first").verdict == Verdict.REMOVED
+    assert [(effect.owner.name, effect.what, effect.pods) for effect in given.effects] == [("second", "starts", 3)]
+
+
+def test_what_its_machines_leave_stops() -> None:
+    found = plan(compile_(platform(4), job("old", 4)), compile_(platform(2), "---\n" + job("tiny", 1, gpus=1)[4:]))
+    assert entry(found, "old").verdict == Verdict.REMOVED
+    left = plan(compile_(platform(4), job("old", 2)), compile_(platform(1), service(1)))
+    assert entry(left, "api").verdict == Verdict.STARTS
+
+
+def test_dra_claims_are_made_and_met() -> None:
+    dra = platform(pool=", allocation: dra")
+    found = plan(compile_(dra), compile_(dra, job("new", 3), job("more", 2)))
+    assert sorted(each.verdict for each in found.entries) == sorted([Verdict.STARTS, Verdict.ROOM])
+    assert found.pools[0].after in (16, 24)
+
+
+def test_pods_of_kube_scheduler_are_an_estimate() -> None:
+    text = platform().replace("daemons: {scheduler: true}", "")
+    new = entry(plan(compile_(text), compile_(text, job("new", 2))), "new")
+    assert (new.verdict, new.estimated) == (Verdict.STARTS, True)
+
+
+def test_hours_and_prices() -> None:
+    prices = "prices: {currency: EUR, gpus: {V100: 2}, cpu: 0.01}"
+    base = compile_(platform(cluster=prices), job("old", 1))
+    head = compile_(platform(cluster=prices), job("new", 2, more="  timeout: 10h\n"), service(1), job("old", 1))
+    found = plan(base, head)
+    new, api = entry(found, "new"), entry(found, "api")
+    assert new.cost.gpu_hours == 160
+    assert new.cost.at_most == pytest.approx((16 * 2 + 8 * 0.01) * 10)
+    assert api.cost.always
+    assert api.cost.per_hour == pytest.approx(16.04)
+    text = render_text([found])
+    assert "160 GPU-hours at most (10 h)" in text
+    assert "+11,709 EUR a month for what runs all the time" in text
+    assert "320.80 EUR at most" in text
+
+
+def test_everything_and_nothing() -> None:
+    result = compile_(platform(), job("a", 2), service(1))
+    assert not plan(result, result).entries
+    assert "nothing that runs pods changes" in render_text([plan(result, result)])
+    assert {each.owner.name for each in plan(result, result, everything=True).entries} == {"main", "a", "api"}
+    live = read(snapshot(result), "s")
+    found = plan(result, result, everything=True, live=live)
+    assert {each.owner.name: each.verdict for each in found.entries if each.owner.name != "main"} == {
+        "a": Verdict.GOES_ON, "api": Verdict.GOES_ON,
+    }  # fmt: skip
+
+
+def test_suspended_jobs_and_elastic_ones() -> None:
+    base = compile_(platform(2))
+    elastic = """---
+kind: TrainingJob
+metadata: {name: grows, team: vision}
+spec:
+  strategy: elastic
+  image: IMAGE
+  command: [python, x.py]
+  workers: {min: 1, max: 4, gpus: 8, gpu: V100, cpu: 4, memory: 16Gi}
+""".replace("IMAGE", IMAGE)
+    found = plan(base, compile_(platform(2), elastic, job("still", 1, more="  suspended: true\n")))
+    grows, still = entry(found, "grows"), entry(found, "still")
+    assert (grows.verdict, grows.placed, grows.pods) == (Verdict.STARTS, 2, 4)
+    assert (still.verdict, still.pods) == (Verdict.STOPPED, 0)
+    assert "starts with 2 of 4 pods" in render_text([found])
