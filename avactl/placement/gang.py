@@ -75,7 +75,7 @@ def rooms(
             gpus = np.where(gpus == ABSENT, ABSENT, WHOLE)
         np.minimum(room, _gpu_room(state, request, slots, gpus), out=room)
         if request.models:
-            wanted = np.array([model in request.models for model in state.models])
+            wanted = np.array([model in request.models for model in state.models], np.bool_)
             room *= wanted[state.model[slots]]
     fits = state.capacity[slots, 0] != ABSENT
     if request.nodes is not None:

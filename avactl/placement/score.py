@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,14 @@ _DRIFT = 0.02
 """Total variation distance from which on it is renewed."""
 _LEVEL_COST = WHOLE
 """What one link level below the preferred one costs, milli of GPU."""
+_FIRST = 1e6
+"""What outweighs all that fragmentation and links can cost, milli of GPU: a full load, for `spread`."""
+_SPEED = 100.0
+"""What 1 MB/s of the slowest pair is worth, milli of GPU, for `links`: 1 GB/s outweighs fragmentation."""
+
+Objective = Literal["pack", "links", "spread"]
+"""`pack`: what costs the expected workload least. `links`: for pods with several GPUs the fastest slowest pair, then
+that. `spread`: the node that is least loaded with the pod on it, by GPUs or else by CPU, then that."""
 
 
 class Choice(NamedTuple):
@@ -61,9 +69,10 @@ class _Class:
 class Scorer:
     """Chooses nodes of a state. It follows the state's journal, so bookings may be made by anybody."""
 
-    def __init__(self, state: State, workload: Workload | None = None) -> None:
+    def __init__(self, state: State, workload: Workload | None = None, objective: Objective = "pack") -> None:
         """`workload` is what is expected; None: it is learnt (`learn`)."""
         self.state = state
+        self.objective: Objective = objective
         self.workload = Workload() if workload is None else workload
         self._fixed = workload is not None
         self._look = 1
@@ -150,7 +159,8 @@ class Scorer:
         state = self.state
         may = request.nodes is None or bool(state.allowed[request.nodes][slot])
         amounts, gpus = state.free[slot].tobytes(), state.gpu_free[slot].tobytes()
-        return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), may, state.width, state.most_cpu
+        size = int(state.capacity[slot, 0]) if self.objective == "spread" else 0
+        return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), may, state.width, state.most_cpu, size
 
     def _recall(self, known: _Class, request: Request, slots: Ints) -> Ints:
         """Score nodes that look like one scored before; returns the others."""
@@ -205,6 +215,10 @@ class Scorer:
             cost, chosen[inside] = self._after(request, slots[inside], left[inside], chosen[inside])
             scores[inside] = cost - self._cost[slots[inside]] + self._tie(request, slots[inside], left[inside])
             scores[inside] += self._link_cost(request, slots[inside], chosen[inside])
+            if self.objective == "links":
+                scores[inside] += self._slowness(request, slots[inside], chosen[inside])
+            elif self.objective == "spread":
+                scores[inside] += _FIRST * self._load(request, slots[inside], left[inside])
         return scores, chosen
 
     def _candidates(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
@@ -264,6 +278,24 @@ class Scorer:
         state = self.state
         gpu_left = state.gpu_total[slots] - request.total_milli
         result: Floats = gpu_left / (WHOLE * max(1, state.width)) + left[:, 0] / state.most_cpu
+        return result
+
+    def _slowness(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
+        cost = np.zeros(len(slots))
+        if request.gpus > 1:
+            kinds = self.state.kind[slots]
+            for kind in np.unique(kinds).tolist():
+                here = kinds == kind
+                cost[here] = -_SPEED * self.state.kinds[kind].slowest[masks[here]]
+        return cost
+
+    def _load(self, request: Request, slots: Ints, left: Ints) -> Floats:
+        """How full nodes are with the pod on them, 0 to 1."""
+        state = self.state
+        if request.gpus:
+            result: Floats = 1.0 - (state.gpu_total[slots] - request.total_milli) / (WHOLE * state.gpu_count[slots])
+        else:
+            result = 1.0 - left[:, 0] / np.maximum(state.capacity[slots, 0], 1)
         return result
 
     def _link_cost(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:

@@ -70,7 +70,7 @@ class Daemon:
         self._client, self._options = client, options
         policy = options.policy
         self._namespace = options.namespace or policy.system_namespace
-        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver))
+        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver), policy.objective)
         self.volumes = Volumes(self.fleet)
         self.queue = Queue()
         self.reports = Reports(client, Rate(options.qps, options.burst))

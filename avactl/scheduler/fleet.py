@@ -14,7 +14,7 @@ from avactl import names
 from avactl.hardware.machine import PcieSwitch
 from avactl.kube import logs
 from avactl.placement.request import Request
-from avactl.placement.score import Choice, Scorer
+from avactl.placement.score import Choice, Objective, Scorer
 from avactl.placement.state import ABSENT, MAX_GPUS, WHOLE, Booking, BookingError, Node, State
 from avactl.scheduler.asks import Asks
 from avactl.scheduler.claims import Claims
@@ -34,8 +34,9 @@ Mask = npt.NDArray[np.bool_]
 class Fleet:
     """Nodes, pools and pods. Changes are O(1) in nodes but for new node sets; not to be used while `stale`."""
 
-    def __init__(self, levels: tuple[str, ...], dra: Dra | None = None) -> None:
+    def __init__(self, levels: tuple[str, ...], dra: Dra | None = None, objective: Objective = "pack") -> None:
         self.levels = levels
+        self.objective: Objective = objective
         self.dra = dra or Dra("")
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, Pod] = {}
@@ -45,10 +46,12 @@ class Fleet:
         self.others = Others(self)
         self.stale = True
         """Whether the state must be built anew before it is asked."""
+        self.nominated: set[str] = set()
+        """Units of pods that wait and for which room is made on a node, by whoever it is."""
         self.freed = 0
         """Counts what may help pods that wait."""
         self.state = State(_BASE, levels)
-        self.scorer = Scorer(self.state)
+        self.scorer = Scorer(self.state, objective=self.objective)
         self.asks = Asks(self)
         self.claims = Claims(self)
         self.awaited: dict[str, set[str]] = {}
@@ -183,7 +186,7 @@ class Fleet:
         self.quotas.clear()
         for info in self.nodes.values():
             self._place_node(info)
-        self.scorer = Scorer(self.state)
+        self.scorer = Scorer(self.state, objective=self.objective)
         if workload is not None:
             self.scorer.workload = workload
         self.claims.rebuild()
@@ -219,6 +222,8 @@ class Fleet:
             if changed and pod.uid in self.on_node.get(pod.node, ()):
                 self.others.changed(pod, labels, deleting)
         self._account(pod)
+        if pod.nominated and pod.waiting:
+            self.nominated.add(pod.gang or pod.uid)
         if pod.ended and not pod.gang:
             del self.pods[key]
         return pod

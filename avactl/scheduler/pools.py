@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
 from avactl.hardware.machine import Machine
 from avactl.placement.quota import Limit, Quota, Shape
+from avactl.placement.score import Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +23,29 @@ class Policy:
     levels: tuple[str, ...]
     """Node labels, widest first."""
     gpu_driver: str
+    objective: Objective = "pack"
 
     @classmethod
     def read(cls, path: Path) -> Policy:
         """Raises OSError, and ValueError where it is not a policy."""
         try:
             return cls.parse(path.read_bytes())
-        except (KeyError, TypeError, orjson.JSONDecodeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a placement policy: {error}") from None
 
     @classmethod
     def parse(cls, text: str | bytes) -> Policy:
         """Raises KeyError, TypeError or ValueError where it is not one."""
         data = orjson.loads(text)
+        objective = data.get("objective", "pack")
+        if objective not in get_args(Objective):
+            raise ValueError(f"objective `{objective}` is none of {', '.join(get_args(Objective))}")
         return cls(
             cluster=data["cluster"],
             system_namespace=data["systemNamespace"],
             levels=tuple(reversed(data["levels"])),
             gpu_driver=data["gpuDriver"],
+            objective=objective,
         )
 
 

@@ -246,6 +246,13 @@ def test_a_gang_is_restarted_as_often_as_retries_say() -> None:
     assert objects(HEAD + "  preemptible: false\n")["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 1
 
 
+def test_a_gang_says_of_which_level_one_domain_must_hold_it() -> None:
+    spec = "  framework: mxnet\n  strategy: parameterServer\n  servers: {replicas: 2}\n"
+    found = objects(HEAD + spec + "  workers: {replicas: 4, within: topology.kubernetes.io/rack}\n")
+    for role in ("worker", "server", "scheduler"):
+        assert pod(found, role)["metadata"]["annotations"]["avactl.dev/within"] == "topology.kubernetes.io/rack"
+
+
 def test_pods_that_save_themselves_say_how_often() -> None:
     saved = HEAD + "  checkpoint: {path: 's3://vision/ckpt', every: 15m}\n"
     spec = "  framework: tensorflow\n  strategy: parameterServer\n  workers: {replicas: 2}\n  servers: {replicas: 1}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from avactl.hardware.topology import members
 from avactl.placement.fragmentation import Measure
 from avactl.placement.request import Request
-from avactl.placement.score import Scorer, place
+from avactl.placement.score import Objective, Scorer, place
 from avactl.placement.state import WHOLE, Booking, Node, State
 from avactl.placement.workload import Workload, distance
 from tests.kinds.test_hardware import mask, of
@@ -102,15 +103,15 @@ def test_scores_are_the_formula(typical: list[Request], before: list[Request], r
             assert node_cost(state, shares, slot, request, chosen) == pytest.approx(after, abs=0.01)
 
 
-@given(st.integers(0, 10_000))
+@given(st.integers(0, 10_000), st.sampled_from(get_args(Objective)))
 @settings(max_examples=25, deadline=None)
-def test_caches_follow_the_fleet(seed: int) -> None:
+def test_caches_follow_the_fleet(seed: int, objective: Objective) -> None:
     """After any changes, the scores are those of a scorer that starts anew."""
     rng = random.Random(seed)
     state = fleet()
     state.allow("set", [0, 1])
     workload = Workload.declared([Request((2000, 8), 1, 500), Request((6000, 8), 2), Request((1000, 1), 1)])
-    scorer = Scorer(state, workload)
+    scorer = Scorer(state, workload, objective)
     asked = [Request((1000, 1), 1, 250), Request((2000, 8), 2), Request((1000, 8)), Request((1000, 1), 1, nodes="set")]
     for step in range(60):
         what = rng.random()
@@ -124,8 +125,9 @@ def test_caches_follow_the_fleet(seed: int) -> None:
             state.drop_node(rng.choice(sorted(state.slots)))
             state.put_node(Node(f"new{step}", (rng.choice([4000, 16000]), 40), rng.choice([0, 2, 4]), "V100"))
         request = rng.choice(asked)
-        assert scorer.scores(request).tolist() == Scorer(state, workload).scores(request).tolist()
-        assert scorer.choose(request) == Scorer(state, workload).choose(request)
+        anew = Scorer(state, workload, objective)
+        assert scorer.scores(request).tolist() == anew.scores(request).tolist()
+        assert scorer.choose(request) == anew.choose(request)
 
 
 def test_whole_machines_stay_whole() -> None:
@@ -182,6 +184,22 @@ def test_links_decide_among_nodes() -> None:
     assert worse is not None
     assert worse.node == 0
     assert scorer.choose(Request((1000,), 4, link="pcieSwitch", required=True)) is None
+
+
+def test_objectives_come_before_fragmentation() -> None:
+    """One machine has a socket free and is full then; on the empty one the four GPUs of a request are joined faster."""
+    typical = [Request((1000,), 8)] * 9 + [Request((1000,), 4)]
+    wanted, chosen = Request((1000,), 4), {}
+    for objective in get_args(Objective):
+        state = State(("cpu",))
+        for name, machine in (("half", "v100-pcie-8"), ("fast", "dgx1-v100"), ("idle", "v100-pcie-8")):
+            state.put_node(Node(name, (64000,), 8, "V100", of(machine).machine))
+        state.book("x", Booking(0, (1000,), mask(0, 1, 2, 3)))
+        state.book("y", Booking(1, (1000,), mask(7)))
+        choice = Scorer(state, Workload.declared(typical), objective).choose(wanted)
+        assert choice is not None
+        chosen[objective] = state.names[choice.node]
+    assert chosen == {"pack": "half", "links": "fast", "spread": "idle"}
 
 
 def test_choices_can_be_narrowed() -> None:

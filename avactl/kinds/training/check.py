@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import closest, one_of
 from avactl.kinds.capacity import gpu_problems
 from avactl.kinds.credentials import argument_problems, credential_problems
 from avactl.kinds.dataset_access import mount_problems
@@ -44,6 +45,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     made = parts(item.spec)
     yield from _names(item, made)
     yield from _compute(item, program)
+    yield from _within(item, program)
     yield from _cluster(item, program, made)
 
 
@@ -217,6 +219,37 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
                 if "memory" in compute.model_fields_set
                 else (),
             )
+
+
+def _within(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Whether the domain that must hold the job is one of a level that the scheduler knows."""
+    level, path = item.spec.workers.within, ("spec", "workers", "within")
+    if level is None:
+        return
+    cluster = program.get("Cluster", item.cluster)
+    levels, on = cluster.spec.placement.levels, cluster.spec.daemons.scheduler
+    if level not in levels:
+        named = "levels" in cluster.spec.placement.model_fields_set
+        near = next((each for each in levels if each.rpartition("/")[2] == level), None) or closest(level, levels)
+        known = f"write {one_of(levels)}, or add it to" if levels else "add it to"
+        hint = f"did you mean `{near}`?" if near else f"{known} `placement.levels` of Cluster {cluster.name}"
+        yield Diagnostic(
+            "missing-reference",
+            f"`{level}` is not one of the levels of cluster {cluster.name}",
+            item.span(*path),
+            hint=hint,
+            notes=(Note(cluster.span("spec", "placement", "levels"), "its levels"),) if named else (),
+        )
+    elif item.spec.strategy == "single" or not on:
+        single = item.spec.strategy == "single"
+        why = "strategy `single` has one pod" if single else f"the scheduler of cluster {cluster.name} is off"
+        yield Diagnostic(
+            "without-effect",
+            f"spec.workers.within has no effect: {why}",
+            item.span(*path),
+            severity="warning",
+            hint="remove the key" if single else "add `daemons: {scheduler: true}` to the Cluster, or remove the key",
+        )
 
 
 def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:

@@ -60,6 +60,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         # Also of one pod: the rendezvous Service selects by it.
         labels[pods.GANG_LABEL] = item.name
         notes[pods.GANG_SIZE_ANNOTATION] = str(gang_size(spec, made))
+        if spec.workers.within:
+            notes[names.WITHIN] = spec.workers.within
     if not spec.preemptible:
         notes[pods.PREEMPTIBLE_ANNOTATION] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:

@@ -21,6 +21,11 @@ class Workers(GpuLinkCompute):
     replicas: Count = Field(1, description="How many pods.")
     min: Count | None = Field(None, description="Fewest pods that may run, with strategy `elastic`.")
     max: Count | None = Field(None, description="Most pods that may run, with strategy `elastic`.")
+    within: Annotated[str, Field(min_length=1, max_length=317)] | None = Field(
+        None,
+        description="Level of the cluster's `placement.levels`, e.g. topology.kubernetes.io/rack, of which one domain "
+        "must hold all pods of the job; it waits for one. Default: as near as they fit.",
+    )
 
 
 class Role(Compute):

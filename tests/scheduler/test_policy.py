@@ -1,0 +1,39 @@
+"""What the Cluster says of placement reaches the scheduler, and changes what it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from avactl.scheduler.pools import Policy
+from tests.kinds.compiling import body, compiled
+from tests.scheduler.memory import Memory
+from tests.scheduler.world import SPECS, SYSTEM
+
+
+def test_the_objective_reaches_the_scheduler(tmp_path: Path) -> None:
+    specs = SPECS.replace("placement: {levels:", "placement: {objective: spread, levels:")
+    policy = tmp_path / "policy.json"
+    policy.write_text(body(compiled(specs), "ConfigMap", "avactl-policy", SYSTEM)["data"]["policy.json"])
+    found = Policy.read(policy)
+    assert found.objective == "spread"
+    assert found.levels == ("example.com/block", "example.com/rack")
+    policy.write_text(policy.read_text().replace("spread", "spraed"))
+    with pytest.raises(ValueError, match="objective `spraed` is none of pack, links, spread"):
+        Policy.read(policy)
+
+
+@pytest.mark.parametrize(("objective", "nodes"), [("pack", 1), ("spread", 4)])
+def test_pack_keeps_machines_whole_and_spread_loads_them_alike(objective: str, nodes: int) -> None:
+    world = Memory(machines=4, objective=objective)
+    for number in range(4):
+        world.pod("a", f"p{number}", 2)
+        world.settle()
+    assert len(set(world.where().values())) == nodes
+    world.fleet.stale = True
+    world.settle()
+    for number in range(4):
+        world.pod("a", f"cpu{number}")
+        world.settle()
+    assert len({node for name, node in world.where().items() if name.startswith("cpu")}) == nodes
