@@ -32,6 +32,7 @@ _URL = re.compile(_URL_PATTERN).fullmatch
 _SCP = re.compile(r"([A-Za-z0-9_.-]+@)?([A-Za-z0-9.-]+):(?!/)(\S+)").fullmatch
 _BRANCH_PATTERN = r"^[A-Za-z0-9_]([-A-Za-z0-9_./+@#]*[A-Za-z0-9_+@#-])?$"
 _BRANCH = re.compile(_BRANCH_PATTERN).fullmatch
+_BACKENDS = ("https", "s3", "gs", "azblob", "file")
 
 
 def _git_url(value: str) -> str:
@@ -64,6 +65,18 @@ def _interval(value: str) -> str:
     return value
 
 
+def _backend(value: str) -> str:
+    scheme, _, rest = value.partition("://")
+    if "@" in rest.partition("/")[0]:
+        raise bad("the URL of the state holds a credential", "leave it out of the URL, and put it into `stateSecret`")
+    if scheme not in _BACKENDS or not rest or not value.isprintable() or " " in value:
+        raise bad(
+            f"`{value[:80]}` is not the URL of a Pulumi backend",
+            "write `s3://BUCKET`, `gs://…`, `azblob://…` or `https://…`",
+        )
+    return value
+
+
 GitUrl = Annotated[
     str,
     AfterValidator(_git_url),
@@ -74,6 +87,14 @@ GitUrl = Annotated[
 Branch = Annotated[str, AfterValidator(_branch), WithJsonSchema({"type": "string", "pattern": _BRANCH_PATTERN})]
 """The name of a branch."""
 Interval = Annotated[Duration, AfterValidator(_interval)]
+"""A duration of at least 10 s."""
+Backend = Annotated[
+    str,
+    AfterValidator(_backend),
+    WithJsonSchema({"type": "string", "pattern": rf"^({'|'.join(_BACKENDS)})://[^\s@]+$"}),
+    Says("URL of a Pulumi backend: `s3://BUCKET`"),
+]
+"""Where Pulumi keeps its state, without credentials."""
 
 
 class Reconcile(Model):
@@ -126,11 +147,7 @@ class Reconcile(Model):
         "Jobs that wait for GPUs count as unhealthy.",
     )
     project: Name | None = Field(None, description="Argo CD project of the applications. Default: `default`.")
-    backend: str | None = Field(
-        None,
-        pattern=r"^(https|s3|gs|azblob|file)://\S+$",
-        description="Operator: URL of Pulumi's state, `s3://BUCKET`.",
-    )
+    backend: Backend | None = Field(None, description="Operator: URL of Pulumi's state, `s3://BUCKET`.")
     state_secret: Name | None = Field(
         None,
         description="Operator: Secret whose keys are environment variables of the engine, e.g. "
