@@ -13,8 +13,10 @@ import typer
 from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail, find_root
 
 if TYPE_CHECKING:
+    from avactl.compiler import Compilation
+    from avactl.diff import Diff
     from avactl.review.environment import Pipeline
-    from avactl.review.sides import Sides
+    from avactl.review.sides import SectionOf, Sides
 
 ci = typer.Typer(
     help="For pipelines: the comment on a pull request.",
@@ -53,6 +55,10 @@ def comment(
     artifact: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the whole diff here; the comment links to it.")
     ] = None,
+    plan: Annotated[bool, typer.Option(help="Tell also whether it will run, as `avactl plan` does.")] = True,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For the plan: what runs now, by `avactl snapshot`.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the comment, and send nothing.")] = False,
 ) -> None:
     """Write what a change means as one comment on its pull request; the next run edits the same comment.
@@ -74,7 +80,7 @@ def comment(
     if head is None and pipeline is not None:
         head = "HEAD"
     try:
-        sides = look(find_root(path), base, head)
+        sides = look(find_root(path), base, head, [_plan_of(snapshot)] if plan else [])
     except GitError as error:
         fail(str(error), MISSING, error.hint)
     body, mark = _body(sides, pipeline, artifact)
@@ -84,6 +90,32 @@ def comment(
         _publish(pipeline, mark, body, sides.review.quiet)
     if not sides.review.ok:
         raise typer.Exit(PROBLEMS)
+
+
+def _plan_of(snapshot: Path | None) -> SectionOf:
+    """The part of the comment that tells whether it will run. Exits where the snapshot is none."""
+    from avactl.cli.plan import read_snapshot
+    from avactl.review.comment import Section
+
+    live = read_snapshot(snapshot) if snapshot is not None else None
+
+    def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
+        try:
+            from avactl.kube import logs
+            from avactl.plan.make import clusters, make_plan
+            from avactl.plan.markdown import TITLE, render_body
+        except ModuleNotFoundError as error:
+            print(f"no plan in the comment: it needs the package {error.name}: `pip install 'avactl[cluster]'`",
+                  file=sys.stderr)  # fmt: skip
+            return None
+        logs.mute()
+        base = before if before.ok else None
+        states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
+        plans = [make_plan(base, after, name, state) for name, state in states.items()]
+        told = [found for found in plans if found.shown or found.effects]
+        return Section(TITLE.lstrip("# "), render_body(told)) if told else None
+
+    return make
 
 
 def _want_pipeline(pipeline: Pipeline | None) -> None:

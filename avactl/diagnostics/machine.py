@@ -119,8 +119,9 @@ def render_github(diagnostics: Sequence[Diagnostic]) -> str:
         what = f"{severity}{'' if count == 1 else 's'}"
         lines.append(f"::{severity} title=avactl::{count} more {what}: the log of this step has them\n")
     for d in rest:
-        # A line of the log must not be taken for a command.
-        lines.append(f"{_data(str(d.span))}: {d.severity}[{d.id}]: {_data(d.message)}\n")
+        # A line of the log must not be taken for a command, of the form of now (`::` first) or of old (`##[` anywhere).
+        line = _data(f"{d.severity}[{d.id}] {_text(str(d.span))}: {d.message}")
+        lines.append(line.replace("##[", "## [") + "\n")
     return "".join(lines)
 
 

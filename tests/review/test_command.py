@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def repository(tmp_path: Path) -> Repository:
     found.git("switch", "-q", "-c", "topic")
     found.commit({"jobs.yaml": HEAD + job(retries=7)})
     found.git("switch", "-q", "main")
-    found.commit({"platform.yaml": PLATFORM.replace("count: 6", "count: 5")})
+    found.commit({"platform.yaml": PLATFORM.replace("count: 4", "count: 3")})
     found.git("switch", "-q", "topic")
     return found
 
@@ -113,6 +114,21 @@ def test_a_fork_s_comment_goes_to_the_summary(
     done = avactl("ci", "comment", cwd=repository.root, **github_env(github, tmp_path))
     assert done.returncode == 3
     assert "pull-requests: write" in done.stderr
+
+
+def test_the_comment_says_whether_it_will_run(repository: Repository, avactl: Run, tmp_path: Path) -> None:
+    # Two machines of four are taken, and a team without a quota wants four.
+    big = job("other", "guests", workers={"replicas": 4, "gpus": 8, "gpu": "V100", "cpu": 8, "memory": "64Gi"})
+    repository.write({"other.yaml": f"{HEAD}kind: Team\nmetadata: {{name: guests}}\n---\n{HEAD}{big}"})
+    done = avactl("ci", "comment", "--dry-run", "--base", "main", cwd=repository.root)
+    assert done.returncode == 0, done.stderr
+    plan = done.stdout.partition("### Will it run?")[2]
+    assert re.search(r"TrainingJob guests/other` \| waits for room", plan), plan
+    assert "Will it run" not in avactl("ci", "comment", "--dry-run", "--no-plan", cwd=repository.root).stdout
+    (tmp_path / "state.json").write_text("{}")
+    done = avactl("ci", "comment", "--dry-run", "--snapshot", str(tmp_path / "state.json"), cwd=repository.root)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "state.json" in done.stderr
 
 
 def test_dry_run_anywhere(repository: Repository, avactl: Run) -> None:
