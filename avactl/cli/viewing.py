@@ -25,6 +25,7 @@ def viewing(
     system_namespace: str,
     namespace: str = "",
     everything: bool = False,
+    with_volumes: bool = False,
 ) -> None:
     """Run `show` on a view of the cluster. `everything`: it needs to see nodes and the pods of all namespaces.
 
@@ -43,8 +44,8 @@ def viewing(
     logs.mute()
 
     async def run() -> None:
-        async with Client(found, connections=8) as client:
-            view = View(client, system_namespace, namespace)
+        async with Client(found, connections=32) as client:
+            view = View(client, system_namespace, namespace, with_volumes)
             await view.load()
             _allowed(view, namespace, everything)
             await show(view)
@@ -68,7 +69,11 @@ def _allowed(view: View, namespace: str, everything: bool) -> None:
 
 def age(since: str, now: datetime) -> str:
     """How long ago a time of the API server was, in its largest unit."""
-    seconds = (now - datetime.fromisoformat(since)).total_seconds()
+    return span((now - datetime.fromisoformat(since)).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """A time in its largest unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from avactl import names
@@ -16,6 +17,7 @@ from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Policy
 from avactl.scheduler.rules import RuleError
+from avactl.scheduler.volumes import Volumes
 
 POLICY = "avactl-policy"
 """ConfigMap with the placement policy, as the Cluster compiles it."""
@@ -25,15 +27,19 @@ _FORBIDDEN = (401, 403)
 class View:
     """Nodes, pools, quotas and pods, as far as the API server shows them."""
 
-    def __init__(self, client: Client, system_namespace: str, namespace: str = "") -> None:
+    def __init__(self, client: Client, system_namespace: str, namespace: str = "", with_volumes: bool = False) -> None:
         """`namespace`: that whose pods are read where those of all namespaces are not shown."""
-        self._client, self._system, self._namespace = client, system_namespace, namespace
+        self._with_volumes = with_volumes
+        self.client, self._system, self._namespace = client, system_namespace, namespace
         self.cluster = ""
         self.fleet = Fleet(())
+        self.volumes = Volumes(self.fleet)
         self.strangers: dict[str, Pod] = {}
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
         """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
+        self.owned: set[str] = set()
+        """Pods, by uid, that somebody makes anew."""
         self.messages: dict[str, str] = {}
         """What is said of pods of others that wait, by `namespace/name`."""
         self.hidden: dict[str, str] = {}
@@ -46,6 +52,7 @@ class View:
         if policy is not None:
             self.cluster = policy.cluster
             self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver))
+            self.volumes = Volumes(self.fleet)
         for reflector in self._watched():
             try:
                 await reflector.load()
@@ -74,6 +81,11 @@ class View:
         if self.fleet.stale:
             self.fleet.rebuild()
 
+    @property
+    def now(self) -> datetime:
+        """The time, by this machine's clock."""
+        return datetime.now(UTC)
+
     def expected(self) -> Workload:
         """The workload of the pods that are there: what runs and waits stands for what will come."""
         fleet, workload = self.fleet, Workload(float("inf"))
@@ -98,7 +110,7 @@ class View:
     async def _policy(self) -> Policy | None:
         path = f"/api/v1/namespaces/{self._system}/configmaps/{POLICY}"
         try:
-            item = await self._client.request("GET", path)
+            item = await self.client.request("GET", path)
             return Policy.parse(item["data"]["policy.json"])
         except ApiError as error:
             if error.status not in (404, *_FORBIDDEN):
@@ -112,7 +124,7 @@ class View:
         fleet, dra = self.fleet, "/apis/resource.k8s.io/v1"
 
         def reflect(path: str, store: Store, **more: Any) -> Reflector:
-            return Reflector(self._client, path, store, **more)
+            return Reflector(self.client, path, store, **more)
 
         configs = stores.Configs(fleet, fleet.quotas.put_leaf)
         return [
@@ -124,20 +136,34 @@ class View:
             reflect(f"{dra}/resourceslices", stores.slices(fleet)),
             reflect(f"{dra}/deviceclasses", stores.device_classes(fleet)),
             reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet)),
+            *(self._storage() if self._with_volumes else ()),
             self._pods(),
         ]
 
-    def _pods(self, inside: str = "") -> Reflector:
-        store = stores.Simple(self._put_pod, self._drop_pod, lambda: [*self.fleet.pods, *self.strangers])
-        return Reflector(self._client, f"/api/v1{inside}/pods", store)
+    def _storage(self) -> list[Reflector]:
+        return [
+            Reflector(self.client, path, store)
+            for path, store in (
+                ("/api/v1/persistentvolumeclaims", stores.claims(self.volumes)),
+                ("/api/v1/persistentvolumes", stores.persistent_volumes(self.volumes)),
+                ("/apis/storage.k8s.io/v1/storageclasses", stores.storage_classes(self.volumes)),
+            )
+        ]
 
-    def _put_pod(self, item: dict[str, Any]) -> None:
+    def _pods(self, inside: str = "") -> Reflector:
+        store = stores.Simple(self.put_pod, self.drop_pod, lambda: [*self.fleet.pods, *self.strangers])
+        return Reflector(self.client, f"/api/v1{inside}/pods", store)
+
+    def put_pod(self, item: dict[str, Any]) -> None:
+        """A pod is there, or has changed."""
         metadata = item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         self.strangers.pop(key, None)
         every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
         if every.isdigit():
             self.checkpoints[metadata["uid"]] = (float(every), (item.get("status") or {}).get("startTime") or "")
+        if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+            self.owned.add(metadata["uid"])
         pod = self.fleet.put_pod(item)
         if pod is not None:
             return
@@ -148,9 +174,11 @@ class View:
             said = [each.get("message") or "" for each in conditions if each["type"] == "PodScheduled"]
             self.messages[key] = said[0] if said else ""
 
-    def _drop_pod(self, key: str) -> None:
+    def drop_pod(self, key: str) -> None:
+        """A pod, by `namespace/name`, is gone."""
         pod = self.fleet.drop_pod(key)
         if pod is not None:
             self.checkpoints.pop(pod.uid, None)
+            self.owned.discard(pod.uid)
         self.strangers.pop(key, None)
         self.messages.pop(key, None)

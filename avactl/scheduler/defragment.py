@@ -1,0 +1,245 @@
+"""Which pods to move so that a waiting job finds its place: a proposal, from what a person sees of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from avactl.placement.defrag import make_whole
+from avactl.placement.gang import Gang, Role, place_gang
+from avactl.placement.request import Request
+from avactl.placement.score import Scorer
+from avactl.placement.state import WHOLE, Booking
+from avactl.placement.why import gang_words, why_gang
+from avactl.scheduler import overview
+from avactl.scheduler.decide import roles_of
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.queue import Unit
+from avactl.scheduler.quotas import Wish
+from avactl.scheduler.rules import RuleError
+from avactl.scheduler.view import View
+
+_WANTED = "wanted"
+
+
+class NoPlanError(Exception):
+    """There is nothing to propose, and why."""
+
+
+class Move(NamedTuple):
+    """A pod that goes from one machine to another."""
+
+    pod: Pod
+    job: str
+    gpus: float
+    source: str
+    target: str
+    """Where there is room for it now; the scheduler has the last word."""
+    lost: float
+    """Seconds of work that are done again at the most: since its last checkpoint, which nobody here knows."""
+    with_it: int
+    """Pods of its gang that go back to the last checkpoint with it."""
+
+
+class Plan(NamedTuple):
+    """Moves after which pods fit. None are needed where they fit already."""
+
+    moves: list[Move]
+    places: dict[str, str]
+    """By pod (its uid; for pods that are only asked about a number), the machine that it gets."""
+
+
+class Movable(NamedTuple):
+    """Pods that may be moved and what they ask for; and how many may not, by why."""
+
+    requests: dict[Hashable, Request]
+    kept: dict[str, int]
+
+
+def unit_of(view: View, namespace: str, name: str) -> Unit:
+    """The pods of a job that waits: a gang, or the first of its pods. Raises NoPlanError."""
+    mine = [pod for pod in view.fleet.pods.values() if pod.namespace == namespace and name in (pod.name, *_names(pod))]
+    waiting = sorted((pod for pod in mine if pod.waiting), key=lambda pod: (pod.index, pod.name))
+    if not mine:
+        others = [pod for pod in view.strangers.values() if pod.namespace == namespace and name in _names(pod)]
+        if others:
+            raise NoPlanError(f"{namespace}/{name} waits for another scheduler")
+        raise NoPlanError(f"there is no job {name} in namespace {namespace}")
+    if not waiting:
+        raise NoPlanError(f"no pod of {namespace}/{name} waits")
+    first = waiting[0]
+    unit = Unit(first.gang or first.uid, bool(first.gang))
+    for pod in view.fleet.pods.values() if first.gang else (first,):
+        if pod is first or pod.gang == first.gang:
+            unit.add(pod)
+    return unit
+
+
+def _names(pod: Pod) -> tuple[str, ...]:
+    return overview.job_of(pod)[0], pod.gang.partition("/")[2]
+
+
+def for_unit(view: View, unit: Unit) -> Plan:
+    """Moves for a job that waits. Raises NoPlanError."""
+    fleet = view.fleet
+    waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
+    need = unit.missing
+    if need <= 0:
+        raise NoPlanError("the job runs; pods that it could use beyond its size are nothing to move others for")
+    if need > len(waiting):
+        raise NoPlanError(f"{need - len(waiting)} pods of its gang are not there yet")
+    pods = waiting[:need]
+    requests = {}
+    for pod in pods:
+        if pod.claims:
+            raise NoPlanError("it asks for GPUs by ResourceClaims, for which no moves are planned")
+        if _bound(view, pod):
+            raise NoPlanError(f"{_bound(view, pod)}: no moves are planned for it")
+        request = fleet.asks.request(pod.shape)
+        if isinstance(request, str):
+            raise NoPlanError(request)
+        requests[pod.uid] = request
+    roles = roles_of(pods, requests)
+    over, _ = fleet.quotas.refuse([Wish(request, members) for request, members in roles.items()])
+    if over:
+        raise NoPlanError(f"room would not help: {over}")
+    gang = Gang(
+        tuple(Role(str(number), request, len(members)) for number, (request, members) in enumerate(roles.items())),
+        unit.within or None,
+    )
+    rank = max(pod.rank for pod in pods)
+    names = [[pod.uid for pod in members] for members in roles.values()]
+    return _plan(view, gang, names, movable(view, rank, without=unit.key))
+
+
+def for_request(view: View, request: Request, pods: int) -> Plan:
+    """Moves for pods that do not exist. Raises NoPlanError."""
+    gang = Gang((Role("0", request, pods),))
+    return _plan(view, gang, [[str(number) for number in range(pods)]], movable(view))
+
+
+def movable(view: View, rank: tuple[bool, int] | None = None, without: str = "") -> Movable:
+    """Pods that say how often they save themselves, that may be stopped, and that are made anew elsewhere.
+
+    None that ranks above `rank`, and none of the job `without`.
+    """
+    fleet, found, kept = view.fleet, dict[Hashable, Request](), dict[str, int]()
+    for pod in fleet.pods.values():
+        if not pod.node or pod.ended or (without and without in (pod.gang, pod.uid)):
+            continue
+        if pod.uid not in fleet.state.bookings or not fleet.held_gpus(pod):
+            continue
+        request = fleet.asks.request(pod.shape) if pod.ours and not pod.claims else ""
+        why = _obstacle(view, pod, rank) or (
+            "" if isinstance(request, Request) else "another scheduler's, or by claims"
+        )
+        if why or not isinstance(request, Request):
+            kept[why] = kept.get(why, 0) + 1
+        else:
+            found[pod.uid] = request
+    return Movable(found, kept)
+
+
+def _obstacle(view: View, pod: Pod, rank: tuple[bool, int] | None) -> str:
+    """Why a pod stays where it is."""
+    if pod.deleting:
+        return "ending already"
+    if pod.uid not in view.checkpoints:
+        return "without checkpoints"
+    if not pod.preemptible:
+        return "not preemptible"
+    if pod.uid not in view.owned:
+        return "of no Job"
+    if rank is not None and pod.rank > rank:
+        return "of higher rank"
+    return "bound to other pods" if pod.within else _bound(view, pod)
+
+
+def _bound(view: View, pod: Pod) -> str:
+    """What else has a say in where a pod may go."""
+    if view.fleet.others.touch(pod):
+        return "bound to other pods"
+    try:
+        return "bound to volumes" if view.volumes.among(pod) is not None else ""
+    except RuleError as error:
+        return str(error)
+
+
+def _plan(view: View, gang: Gang, names: list[list[str]], may: Movable) -> Plan:
+    fleet = view.fleet
+    state, scorer = fleet.state, Scorer(fleet.state, view.expected())
+    moves = make_whole(scorer, _WANTED, gang, may.requests)
+    if moves is None:
+        reason = why_gang(state, gang)
+        text = "its pods are in each other's way"
+        if reason is not None:
+            text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
+        raise NoPlanError(f"no moves make room: {text}; {_who(may)}")
+    mark = state.mark()
+    try:
+        for move in moves:
+            state.release(move.key)
+        for move in moves:
+            request = may.requests[move.key]
+            state.book(move.key, Booking(move.target, request.amounts, move.gpus, request.milli))
+        placed = place_gang(scorer, _WANTED, gang)
+        if placed is None:
+            raise NoPlanError("no moves make room: its pods would be in each other's way")
+        members: dict[str, list[str]] = {}
+        for member in placed:
+            members.setdefault(member.role, []).append(str(state.names[member.node]))
+    finally:
+        state.rollback(mark)
+    places = {
+        uid: node
+        for role, uids in zip(gang.roles, names, strict=True)
+        for uid, node in zip(uids, members[role.name], strict=True)
+    }
+    pods = {pod.uid: pod for pod in fleet.pods.values()}
+    told = [_move(view, pods[str(move.key)], state.names, move.source, move.target) for move in moves]
+    return Plan(sorted(told, key=lambda move: (move.source, move.pod.key)), places)
+
+
+def _move(view: View, pod: Pod, names: list[str | None], source: int, target: int) -> Move:
+    every, since = view.checkpoints[pod.uid]
+    gang = [each for each in view.fleet.pods.values() if pod.gang and each.gang == pod.gang and each.node]
+    running = view.now.timestamp() - datetime.fromisoformat(since).timestamp() if since else every
+    return Move(
+        pod, f"{pod.namespace}/{overview.job_of(pod)[0]}", view.fleet.held_gpus(pod) / WHOLE, str(names[source]),
+        str(names[target]), max(0.0, min(every, running)), max(0, len(gang) - 1),
+    )  # fmt: skip
+
+
+def _who(may: Movable) -> str:
+    """`12 pods may be moved; 30 may not: 28 without checkpoints, 2 not preemptible`."""
+    text = f"{_count(len(may.requests))} may be moved"
+    if may.kept:
+        listed = sorted(may.kept.items(), key=lambda each: (-each[1], each[0]))
+        text += f"; {_count(sum(may.kept.values()))} may not: {', '.join(f'{count} {why}' for why, count in listed)}"
+    return text
+
+
+def _count(number: int) -> str:
+    return f"{number} pod{'' if number == 1 else 's'}"
+
+
+def models(view: View) -> Mapping[str, int]:
+    """GPU models of the cluster, and how many GPUs each has."""
+    state = view.fleet.state
+    return {name: int(state.gpu_count[state.model == number].sum()) for number, name in enumerate(state.models) if name}
+
+
+def request(view: View, gpus: int, model: str = "", cpu: int = 0, memory: int = 0, link: str = "any") -> Request:
+    """What pods that do not exist would ask for; `cpu` in milli, `memory` in bytes."""
+    amounts, fleet = {"cpu": cpu, "memory": memory, "pods": 1}, view.fleet
+    there = [fleet.state.slots[name] for name, info in fleet.nodes.items() if not overview.away(info)]
+    fleet.state.allow(_WANTED, there)
+    return Request(
+        amounts=tuple(amounts.get(name, 0) for name in fleet.state.resources),
+        gpus=gpus,
+        models=frozenset({model}) if model else frozenset(),
+        nodes=_WANTED,
+        link=link,
+        required=link != "any" and gpus > 1,
+    )

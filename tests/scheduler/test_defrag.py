@@ -1,0 +1,216 @@
+"""`avactl defrag`: what it proposes, and that it is done as it was proposed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from avactl.kube.access import Access
+from avactl.kube.client import Client
+from avactl.scheduler import defragment
+from avactl.scheduler.defragment import NoPlanError, Plan
+from avactl.scheduler.view import View
+from tests.scheduler import offline
+from tests.scheduler.world import SYSTEM, World
+
+
+def saved(name: str, gpus: int, node: str, devices: str, every: str = "900", **more: Any) -> dict[str, Any]:
+    """A pod of a Job with checkpoints."""
+    pod = offline.pod(name, gpus, node, devices, checkpoint_every=every, **more)
+    pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "x", "uid": "x", "controller": True}]
+    pod["status"]["startTime"] = "2026-01-01T00:00:00Z"
+    return pod
+
+
+def view(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> View:
+    seen = View(Client(Access("http://nobody", None, lambda: "")), SYSTEM)
+    seen.fleet.put_pool(offline.pool())
+    for item in nodes:
+        seen.fleet.put_node(item)
+    for item in pods:
+        seen.put_pod(item)
+    seen.fresh()
+    return seen
+
+
+def plan(seen: View, name: str) -> Plan:
+    return defragment.for_unit(seen, defragment.unit_of(seen, "vision", name))
+
+
+NODES = [offline.node("a"), offline.node("b"), offline.node("c")]
+BUSY = [
+    saved("a1", 2, "a", "0,1", job="small"),
+    saved("b1", 2, "b", "0,1"),
+    saved("b2", 2, "b", "2,3"),
+    offline.pod("c1", 4, "c", "0,1,2,3"),
+]
+
+
+def test_the_fewest_moves_make_room() -> None:
+    seen = view(NODES, [*BUSY, offline.pod("big", 8)])
+    made = plan(seen, "big")
+    assert [(move.pod.name, move.source, move.job) for move in made.moves] == [("a1", "a", "vision/small")]
+    assert made.moves[0].target in ("b", "c")
+    assert made.moves[0].lost == 900
+    assert list(made.places.values()) == ["a"]
+    # Nothing was changed by asking.
+    assert plan(seen, "big") == made
+    assert not plan(view(NODES, [*BUSY, offline.pod("fits", 4)]), "fits").moves
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"preemptible": "false"}, "not preemptible"),
+        ({"every": ""}, "without checkpoints"),
+        ({"within": "topology.kubernetes.io/rack"}, "bound to other pods"),
+    ],
+)
+def test_who_does_not_allow_it_is_not_moved(change: dict[str, str], why: str) -> None:
+    fixed = saved("a1", 2, "a", "0,1", **({"every": "900"} | change))
+    fixed["metadata"]["labels"]["avactl.dev/gang"] = "fixed"
+    seen = view([offline.node("a"), offline.node("b")], [fixed, *BUSY[1:3], offline.pod("big", 8)])
+    assert [move.source for move in plan(seen, "big").moves] == ["b", "b"]
+    with pytest.raises(NoPlanError, match=f"1 pod may not: 1 {why}"):
+        plan(view([offline.node("a"), offline.node("b", unschedulable=True)], [fixed, offline.pod("big", 8)]), "big")
+
+
+def test_pods_that_nobody_makes_anew_stay() -> None:
+    alone = saved("a1", 2, "a", "0,1")
+    del alone["metadata"]["ownerReferences"]
+    with pytest.raises(NoPlanError, match="1 of no Job"):
+        plan(view(NODES[:1], [alone, offline.pod("big", 8)]), "big")
+
+
+def test_a_gang_is_given_machines_by_index_and_its_own_pods_stay() -> None:
+    gang = []
+    for number in range(2):
+        pod = offline.pod(f"train-{number}", 8, gang_size="2")
+        pod["metadata"]["labels"]["avactl.dev/gang"] = "train"
+        gang.append(pod)
+    seen = view(NODES, [BUSY[0], *gang, saved("c1", 2, "c", "0,1")])
+    made = plan(seen, "train")
+    assert len(made.moves) == 1
+    assert len(set(made.places.values())) == 2
+    assert made.moves[0].target not in made.places.values()
+    with pytest.raises(NoPlanError, match="1 pods of its gang are not there yet"):
+        plan(view(NODES, gang[:1]), "train")
+
+
+def test_room_for_pods_that_do_not_exist() -> None:
+    seen = view([*NODES, offline.node("d", unschedulable=True)], BUSY)
+    made = defragment.for_request(seen, defragment.request(seen, 8, "A100"), 1)
+    assert [move.source for move in made.moves] == ["a"]
+    with pytest.raises(NoPlanError, match="no moves make room: needs 3 machines with 8 free A100"):
+        defragment.for_request(seen, defragment.request(seen, 8, "A100"), 3)
+    with pytest.raises(NoPlanError, match="there is no job nobody"):
+        defragment.unit_of(seen, "vision", "nobody")
+
+
+# -- in a cluster ------------------------------------------------------------------------------------------------------
+
+
+def job(world: World, name: str, gpus: int) -> None:
+    """One pod with checkpoints that is made anew. A ReplicaSet: of a Job's pod a kubelet says how it ended."""
+    amounts = {"cpu": "1", "nvidia.com/gpu": str(gpus)}
+    main = {"name": "main", "image": "registry.example.com/x:1", "resources": {"requests": amounts, "limits": amounts}}
+    labels = {"batch.kubernetes.io/job-name": name}
+    template = {
+        "metadata": {"labels": labels, "annotations": {"avactl.dev/checkpoint-every": "900"}},
+        "spec": {"schedulerName": "avactl", "terminationGracePeriodSeconds": 0, "containers": [main]},
+    }
+    metadata = {"name": name, "namespace": world.namespace}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    world.kube.create({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec})
+
+
+def nodes_of(world: World, *jobs: str) -> dict[str, str]:
+    """Where the pods of jobs are that are not ending."""
+    found = {}
+    for pod in world.pods().values():
+        name = (pod["metadata"].get("labels") or {}).get("batch.kubernetes.io/job-name", pod["metadata"]["name"])
+        if name in jobs and "deletionTimestamp" not in pod["metadata"]:
+            found[name] = pod["spec"].get("nodeName", "")
+    return found
+
+
+def defrag(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "avactl.cli.main", "defrag", *arguments, "-n", world.namespace]
+    command += ["--kubeconfig", str(world.plane.kubeconfig)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def crowded(world: World) -> Iterator[World]:
+    """Two machines with a 3-GPU job each, and on the second another one that keeps it: a machine is free for nobody."""
+    for name in ("a", "b"):
+        world.node(name)
+    world.ready()
+    world.start()
+    for name in ("left", "right"):
+        # One on each machine: the second finds the first one's machine full.
+        job(world, name, 3)
+        world.wait(lambda name=name: nodes_of(world, name).get(name))  # type: ignore[misc]
+        if name == "left":
+            world.pod("filler", 5)
+            world.bound("filler")
+    world.kube.delete("v1", "Pod", "filler", world.namespace)
+    world.wait(lambda: "filler" not in world.pods())
+    assert len(set(nodes_of(world, "left", "right").values())) == 2
+    yield world
+    # They would make their pods anew on the machines of the next test.
+    path = f"/apis/apps/v1/namespaces/{world.namespace}/replicasets"
+    world.kube.request("DELETE", path, body={"propagationPolicy": "Foreground"})
+    world.wait(lambda: not nodes_of(world, "left", "right"))
+
+
+@pytest.mark.controlplane
+@pytest.mark.xdist_group("scheduler")
+def test_moves_are_made_only_on_yes_and_make_room(crowded: World) -> None:
+    crowded.pod("big", 8)
+    crowded.waiting("big", "fewer than 8 free GPUs")
+    before = nodes_of(crowded, "left", "right")
+    proposed = defrag(crowded, "big")
+    assert proposed.returncode == 0, proposed.stderr
+    assert "1 move (3 GPUs) make room on" in proposed.stdout
+    assert "nothing was changed; `--yes` does it" in proposed.stdout
+    assert nodes_of(crowded, "left", "right") == before
+    done = defrag(crowded, "big", "--yes", "--timeout", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    now = nodes_of(crowded, "big", "left", "right")
+    assert f"the job has its place: {now['big']}" in done.stdout
+    crowded.wait(lambda: all(nodes_of(crowded, "left", "right").values()))
+    after = nodes_of(crowded, "left", "right")
+    assert set(after.values()) == {"a", "b"} - {now["big"]}
+
+
+@pytest.mark.controlplane
+@pytest.mark.xdist_group("scheduler")
+def test_without_a_scheduler_nothing_is_moved(crowded: World) -> None:
+    crowded.pod("big", 8)
+    crowded.waiting("big")
+    for process in list(crowded.running):
+        crowded.kill(process)
+    before = nodes_of(crowded, "left", "right")
+    command = subprocess.Popen(
+        [sys.executable, "-m", "avactl.cli.main", "defrag", f"{crowded.namespace}/big", "--yes", "--kubeconfig",
+         str(crowded.plane.kubeconfig)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    crowded.wait(lambda: crowded.pods()["big"]["status"].get("nominatedNodeName"))
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=20)
+    # What was written is taken back.
+    assert "nominatedNodeName" not in crowded.pods()["big"]["status"]
+    conditions = [
+        (condition["type"], condition["status"])
+        for pod in crowded.pods().values()
+        for condition in pod["status"].get("conditions") or ()
+    ]
+    assert ("DisruptionTarget", "True") not in conditions
+    assert nodes_of(crowded, "left", "right") == before
