@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -17,7 +18,8 @@ from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Given, Order
 from avactl.scheduler.reports import Reports
-from avactl.scheduler.volumes import SELECTED_NODE, Volumes
+from avactl.scheduler.storage import SELECTED_NODE, Volume, VolumeClaim
+from avactl.scheduler.volumes import Volumes
 
 _WORKERS = 64
 _MOST = 512
@@ -62,20 +64,22 @@ class Binder:
     def put(self, order: Order) -> None:
         """Bind a pod that is assumed."""
         if order.volumes:
-            task = asyncio.ensure_future(self._provision(order))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            chosen = self._volumes.assign(order.pod, order.volumes, order.node)
+            self._start(self._provision(order, chosen))
             return
         self._orders.append(order)
         if self.flying >= _MOST:
             self._room.clear()
         self._ready.release()
 
-    async def _provision(self, order: Order) -> None:
-        """Have volumes made for the node, then bind. Making one takes its driver up to minutes."""
+    async def _provision(self, order: Order, chosen: Mapping[str, tuple[Volume, VolumeClaim]]) -> None:
+        """Have volumes bound or made for the node, then bind. Making one takes its driver up to minutes."""
         pod = order.pod
+        made = [name for name in order.volumes if name not in chosen]
         try:
-            for name in order.volumes:
+            for volume, claim in chosen.values():
+                await self._bind_volume(volume, claim)
+            for name in made:
                 body = {"metadata": {"annotations": {SELECTED_NODE: order.node}}}
                 await self._rate.take()
                 path = f"/api/v1/namespaces/{pod.namespace}/persistentvolumeclaims/{name}"
@@ -83,7 +87,7 @@ class Binder:
                 self._volumes.put_claim(item)
             async with asyncio.timeout(_PROVISION):
                 while not self._volumes.bound(pod):
-                    if not all(self._volumes.meant_for(pod, name, order.node) for name in order.volumes):
+                    if not all(self._volumes.meant_for(pod, name, order.node) for name in made):
                         # Its driver cannot make it there, and has said so by taking the annotation off.
                         self._give_up(pod, "no-volume")
                         return
@@ -92,7 +96,20 @@ class Binder:
             logs.warn("volumes not made", pod=pod.key, node=order.node, error=str(error))
             self._give_up(pod, "no-volume")
             return
+        finally:
+            self._volumes.settled(volume for volume, _ in chosen.values())
         self.put(order._replace(volumes=()))
+
+    async def _bind_volume(self, volume: Volume, claim: VolumeClaim) -> None:
+        """Name a claim in a volume that is there: the controller does the rest. Raises ApiError where it is taken."""
+        body: dict[str, Any] = {"metadata": {"uid": volume.uid, "resourceVersion": volume.version}}
+        if volume.owner is None:
+            body["metadata"]["annotations"] = {"pv.kubernetes.io/bound-by-controller": "yes"}
+        owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace, "name": claim.name}
+        body["spec"] = {"claimRef": {**owner, "uid": claim.uid}}
+        await self._rate.take()
+        path = f"/api/v1/persistentvolumes/{volume.name}"
+        self._volumes.put_volume(await self._client.request("PATCH", path, body, content_type=MERGE))
 
     async def room(self) -> None:
         """Wait until more may be decided."""
@@ -131,10 +148,14 @@ class Binder:
             try:
                 for given in order.claims:
                     await self._give(pod, given)
+                if any(self._readiness(given) is not True for given in order.claims):
+                    self._start(self._prepare(order))
+                    return
                 await self._rate.take()
                 await self._client.send("POST", path, body)
             except ApiError as error:
                 if error.status == 404:
+                    await self._certain(order)
                     self._give_up(pod, "gone")
                     return
                 if error.status == 409:
@@ -147,6 +168,7 @@ class Binder:
                         return
                 else:
                     logs.error("binding refused", pod=pod.key, node=order.node, error=str(error))
+                    await self._certain(order)
                     self._give_up(pod, "refused")
                     return
             except UnreachableError:
@@ -157,12 +179,59 @@ class Binder:
                 return
             await asyncio.sleep(wait)
             wait *= 2
+        await self._certain(order)
         self._give_up(pod, "failed")
+
+    async def _certain(self, order: Order) -> None:
+        """Know which claims have their devices: what was sent without an answer may have had its effect."""
+        for claim, allocation in order.claims:
+            wait = 0.2
+            while allocation is not None and claim.uid in self._fleet.dra.giving:
+                try:
+                    await self._rate.take()
+                    item = await self._client.request("GET", _path(claim))
+                    if not (item.get("status") or {}).get("allocation"):
+                        break
+                    self._fleet.claims.put(item)
+                except ApiError as error:
+                    if error.status == 404:
+                        break
+                except UnreachableError:
+                    pass
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 5.0)
+
+    def _readiness(self, given: Given) -> bool | None:
+        """Whether a claim's devices are ready for the pod, as their drivers want to be waited for; None: never."""
+        claim = self._fleet.dra.claims.get(given.claim.key)
+        if claim is None:
+            return True  # the binding tells
+        return claim.ready
+
+    async def _prepare(self, order: Order) -> None:
+        """Wait until drivers have made devices ready, then bind."""
+        pod = order.pod
+        until = monotonic() + _PROVISION
+        while (found := {self._readiness(given) for given in order.claims}) != {True}:
+            if None in found or monotonic() > until:
+                logs.warn("devices not made ready", pod=pod.key, node=order.node)
+                self.give_back(
+                    pod, [self._fleet.dra.claims.get(given.claim.key, given.claim) for given in order.claims]
+                )
+                self._give_up(pod, "no-device")
+                return
+            await asyncio.sleep(_LOOK)
+        self.put(order)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _give(self, pod: Pod, given: Given) -> None:
         """Allocate and reserve a claim, if that is not done. Raises ApiError: 409 where it has changed meanwhile."""
         claim = given.claim
-        path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
+        path = _path(claim)
         known = self._fleet.dra.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} is gone")
@@ -173,6 +242,9 @@ class Binder:
         version = known.version
         if given.allocation is not None and not known.allocated:
             status["allocation"] = given.allocation
+            if any(each.get("bindingConditions") for each in given.allocation["devices"]["results"]):
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                status["allocation"] = {**given.allocation, "allocationTimestamp": now}
             if not known.finalized:
                 # The finalizer comes first: no device is ever given to a claim that can vanish.
                 await self._rate.take()
@@ -192,7 +264,7 @@ class Binder:
                 self._returning[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
 
     async def _deallocate(self, claim: Claim) -> None:
-        path = f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}/status"
+        path = f"{_path(claim)}/status"
         status = {"allocation": None, "reservedFor": None}
         body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.version}, "status": status}
         try:
@@ -258,3 +330,7 @@ class Binder:
                     del self.assumed[uid]
                     if await self._settle(Order(pod, pod.assumed, "", since)) is False:
                         self._give_up(pod, "expired")
+
+
+def _path(claim: Claim) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"

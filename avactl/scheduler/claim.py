@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -87,7 +87,7 @@ class Claim:
     """One ResourceClaim."""
 
     __slots__ = (
-        "allocation", "conditions", "deleting", "finalized", "key", "name", "namespace", "reserved", "results", "spec",
+        "allocation", "deleting", "finalized", "key", "name", "namespace", "ready", "reserved", "results", "spec",
         "template", "uid", "version",
     )  # fmt: skip
 
@@ -112,12 +112,30 @@ class Claim:
         results = ((self.allocation or {}).get("devices") or {}).get("results") or ()
         self.results = tuple(Result.parse(each) for each in results)
         self.reserved: list[dict[str, Any]] = status.get("reservedFor") or []
-        self.conditions: list[dict[str, Any]] = [each for each in status.get("devices") or () if each.get("conditions")]
+        self.ready = not any(each.get("bindingConditions") for each in results) or _ready(results, status)
+        """Whether its devices can be used now; None where their driver says that they never will be."""
 
     @property
     def allocated(self) -> bool:
         """Whether it has its devices."""
         return self.allocation is not None
+
+
+def _ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> bool | None:
+    """As kube-scheduler's isClaimReadyForBinding (KEP-5007)."""
+    said = {
+        (each["driver"], each["pool"], each["device"]): {
+            condition["type"] for condition in each.get("conditions") or () if condition["status"] == "True"
+        }
+        for each in status.get("devices") or ()
+    }
+    ready = True
+    for each in results:
+        true = said.get((each["driver"], each["pool"], each["device"]), set())
+        if true.intersection(each.get("bindingFailureConditions") or ()):
+            return None
+        ready = ready and true.issuperset(each.get("bindingConditions") or ())
+    return ready
 
 
 class Parsed(NamedTuple):

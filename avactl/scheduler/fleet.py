@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -54,6 +54,12 @@ class Fleet:
         self.scorer = Scorer(self.state, objective=self.objective)
         self.asks = Asks(self)
         self.claims = Claims(self)
+        self.mounts: dict[str, dict[str, str]] = {}
+        """Pods (by uid) with their nodes that use a PersistentVolumeClaim, by its `namespace/name`."""
+        self.mounted: Callable[[str], None] = lambda _: None
+        """Told of nodes to which pods with volumes come, or which they leave."""
+        self.nodes_changed = 0
+        """Counts nodes that came, went or have other labels."""
         self.awaited: dict[str, set[str]] = {}
         """Units that wait for one thing, by its name."""
         self.woken: set[str] = set()
@@ -90,6 +96,7 @@ class Fleet:
         self.freed += 1
         if before is None or before.labels != info.labels:
             self.dra.node_changed(info.name)
+            self.nodes_changed += 1
         if self.stale:
             return
         if any(name not in self.state.resources and name not in self.asks.gpu_resources for name in info.allocatable):
@@ -111,6 +118,7 @@ class Fleet:
         if self.nodes.pop(name, None) is None:
             return
         self.dra.node_changed(name)
+        self.nodes_changed += 1
         if not self.stale:
             self.state.drop_node(name)
             self.others.node_changed()
@@ -301,6 +309,9 @@ class Fleet:
 
     def _note_place(self, pod: Pod, node: str) -> None:
         self.on_node.setdefault(node, {})[pod.uid] = pod
+        for name in pod.volumes:
+            self.mounts.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = node
+            self.mounted(node)
         self.others.entered(pod, node)
         self.quotas.entered(pod, node)
 
@@ -310,6 +321,12 @@ class Fleet:
         if here is None or pod.uid not in here:
             return
         del here[pod.uid]
+        for name in pod.volumes:
+            users = self.mounts[f"{pod.namespace}/{name}"]
+            users.pop(pod.uid, None)
+            if not users:
+                del self.mounts[f"{pod.namespace}/{name}"]
+            self.mounted(node)
         if not here:
             del self.on_node[node]
         self.others.left(pod, node)

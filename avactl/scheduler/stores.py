@@ -75,6 +75,28 @@ def budgets(budgets: Budgets) -> Simple:
     return Simple(budgets.put, budgets.drop, budgets.keys)
 
 
+def csi_nodes(volumes: Volumes) -> Simple:
+    """CSINodes, for how many volumes of a driver a node takes."""
+    attached = volumes.attached
+    return Simple(attached.put_node, attached.drop_node, attached.nodes)
+
+
+def volume_attachments(volumes: Volumes) -> Simple:
+    """VolumeAttachments: volumes count until they are detached."""
+    attached = volumes.attached
+    return Simple(attached.put_attachment, attached.drop_attachment, attached.attachments)
+
+
+def csi_drivers(volumes: Volumes) -> Simple:
+    """CSIDrivers, for whether they say how much room they have."""
+    return Simple(volumes.put_driver, volumes.drop_driver, lambda: volumes.keys("drivers"))
+
+
+def storage_capacities(volumes: Volumes) -> Simple:
+    """CSIStorageCapacities."""
+    return Simple(volumes.put_room, volumes.drop_room, lambda: volumes.keys("rooms"))
+
+
 def slices(fleet: Fleet) -> Simple:
     """ResourceSlices. They change rarely, and renumber GPUs: the state is built anew."""
 

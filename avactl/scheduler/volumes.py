@@ -1,57 +1,94 @@
-"""Volumes that are on some machines only."""
+"""Where a pod's volumes let it go: volumes that exist or can be made on some machines only, and how many one takes.
+
+As kube-scheduler's plugins VolumeBinding, VolumeRestrictions (ReadWriteOncePod) and NodeVolumeLimits (CSI) filter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from avactl.scheduler.rules import NotYetError, RuleError, node_selector
+import orjson
+
+from avactl.scheduler.attached import Attached
+from avactl.scheduler.rules import NotYetError, RuleError, node_selector, selector
+from avactl.scheduler.storage import LATER, NO_PROVISIONER, Room, StorageClass, Volume, VolumeClaim
 
 if TYPE_CHECKING:
     from avactl.scheduler.fleet import Fleet, Mask
     from avactl.scheduler.pod import Pod
 
-SELECTED_NODE = "volume.kubernetes.io/selected-node"
-_LATER = "WaitForFirstConsumer"
-_NOTHING = ("", "", "")
-_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_IMMEDIATE = StorageClass("Immediate", "", b"")
 
 
 class Volumes:
-    """Claims, volumes and classes, as far as placement needs them."""
+    """Claims, volumes, classes, and what CSI drivers say of themselves."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._claims: dict[str, tuple[str, str, str]] = {}
-        """Volume, class, and the node that was selected, by `namespace/name`."""
-        self._volumes: dict[str, Any] = {}
-        """Required node affinity by name."""
-        self._classes: dict[str, tuple[str, str, Any]] = {}
-        """Binding mode, provisioner, allowed topologies."""
+        self._claims: dict[str, VolumeClaim] = {}
+        self._volumes: dict[str, Volume] = {}
+        self._classes: dict[str, StorageClass] = {}
+        self._rooms: dict[str, Room] = {}
+        self._measured: set[str] = set()
+        """Drivers that say how much they have left."""
+        self._by_class: dict[str, dict[str, Volume]] = {}
+        """Volumes that are made and free, by class."""
+        self._assigned: dict[str, str] = {}
+        """Claims (by uid) that such a volume is being given to."""
+        self._masks: dict[bytes, tuple[object, Mask]] = {}
+        self.attached = Attached(fleet, self._of_claim, self._of_volume)
+
+    # -- what is there ----------------------------------------------------------------------------------------------
 
     def put_claim(self, item: Mapping[str, Any]) -> None:
         """A PersistentVolumeClaim is there, or has changed."""
-        metadata, spec = item["metadata"], item["spec"]
-        selected = (metadata.get("annotations") or {}).get(SELECTED_NODE, "")
-        bound = (item.get("status") or {}).get("phase") == "Bound"
-        now = (spec.get("volumeName") or "" if bound else "", spec.get("storageClassName") or "", selected)
-        key = f"{metadata['namespace']}/{metadata['name']}"
-        if self._claims.get(key) != now:
-            self._claims[key] = now
+        claim = VolumeClaim.parse(item)
+        if self._claims.get(claim.key) != claim:
+            self._claims[claim.key] = claim
+            self.attached.claim_changed(claim.key)
             self._fleet.freed += 1
+            self._fleet.arrived(f"volume claim {claim.key}")
 
     def put_volume(self, item: Mapping[str, Any]) -> None:
         """A PersistentVolume is there, or has changed."""
-        affinity = (item["spec"].get("nodeAffinity") or {}).get("required")
-        name = item["metadata"]["name"]
-        if name not in self._volumes or self._volumes[name] != affinity:
-            self._volumes[name] = affinity
+        volume = Volume.parse(item)
+        before = self._volumes.get(volume.name)
+        if before == volume:
+            return
+        self.drop_volume(volume.name)
+        self._volumes[volume.name] = volume
+        if volume.available or (volume.owner and not volume.owner[2]):
+            self._by_class.setdefault(volume.class_name, {})[volume.name] = volume
+        if before is None or before.driver != volume.driver:
+            self.attached.clear()
+        if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
             self._fleet.freed += 1
+        self._fleet.arrived(f"volume {volume.name}")
 
     def put_class(self, item: Mapping[str, Any]) -> None:
         """A StorageClass is there, or has changed."""
-        mode = item.get("volumeBindingMode") or "Immediate"
-        self._classes[item["metadata"]["name"]] = (mode, item.get("provisioner", ""), item.get("allowedTopologies"))
+        name, found = item["metadata"]["name"], StorageClass.parse(item)
+        if self._classes.get(name) != found:
+            self._classes[name] = found
+            self._fleet.freed += 1
+            self._fleet.arrived(f"storage class {name}")
+
+    def put_room(self, item: Mapping[str, Any]) -> None:
+        """A CSIStorageCapacity is there, or has changed."""
+        room, key = Room.parse(item), f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+        before = self._rooms.get(key)
+        self._rooms[key] = room
+        if before is None or room.size > before.size or room.nodes != before.nodes:
+            self._fleet.freed += 1
+
+    def put_driver(self, item: Mapping[str, Any]) -> None:
+        """A CSIDriver is there, or has changed."""
+        name = item["metadata"]["name"]
+        if (item.get("spec") or {}).get("storageCapacity"):
+            self._measured.add(name)
+        elif name in self._measured:
+            self.drop_driver(name)
 
     def drop_claim(self, key: str) -> None:
         """A claim is gone."""
@@ -59,65 +96,198 @@ class Volumes:
 
     def drop_volume(self, key: str) -> None:
         """A volume is gone."""
-        self._volumes.pop(key, None)
+        known = self._volumes.pop(key, None)
+        if known is not None:
+            self._by_class.get(known.class_name, {}).pop(key, None)
 
     def drop_class(self, key: str) -> None:
         """A class is gone."""
         self._classes.pop(key, None)
 
+    def drop_room(self, key: str) -> None:
+        """What a driver said of its room holds no more."""
+        self._rooms.pop(key, None)
+
+    def drop_driver(self, key: str) -> None:
+        """A driver is gone, or says nothing of its room any more."""
+        self._measured.discard(key)
+        self._fleet.freed += 1
+
     def keys(self, kind: str) -> list[str]:
-        """What is known: `claims`, `volumes` or `classes`."""
-        return list({"claims": self._claims, "volumes": self._volumes, "classes": self._classes}[kind])
+        """What is known: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
+        known: dict[str, Iterable[str]] = {
+            "claims": self._claims, "volumes": self._volumes, "classes": self._classes, "rooms": self._rooms,
+            "drivers": self._measured,
+        }  # fmt: skip
+        return list(known[kind])
+
+    def _of_volume(self, name: str) -> tuple[str, str] | None:
+        volume = self._volumes.get(name)
+        return (volume.driver, volume.handle) if volume is not None and volume.driver else None
+
+    def _of_claim(self, key: str) -> tuple[str, str] | None:
+        """CSI driver and volume of a claim, also of one whose volume is to be made; None for others."""
+        claim = self._claims.get(key)
+        if claim is None:
+            return None
+        if claim.asked in self._volumes:
+            return self._of_volume(claim.asked)
+        known = self._classes.get(claim.class_name)
+        return (known.provisioner, f"claim {key}") if known is not None and known.provisioner else None
+
+    # -- where a pod may go -----------------------------------------------------------------------------------------
 
     def among(self, pod: Pod) -> Mask | None:
         """The nodes that reach all volumes of a pod; None: all. Raises RuleError where it must wait."""
         result: Mask | None = None
+        unmade: list[VolumeClaim] = []
         for name in pod.volumes:
-            found = self._reach(pod, name)
-            if found is not None:
-                result = found if result is None else result & found
+            result = _both(result, self._reach(pod, name, unmade))
+        if len(unmade) > 1 and result is not None:
+            # Each of them has a volume that is free there, but not each one of its own.
+            nodes = [info.name for info in self._fleet.nodes.values() if result[self._fleet.state.slots[info.name]]]
+            result &= self._fleet.mask(name for name in nodes if self._match(unmade, name) is not None)
+        full = self.attached.full(pod)
+        return result if full is None else _both(result, ~full)
+
+    def _reach(self, pod: Pod, name: str, unmade: list[VolumeClaim]) -> Mask | None:
+        claim = self._claims.get(f"{pod.namespace}/{name}")
+        key = f"volume claim {pod.namespace}/{name}"
+        if claim is None:
+            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not there", key)
+        if claim.one_pod and any(uid != pod.uid for uid in self.attached.users(claim.key)):
+            raise RuleError(f"the PersistentVolumeClaim {name} is ReadWriteOncePod, and another pod uses it")
+        if claim.volume:
+            volume = self._volumes.get(claim.volume)
+            if volume is None:
+                words = f"waits for the PersistentVolume {claim.volume} of claim {name}, which is not there"
+                raise NotYetError(words, f"volume {claim.volume}")
+            return self._selected(volume.affinity)
+        known = self._classes.get(claim.class_name, _IMMEDIATE)
+        if known.mode != LATER or claim.asked:
+            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet", key)
+        static = self._static(claim)
+        if known.provisioner in ("", NO_PROVISIONER):
+            unmade.append(claim)
+            return static if static is not None else self._fleet.mask(())
+        made = _both(self._selected(known.topologies), self._with_room(claim, known))
+        return made if made is None or static is None else made | static
+
+    def _static(self, claim: VolumeClaim) -> Mask | None:
+        """Nodes for which a volume is there that a claim can have; None: there is none."""
+        result: Mask | None = None
+        for volume in self._by_class.get(claim.class_name, {}).values():
+            if self._suits(volume, claim):
+                here = self._selected(volume.affinity)
+                if here is None:
+                    return self._fleet.mask(self._fleet.nodes)
+                result = here if result is None else result | here
         return result
 
-    def _reach(self, pod: Pod, name: str) -> Mask | None:
-        claim = self._claims.get(f"{pod.namespace}/{name}")
-        if claim is None:
-            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not there")
-        volume, class_name, _ = claim
-        if volume:
-            if volume not in self._volumes:
-                raise NotYetError(f"waits for the PersistentVolume {volume} of claim {name}, which is not there")
-            return self._selected(self._volumes[volume])
-        mode, provisioner, topologies = self._classes.get(class_name, ("Immediate", "", None))
-        if mode != _LATER:
-            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet")
-        if provisioner == _NO_PROVISIONER:
-            raise RuleError(
-                f"claim {name} is of class {class_name}, whose volumes are made by hand and bound by the scheduler; "
-                "that is not supported: bind the claim to its volume by `volumeName`"
-            )
-        if not topologies:
-            return None
-        terms = [
-            {"matchExpressions": [{**each, "operator": "In"} for each in term.get("matchLabelExpressions") or ()]}
-            for term in topologies
-        ]
-        return self._selected({"nodeSelectorTerms": terms})
+    def _suits(self, volume: Volume, claim: VolumeClaim) -> bool:
+        """Source: k8s.io/component-helpers/storage/volume, FindMatchingVolume."""
+        if volume.owner is not None:
+            return volume.meant_for(claim)
+        return (
+            volume.available
+            and volume.size >= claim.size
+            and volume.mode == claim.mode
+            and claim.modes <= volume.modes
+            and self._assigned.get(volume.name, claim.uid) == claim.uid
+            and (claim.selector is None or selector(claim.selector)(volume.labels))
+        )
 
-    def _selected(self, affinity: Any) -> Mask | None:
-        if affinity is None:
+    def _match(self, claims: Iterable[VolumeClaim], node: str) -> dict[str, str] | None:
+        """A volume on a node for each of these claims, by claim: the smallest that suits. None: there are too few."""
+        slot = self._fleet.state.slots[node]
+        found: dict[str, str] = {}
+        for claim in sorted(claims, key=lambda claim: claim.size):
+            best: Volume | None = None
+            for volume in self._by_class.get(claim.class_name, {}).values():
+                if volume.name in found.values() or not self._suits(volume, claim):
+                    continue
+                reach = self._selected(volume.affinity)
+                if reach is not None and not reach[slot]:
+                    continue
+                if best is None or volume.meant_for(claim) or volume.size < best.size:
+                    best = volume
+            if best is None:
+                return None
+            found[claim.name] = best.name
+        return found
+
+    def _with_room(self, claim: VolumeClaim, known: StorageClass) -> Mask | None:
+        """The nodes for which a driver has room for a new volume; None: it does not say."""
+        if known.provisioner not in self._measured or not claim.size:
             return None
-        match = node_selector(affinity)
-        return self._fleet.mask(info.name for info in self._fleet.nodes.values() if match(info.name, info.labels))
+        by_label: dict[str, set[str]] = {}
+        matchers = []
+        for room in self._rooms.values():
+            if room.class_name != claim.class_name or room.size < claim.size or room.nodes is None:
+                continue
+            labels = room.nodes.get("matchLabels") or {}
+            if len(labels) == 1 and not room.nodes.get("matchExpressions"):
+                for key, value in labels.items():
+                    by_label.setdefault(key, set()).add(value)
+            else:
+                matchers.append(selector(room.nodes))
+        return self._fleet.mask(
+            info.name
+            for info in self._fleet.nodes.values()
+            if any(info.labels.get(key) in values for key, values in by_label.items())
+            or any(match(info.labels) for match in matchers)
+        )
+
+    def _selected(self, affinity: bytes) -> Mask | None:
+        if not affinity:
+            return None
+        now = (self._fleet.state, self._fleet.nodes_changed)
+        known = self._masks.get(affinity)
+        if known is None or known[0] != now:
+            if len(self._masks) > 10_000:
+                self._masks.clear()
+            match = node_selector(orjson.loads(affinity))
+            mask = self._fleet.mask(info.name for info in self._fleet.nodes.values() if match(info.name, info.labels))
+            known = self._masks[affinity] = (now, mask)
+        return known[1]
+
+    # -- what a pod gets --------------------------------------------------------------------------------------------
 
     def unbound(self, pod: Pod) -> tuple[str, ...]:
         """Claims of a pod that get their volume only when they know its node."""
-        return tuple(name for name in pod.volumes if not self._claims.get(f"{pod.namespace}/{name}", _NOTHING)[0])
+        found = (self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes)
+        return tuple(claim.name for claim in found if claim is not None and not claim.volume)
 
     def bound(self, pod: Pod) -> bool:
         """Whether all claims of a pod have their volumes."""
-        return not self.unbound(pod)
+        known = [self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes]
+        return all(claim is not None and claim.volume for claim in known)
 
     def meant_for(self, pod: Pod, name: str, node: str) -> bool:
         """Whether a claim has its volume, or waits for one on this node."""
-        volume, _, selected = self._claims.get(f"{pod.namespace}/{name}", _NOTHING)
-        return bool(volume) or selected == node
+        claim = self._claims.get(f"{pod.namespace}/{name}")
+        return claim is not None and bool(claim.volume or claim.selected == node)
+
+    def assign(self, pod: Pod, names: Iterable[str], node: str) -> dict[str, tuple[Volume, VolumeClaim]]:
+        """Volumes that are there for these claims of a pod on a node, by claim; for the others one is to be made."""
+        result: dict[str, tuple[Volume, VolumeClaim]] = {}
+        claims = [self._claims[f"{pod.namespace}/{name}"] for name in names]
+        together = self._match(claims, node)
+        for claim in claims:
+            alone = together or self._match([claim], node) or {}
+            volume = self._volumes.get(alone.get(claim.name, ""))
+            if volume is not None and self._assigned.get(volume.name, claim.uid) == claim.uid:
+                self._assigned[volume.name] = claim.uid
+                result[claim.name] = (volume, claim)
+        return result
+
+    def settled(self, volumes: Iterable[Volume]) -> None:
+        """The volumes are bound, or were not."""
+        for volume in volumes:
+            self._assigned.pop(volume.name, None)
+
+
+def _both(one: Mask | None, other: Mask | None) -> Mask | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one & other

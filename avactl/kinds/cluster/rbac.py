@@ -25,9 +25,12 @@ def scheduler_cluster_rules() -> list[Body]:
         # Volumes that exist on some machines only. The patch sets volume.kubernetes.io/selected-node, the annotation by
         # which a claim of a WaitForFirstConsumer class learns its machine.
         rule([""], ["persistentvolumeclaims"], (*WATCH, "patch")),
-        rule([""], ["persistentvolumes"], WATCH),
-        # When a class binds its volumes, and how many volumes of a driver a machine takes.
-        rule(["storage.k8s.io"], ["storageclasses", "csinodes"], WATCH),
+        # The patch names the claim for which a volume is that is there already.
+        rule([""], ["persistentvolumes"], (*WATCH, "patch")),
+        # When a class binds its volumes, and how many volumes of a driver a machine takes and has.
+        rule(["storage.k8s.io"], ["storageclasses", "csinodes", "volumeattachments"], WATCH),
+        # Which drivers say how much room they have for new volumes, and how much that is.
+        rule(["storage.k8s.io"], ["csidrivers", "csistoragecapacities"], WATCH),
         # Preemption spares pods that a budget protects.
         rule(["policy"], ["poddisruptionbudgets"], WATCH),
         # GPUs under DRA: what there is, and what is asked for.
