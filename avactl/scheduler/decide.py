@@ -178,7 +178,8 @@ class Decider:
             reach = self.volumes.among(pod)
             if reach is not None:
                 lost = int((~reach)[: self.fleet.state.size].sum())
-                words = ", ".join(filter(None, [words, f"{lost} do not reach its volumes, or take no more of them" if lost else ""]))
+                more = f"{lost} do not reach its volumes, or take no more of them" if lost else ""
+                words = ", ".join(filter(None, [words, more]))
                 mask = narrower(mask, reach)
         return mask, words
 
