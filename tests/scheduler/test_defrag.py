@@ -147,46 +147,49 @@ def defrag(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def crowded(world: World) -> Iterator[World]:
-    """Two machines with a 3-GPU job each, and on the second another one that keeps it: a machine is free for nobody."""
-    for name in ("a", "b"):
+    """Three machines with a job of 2 GPUs on each of them: enough is free for two whole machines, and none is whole."""
+    for name in ("a", "b", "c"):
         world.node(name)
     world.ready()
     world.start()
-    for name in ("left", "right"):
-        # One on each machine: the second finds the first one's machine full.
-        job(world, name, 3)
+    jobs = ("one", "two", "three")
+    for name in jobs:
+        job(world, name, 2)
         world.wait(lambda name=name: nodes_of(world, name).get(name))  # type: ignore[misc]
-        if name == "left":
-            world.pod("filler", 5)
-            world.bound("filler")
-    world.kube.delete("v1", "Pod", "filler", world.namespace)
-    world.wait(lambda: "filler" not in world.pods())
-    assert len(set(nodes_of(world, "left", "right").values())) == 2
+        # The next one finds this machine full.
+        world.pod(f"filler-{name}", 6)
+        world.bound(f"filler-{name}")
+    for name in jobs:
+        world.kube.delete("v1", "Pod", f"filler-{name}", world.namespace)
+    world.wait(lambda: not any(name.startswith("filler") for name in world.pods()))
+    assert len(set(nodes_of(world, *jobs).values())) == 3
     yield world
     # They would make their pods anew on the machines of the next test.
     path = f"/apis/apps/v1/namespaces/{world.namespace}/replicasets"
     world.kube.request("DELETE", path, body={"propagationPolicy": "Foreground"})
-    world.wait(lambda: not nodes_of(world, "left", "right"))
+    world.wait(lambda: not nodes_of(world, *jobs))
 
 
 @pytest.mark.controlplane
 @pytest.mark.xdist_group("scheduler")
-def test_moves_are_made_only_on_yes_and_make_room(crowded: World) -> None:
-    crowded.pod("big", 8)
-    crowded.waiting("big", "fewer than 8 free GPUs")
-    before = nodes_of(crowded, "left", "right")
-    proposed = defrag(crowded, "big")
+def test_moves_are_made_only_on_yes_and_make_room_for_all_of_a_gang(crowded: World) -> None:
+    jobs = ("one", "two", "three")
+    crowded.gang("train", 2)
+    crowded.waiting("train-1", "needs 2 machines with 8 free GPUs; there are 0")
+    before = nodes_of(crowded, *jobs)
+    proposed = defrag(crowded, "train")
     assert proposed.returncode == 0, proposed.stderr
-    assert "1 move (3 GPUs) make room on" in proposed.stdout
+    assert "2 moves (4 GPUs) make room on" in proposed.stdout
     assert "nothing was changed; `--yes` does it" in proposed.stdout
-    assert nodes_of(crowded, "left", "right") == before
-    done = defrag(crowded, "big", "--yes", "--timeout", "60")
+    assert nodes_of(crowded, *jobs) == before
+    done = defrag(crowded, "train", "--yes", "--timeout", "60")
     assert done.returncode == 0, done.stdout + done.stderr
-    now = nodes_of(crowded, "big", "left", "right")
-    assert f"the job has its place: {now['big']}" in done.stdout
-    crowded.wait(lambda: all(nodes_of(crowded, "left", "right").values()))
-    after = nodes_of(crowded, "left", "right")
-    assert set(after.values()) == {"a", "b"} - {now["big"]}
+    gang = {crowded.nodes_of()[f"train-{number}"] for number in range(2)}
+    assert len(gang) == 2
+    assert f"the job has its place: {', '.join(sorted(gang))}" in done.stdout
+    # What was moved does not come back to where it was.
+    crowded.wait(lambda: len(nodes_of(crowded, *jobs)) == 3 and all(nodes_of(crowded, *jobs).values()))
+    assert set(nodes_of(crowded, *jobs).values()) == {"a", "b", "c"} - gang
 
 
 @pytest.mark.controlplane
@@ -196,7 +199,7 @@ def test_without_a_scheduler_nothing_is_moved(crowded: World) -> None:
     crowded.waiting("big")
     for process in list(crowded.running):
         crowded.kill(process)
-    before = nodes_of(crowded, "left", "right")
+    before = nodes_of(crowded, "one", "two", "three")
     command = subprocess.Popen(
         [sys.executable, "-m", "avactl.cli.main", "defrag", f"{crowded.namespace}/big", "--yes", "--kubeconfig",
          str(crowded.plane.kubeconfig)],
@@ -213,4 +216,4 @@ def test_without_a_scheduler_nothing_is_moved(crowded: World) -> None:
         for condition in pod["status"].get("conditions") or ()
     ]
     assert ("DisruptionTarget", "True") not in conditions
-    assert nodes_of(crowded, "left", "right") == before
+    assert nodes_of(crowded, "one", "two", "three") == before
