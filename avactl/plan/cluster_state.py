@@ -19,6 +19,9 @@ _PODS = "110"
 """Pods of a machine. Source: the kubelet's default of maxPods."""
 _PLENTY = "1Pi"
 """Of what specs do not declare: ephemeral storage."""
+_MANY = "1000000"
+OTHERS = "(others)"
+"""Stands for all machines without GPUs, which nobody declares."""
 _NICS = "1000"
 """RDMA NICs of a machine to its pods: they are shared."""
 
@@ -82,7 +85,15 @@ def machines(program: Program, cluster: str) -> dict[str, list[Body]]:
             expression = selector(driver, machine.gpus.model)
             spec = {"selectors": [{"cel": {"expression": expression}}]}
             classes[name] = {"metadata": {"name": name}, "spec": spec}
+    if reserved(program, cluster):
+        amounts = {"cpu": _MANY, "memory": _PLENTY, "pods": _MANY, "ephemeral-storage": _PLENTY}
+        nodes.append({"metadata": {"name": OTHERS}, "spec": {}, "status": {"allocatable": amounts}})
     return {"nodes": nodes, "resourceslices": slices, "deviceclasses": list(classes.values())}
+
+
+def reserved(program: Program, cluster: str) -> bool:
+    """Whether all pools keep pods away that do not tolerate a taint: then there must be other machines for those."""
+    return all(any(taint.effect != "PreferNoSchedule" for taint in pool.spec.taints) for pool in program.pools(cluster))
 
 
 def machine_names(pool: Item) -> list[str]:

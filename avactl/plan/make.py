@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from avactl import names
 from avactl.compiler import Compilation
 from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item
+from avactl.kinds.program import Item, pool_size
 from avactl.plan import effects
 from avactl.plan.change import Change, Done, Op, place_all
-from avactl.plan.cluster_state import ClusterState, configured, declared, machines
+from avactl.plan.cluster_state import ClusterState, configured, declared, machines, reserved
 from avactl.plan.cost import Hardware, cost, hardware
 from avactl.plan.model import Cost, Entry, Owner, Plan, Verdict, worst
 from avactl.plan.verdicts import places, waits
@@ -257,7 +257,7 @@ def _source(live: ClusterState | None, head: Compilation, cluster: str, known: b
         return f"the snapshot of {live.taken}: {len(live.objects.get('nodes', ()))} machines, {running} pods"
     if not known:
         return "what the specs declare"
-    count = len(machines(head.program, cluster)["nodes"])
+    count = sum(pool_size(pool) for pool in head.program.pools(cluster))
     return f"what the specs declare: {count} machines, and everything that they run on it"
 
 
@@ -268,6 +268,8 @@ def _assumed(
         largest = [pool for pool in head.program.pools(cluster) if pool.spec.autoscaling is not None]
         if largest:
             yield "pools that grow are at their largest: " + ", ".join(pool.name for pool in largest)
+        if reserved(head.program, cluster):
+            yield "pods without GPUs have room: machines for them are not declared"
     if any(work.fewest is not None for work in after.works.values()):
         yield "services with an autoscaler have " + (
             "as many pods as run now" if live is not None else "their fewest pods"

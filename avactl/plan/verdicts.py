@@ -8,6 +8,7 @@ from avactl.placement.gang import Gang, Role
 from avactl.placement.request import Request
 from avactl.placement.state import WHOLE
 from avactl.placement.why import why_gang
+from avactl.plan.cluster_state import OTHERS
 from avactl.plan.model import Place, Verdict, Wait
 from avactl.plan.world import World
 from avactl.scheduler.decide import gang_of, roles_of
@@ -25,7 +26,7 @@ def places(world: World, pods: Iterable[Pod]) -> tuple[Place, ...]:
     found: dict[str, set[str]] = {}
     for pod in pods:
         info = world.fleet.nodes.get(pod.node)
-        if info is not None:
+        if info is not None and info.name != OTHERS:
             pool = world.fleet.pool_of(info)
             found.setdefault(pool.name if pool else "", set()).add(pod.node)
     return tuple(Place(pool, len(nodes), _domains(world, nodes)) for pool, nodes in sorted(found.items()))

@@ -45,7 +45,7 @@ def price(entry: Entry, currency: str) -> str:
     """What it costs: for its hours, in a month, or by the hour where nobody says how long it runs."""
     cost = entry.before if entry.change == "removed" else entry.cost
     sign = "-" if entry.change == "removed" else ""
-    if not currency or cost.per_hour is None or entry.verdict == Verdict.STOPPED:
+    if not currency or not cost.per_hour or entry.verdict == Verdict.STOPPED:
         return ""
     if cost.always:
         return f"{sign}{money(cost.per_hour * MONTH, currency)} a month"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.kinds.registry import Fact
 
@@ -25,4 +26,14 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
         "daemons": ", ".join(daemons) or None,
         "placement": item.spec.placement.objective,
         "applied by": item.spec.reconcile.mode,
+        "prices": _prices(item.spec.prices),
     }
+
+
+def _prices(prices: Prices | None) -> Fact:
+    """`V100 2.1, P100 0.9, core 0.02 EUR an hour`."""
+    if prices is None:
+        return None
+    others = {"core": prices.cpu, "GiB": prices.memory}
+    found = {**prices.gpus, **{name: price for name, price in others.items() if price is not None}}
+    return f"{', '.join(f'{name} {price:g}' for name, price in found.items())} {prices.currency} an hour"
