@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,13 +13,23 @@ from avactl.cli.common import USAGE, colour, fail
 def _complete(incomplete: str) -> list[str]:
     from avactl.kinds import registry
 
-    return [name for name in registry.names() if name.lower().startswith(incomplete.lower())]
+    return [name for name in [*registry.names(), "policies"] if name.lower().startswith(incomplete.lower())]
+
+
+def _policies() -> None:
+    from avactl.cli.common import find_root
+    from avactl.compiler.policy_list import policies_text
+    from avactl.source.tree import DirTree, MemoryTree
+
+    root = find_root(Path())
+    ours = (root / "avactl.yaml").is_file() or (root / "policies").is_dir()
+    print(policies_text(DirTree(root) if ours else MemoryTree({})), end="")  # elsewhere there may be much to walk
 
 
 def explain(
     topic: Annotated[
         str | None,
-        typer.Argument(help="KIND or KIND.field.field; a diagnostic's code.", autocompletion=_complete),
+        typer.Argument(help="KIND or KIND.field.field; a diagnostic's code; `policies`.", autocompletion=_complete),
     ] = None,
     drift: Annotated[
         bool, typer.Option("--drift", help="Which fields of the objects are controllers', and so never put back.")
@@ -27,6 +38,11 @@ def explain(
     """What a kind, a field or a diagnostic means: type, unit, default."""
     from avactl.kinds.explain import UnknownTopicError, drift_text, explain_text
 
+    if topic == "policies" and not drift:
+        _policies()
+        return
+    if topic is not None:
+        topic = topic.partition("/")[0]  # `policy/NAME`, as problems are told
     try:
         print((drift_text if drift else explain_text)(topic, colour()), end="")
     except UnknownTopicError as error:

@@ -9,6 +9,7 @@ import orjson
 from avactl.compiler.config import Config
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION
+from avactl.policy.settings import SchemaFile
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ALL = "avactl.schema.json"
@@ -55,7 +56,7 @@ def _metadata_rule(scope: str) -> dict[str, Any]:
 
 
 def schemas() -> dict[str, str]:
-    """All schema files by name: a kind each, all kinds together, and `avactl.yaml`."""
+    """All schema files by name: a kind each, all kinds together, `avactl.yaml`, and policies as JSON Schema."""
     found = {file_name(name): kind_schema(name) for name in registry.names()}
     choose = [
         {
@@ -73,7 +74,7 @@ def schemas() -> dict[str, str]:
         "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": registry.names()}},
         "allOf": choose,
     }
-    config = Config.model_json_schema(by_alias=True)
-    found["config.schema.json"] = {"$schema": DIALECT, "$id": "config.schema.json", **config}
+    for name, model in (("config.schema.json", Config), ("policy.schema.json", SchemaFile)):
+        found[name] = {"$schema": DIALECT, "$id": name, **model.model_json_schema(by_alias=True)}
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     return {name: orjson.dumps(schema, option=options).decode() for name, schema in sorted(found.items())}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from avactl.compiler import compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.source.tree import MemoryTree
+from tests.cli.running import Run
 from tests.diff.sides import HEAD, PLATFORM, job, workspace
 
 SPECS = HEAD + job(retries=7) + "\n---\n" + HEAD + workspace()
@@ -181,3 +185,14 @@ def test_many_problems_are_counted() -> None:
     found = python(text)
     assert len(found) == 201
     assert sum("800 more problems of policy p" in d.message for d in found) == 1
+
+
+def test_explain_lists_them(avactl: Run, tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "avactl.yaml").write_text("python: {allow: true}\npolicies: {jobs-end: {severity: warning}}\n")
+    (tmp_path / "policies/p.py").write_text(IMPORT + "@policy('ours', kinds=['Team'], help='ask')\ndef p(spec): ...\n")
+    done = avactl("explain", "policies")
+    assert re.search(r"(?m)^  jobs-end +warning +Every training job has a `timeout`\.$", done.stdout), done.stderr
+    assert re.search(r"(?m)^  images-pinned +off ", done.stdout)
+    assert re.search(r"(?m)^  ours +error +Team: ask   \(policies/p\.py:3\)$", done.stdout)
+    assert avactl("explain", "policy/ours").stdout.startswith("policy\n")

@@ -1,0 +1,58 @@
+"""The policies of a repository, for `avactl explain policies`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.compiler.config import load_config
+from avactl.compiler.enforce import Rules, read, rules_of
+from avactl.compiler.state import Tree
+from avactl.policy.settings import Ready, Rule
+from avactl.source.python import laid_out
+
+_OFF = "off"
+
+
+def policies_text(tree: Tree) -> str:
+    """The ready-made policies, and those of the repository; whether each is switched on."""
+    config, _ = load_config(tree)
+    lines = ["Policies: what specs must do here beyond what they must anyway (docs/policies.md)", ""]
+    lines.append("Ready-made, switched on in avactl.yaml: `policies: {NAME: error}` or `warning`")
+    lines += _table(_ready(config.policies))
+    rules = rules_of(config, tree.paths())
+    if rules is not None and rules.files:
+        lines += ["", "Of this repository, in policies/", *_table(_own(rules, tree))]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: Iterator[tuple[str, str, str]]) -> list[str]:
+    found = list(rows)
+    name = max((len(row[0]) for row in found), default=0)
+    state = max((len(row[1]) for row in found), default=0)
+    return [f"  {row[0]:<{name}}  {row[1]:<{state}}  {row[2]}" for row in found]
+
+
+def _ready(ready: Ready) -> Iterator[tuple[str, str, str]]:
+    for field, info in type(ready).model_fields.items():
+        switch = getattr(ready, field)
+        state = _OFF if switch is None else switch.severity if isinstance(switch, Rule) else switch
+        yield info.alias or field, state, info.description or ""
+
+
+def _own(rules: Rules, tree: Tree) -> Iterator[tuple[str, str, str]]:
+    from avactl.policy import own
+
+    sources, problems = read(rules, tree)
+    subjects = own.Subjects([], [])
+    try:
+        reports = own.run(sources, laid_out(tree), subjects, rules.timeout)
+    finally:
+        subjects.close()
+    for report in reports:
+        for policy in report.declared:
+            over = " ".join(policy["kinds"]) or f"all {policy['over']}"
+            what = f"{over}: {policy['help']}" if policy["help"] else over
+            yield policy["name"], policy["severity"], f"{what}   ({policy['span'].file}:{policy['span'].line})"
+        problems += report.problems
+    for problem in problems:
+        yield "?", problem.severity, f"{problem.message}   ({problem.span.file}:{problem.span.line})"
