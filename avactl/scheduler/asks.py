@@ -64,12 +64,11 @@ class Asks:
     def request(self, shape: Shape, demand: Demand | None = None) -> Request | str:
         """What the engine is asked for, or why no node will ever do, in words."""
         resource = self.gpu_resource(shape)
-        if demand is not None and demand.wanted and demand.gpus:
-            if resource:
+        wanted = demand if demand is not None and demand.wanted else None
+        if wanted is not None:
+            if wanted.gpus and resource:
                 return "asks for GPUs by a resource and by ResourceClaims in one pod, which is not supported"
-            resource = (_DEMAND if demand.exact else _SEARCHED) + demand.key
-        else:
-            demand = None
+            resource = _DEMAND + wanted.key if wanted.exact else f"{_SEARCHED}{resource}\n{wanted.key}"
         nodes = self._set(shape, resource)
         known = self._requests.get((shape, resource, nodes))
         if known is not None:
@@ -80,7 +79,9 @@ class Asks:
                 if device_class:
                     return f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
                 return f"no node has the resource {name}"
-        gpus = 1 if shape.share else demand.gpus if demand is not None else self.gpu_count(shape)
+        gpus = 1 if shape.share else self.gpu_count(shape)
+        if wanted is not None and wanted.gpus:
+            gpus = wanted.gpus
         if resource.startswith(_SEARCHED):
             gpus = min(gpus, MAX_GPUS)
         if gpus > MAX_GPUS:
@@ -152,7 +153,8 @@ class Asks:
             if not self._fleet.dra.simple(info.name, info.labels, resource[len(_DEMAND) :]):
                 return "no devices as its ResourceClaim selects"
         elif resource.startswith(_SEARCHED):
-            pass  # who has what it asks for now is found by a search
+            # Who has the devices now is found by a search.
+            return self._obstacle(rules, resource[len(_SEARCHED) : resource.index("\n")], info)
         elif resource and info.gpu_resource != resource:
             return f"no {resource}"
         return rules.obstacle(info.name, info.labels, info.taints, info.cordoned, info.features)

@@ -14,7 +14,7 @@ from avactl.placement.state import Booking, BookingError
 from avactl.scheduler.allocator import Found, StuckError
 from avactl.scheduler.claim import Claim
 from avactl.scheduler.devices import Key, Result
-from avactl.scheduler.dra import Demand
+from avactl.scheduler.dra import Demand, Offers
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Given
 from avactl.scheduler.rules import node_selector
@@ -22,6 +22,7 @@ from avactl.scheduler.rules import node_selector
 if TYPE_CHECKING:
     from avactl.scheduler.fleet import Fleet, Mask
 
+_MASKS = 512
 _NODES = 16
 """Nodes that are tried for a pod whose GPUs must be linked and whose devices the allocator chooses."""
 
@@ -34,6 +35,7 @@ class Claims:
         self._dra = fleet.dra
         self.given: dict[str, tuple[str, ...]] = {}
         """Claims that pods are being given, by the pod's uid: not yet allocated as far as the API server told."""
+        self._masks: dict[str, tuple[Offers, int, Mask]] = {}
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
@@ -150,7 +152,20 @@ class Claims:
 
     def _mask(self, demand: Demand) -> Mask:
         """Nodes on which the allocator finds what a demand asks for."""
-        return self._fleet.mask(self._dra.offers(demand, self._fleet.nodes).yes)
+        offers = self._dra.offers(demand, self._fleet.nodes)
+        now = self._fleet.nodes_changed
+        known = self._masks.get(demand.key)
+        if known is None or known[0] is not offers or known[1] != now or offers.changed is None:
+            if len(self._masks) > _MASKS:
+                self._masks.clear()
+            known = self._masks[demand.key] = (offers, now, self._fleet.mask(offers.yes))
+        else:
+            for node in offers.changed:
+                slot = self._fleet.state.slots.get(node)
+                if slot is not None:
+                    known[2][slot] = node in offers.yes
+        offers.changed = []
+        return known[2].copy()
 
     def _search(self, demand: Demand, slot: int, gpus: int) -> list[list[Found]]:
         name = self._fleet.state.names[slot]

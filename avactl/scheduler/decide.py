@@ -408,7 +408,10 @@ class Decider:
         message, freed = "", self.fleet.freed
         try:
             for pod in pods:
-                request = requests[pod.uid]
+                # What others of the gang share is theirs by now.
+                request = self._request(pod) if pod.claims else requests[pod.uid]
+                if isinstance(request, str):
+                    return request
                 among, words = self._among(pod)
                 among = narrower(among, models)
                 choice = self.fleet.choose(pod, request, among)

@@ -46,11 +46,18 @@ class Demand(NamedTuple):
     """Whether it is always as many."""
 
 
-class Offers(NamedTuple):
+class Offers:
     """Nodes that can meet a demand now, and why others cannot."""
 
-    yes: dict[str, None]
-    words: dict[str, str]
+    __slots__ = ("changed", "position", "words", "yes")
+
+    def __init__(self) -> None:
+        self.yes: set[str] = set()
+        self.words: dict[str, str] = {}
+        self.changed: list[str] | None = None
+        """Nodes that were looked at since somebody emptied the list; None: all."""
+        self.position = -1
+        """Changes of devices that are taken into account."""
 
 
 class Dra:
@@ -76,7 +83,7 @@ class Dra:
         self._specs: dict[bytes, Spec] = {}
         self._wanted: dict[str, tuple[Parsed, ...]] = {}
         self._simple: dict[tuple[str, str], bool] = {}
-        self._offers: dict[str, tuple[int, Offers]] = {}
+        self._offers: dict[str, Offers] = {}
         self._memory: dict[tuple[Any, Key], bool | str] = {}
         self._last: tuple[str, int, Demand | RuleError] | None = None
 
@@ -287,24 +294,26 @@ class Dra:
 
         Nodes whose GPUs the engine counts for it are left out.
         """
-        position, known = self._offers.get(demand.key, (-1, Offers({}, {})))
-        devices = self.devices
-        look: Iterable[str] = devices.changes[position - devices.forgotten :] if position >= devices.forgotten else [""]
-        look = set(look)
+        devices, known = self.devices, self._offers.get(demand.key, Offers())
+        old = known.position < devices.forgotten
+        look: Iterable[str] = [""] if old else set(devices.changes[known.position - devices.forgotten :])
         if "" in look:
-            look, known = nodes, Offers({}, {})
+            look, known = nodes, Offers()
+        elif known.changed is not None:
+            known.changed += look
         for node in look:
-            known.yes.pop(node, None)
+            known.yes.discard(node)
             known.words.pop(node, None)
             info = nodes.get(node)
             if info is None or (demand.exact and self.simple(node, info.labels, demand.key)):
                 continue
             try:
                 if self.search(node, info.labels, self._wanted[demand.key]) is not None:
-                    known.yes[node] = None
+                    known.yes.add(node)
             except StuckError as error:
                 known.words[node] = str(error)
-        self._offers[demand.key] = (devices.forgotten + len(devices.changes), known)
+        known.position = devices.forgotten + len(devices.changes)
+        self._offers[demand.key] = known
         return known
 
     def search(

@@ -59,7 +59,7 @@ class Fleet:
         self.mounted: Callable[[str], None] = lambda _: None
         """Told of nodes to which pods with volumes come, or which they leave."""
         self.nodes_changed = 0
-        """Counts nodes that came, went or have other labels."""
+        """Counts nodes that came, went, or have other labels or slots."""
         self.awaited: dict[str, set[str]] = {}
         """Units that wait for one thing, by its name."""
         self.woken: set[str] = set()
@@ -197,6 +197,7 @@ class Fleet:
         self.scorer = Scorer(self.state, objective=self.objective)
         if workload is not None:
             self.scorer.workload = workload
+        self.nodes_changed += 1
         self.claims.rebuild()
         # Pods whose GPUs are known first: the others get what is left.
         pods = [pod for group in self.on_node.values() for pod in group.values()]

@@ -36,7 +36,7 @@ class Volumes:
         """Volumes that are made and free, by class."""
         self._assigned: dict[str, str] = {}
         """Claims (by uid) that such a volume is being given to."""
-        self._masks: dict[bytes, tuple[object, Mask]] = {}
+        self._masks: dict[bytes, tuple[int, Mask]] = {}
         self.attached = Attached(fleet, self._of_claim, self._of_volume)
 
     # -- what is there ----------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Volumes:
     def _selected(self, affinity: bytes) -> Mask | None:
         if not affinity:
             return None
-        now = (self._fleet.state, self._fleet.nodes_changed)
+        now = self._fleet.nodes_changed
         known = self._masks.get(affinity)
         if known is None or known[0] != now:
             if len(self._masks) > 10_000:

@@ -1,0 +1,162 @@
+"""Decisions on pods with claims, in memory: which GPUs, who else waits, and when they are looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from avactl.hardware.machine import Machine, PcieSwitch
+from avactl.scheduler.pools import Pool
+from avactl.scheduler.queue import Unit
+from tests.scheduler.memory import Memory
+
+GPU, NIC = "gpu.example.com", "nic.example.com"
+SWITCHES = tuple(PcieSwitch(socket, tuple(range(4 * socket, 4 * socket + 4)), ()) for socket in (0, 1))
+TWO_SOCKETS = Machine("V100", 8, 2**34, 64.0, 2**39, SWITCHES, None, (), 3.0, 8.0, 12.0)
+Given = dict[str, Any]
+
+
+class Claiming(Memory):
+    """Machines with two sockets of four GPUs and a NIC, by two drivers. Allocations are known at once."""
+
+    def __init__(self, machines: int = 1) -> None:
+        super().__init__(0)
+        self.fleet.put_pool(Pool("p", "dra", "", "", GPU, TWO_SOCKETS))
+        for name, driver in (("gpu", GPU), ("nic", NIC)):
+            selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
+            self.fleet.dra.put_class({"metadata": {"name": name}, "spec": {"selectors": selectors}})
+        for number in range(machines):
+            labels = {"avactl.dev/pool": "p", "avactl.dev/gpu": "V100"}
+            amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+            node = {"metadata": {"name": f"n{number}", "labels": labels}, "status": {"allocatable": amounts}}
+            self.fleet.put_node(node)
+            for driver, count in ((GPU, 8), (NIC, 2)):
+                self._publish(driver, f"n{number}", 8 // count, count)
+
+    def _publish(self, driver: str, node: str, each: int, count: int) -> None:
+        devices = [
+            {"name": f"d{n}", "attributes": {"index": {"int": n}, f"{GPU}/socket": {"int": n * each // 4}}}
+            for n in range(count)
+        ]
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"nodeName": node, "driver": driver, "pool": pool, "devices": devices}
+        self.fleet.dra.put_slice({"metadata": {"name": f"{driver}-{node}"}, "spec": spec})
+
+    def give_back(self, pod: object, claims: Sequence[object]) -> None:
+        assert not claims
+
+    def claim(self, name: str, *requests: Given, constraints: Sequence[Given] = ()) -> None:
+        metadata = {"name": name, "namespace": "a", "uid": name, "resourceVersion": "1"}
+        devices = {"requests": list(requests), "constraints": list(constraints)}
+        self.fleet.claims.put({"metadata": metadata, "spec": {"devices": devices}})
+
+    def asking(self, name: str, *claims: str, **more: Any) -> None:
+        self.pod("a", name, resourceClaims=[{"name": each, "resourceClaimName": each} for each in claims], **more)
+
+    def settle(self) -> None:
+        for key in self.fleet.woken:
+            self.queue.push(self.queue.units[key])
+        self.fleet.woken.clear()
+        super().settle()
+
+    def gpus(self, claim: str) -> set[int]:
+        held = self.fleet.dra.devices.held(claim)
+        return {int(result.key[2][1:]) for result in held if result.key[0] == GPU}
+
+
+def request(name: str, count: int = 1, device_class: str = "gpu") -> Given:
+    return {"name": name, "exactly": {"deviceClassName": device_class, "count": count}}
+
+
+def test_gpus_of_claims_are_linked() -> None:
+    world = Claiming()
+    world.claim("two", request("gpus", 2))
+    world.claim("four", request("gpus", 4))
+    world.asking("two", "two")
+    world.asking("four", "four")
+    world.settle()
+    assert len({gpu // 4 for gpu in world.gpus("two")}) == len({gpu // 4 for gpu in world.gpus("four")}) == 1
+    # With a constraint too: the pair that is left on the first one's socket, beside that socket's NIC.
+    near = [{"matchAttribute": f"{GPU}/socket"}]
+    world.claim("near", request("gpus", 2), request("nic", 1, "nic"), constraints=near)
+    world.asking("near", "near")
+    world.settle()
+    assert {gpu // 4 for gpu in world.gpus("near")} == {gpu // 4 for gpu in world.gpus("two")}
+
+
+def test_a_link_that_is_required_is_waited_for() -> None:
+    world = Claiming()
+    far = [{"distinctAttribute": f"{GPU}/socket"}]
+    world.claim("near", request("one"), request("other"), request("nic", 1, "nic"))
+    world.claim("far", request("one"), request("other"), constraints=far)
+    notes = {"avactl.dev/link": "socket", "avactl.dev/link-policy": "required"}
+    world.asking("near", "near", notes=notes)
+    world.asking("far", "far", notes=notes)
+    world.settle()
+    assert len({gpu // 4 for gpu in world.gpus("near")}) == 1
+    assert not world.gpus("far")
+    world.asking("any", "far")
+    world.settle()
+    assert len({gpu // 4 for gpu in world.gpus("far")}) == 2
+
+
+def test_who_waits_for_devices_does_not_speak_for_others() -> None:
+    world = Claiming()
+    world.claim("nics", request("nics", 2, "nic"))
+    world.claim("more", request("nics", 1, "nic"))
+    world.asking("first", "nics")
+    world.asking("second", "more")
+    world.pod("a", "plain")
+    world.settle()
+    nodes = {name: item["spec"].get("nodeName") for name, item in world.items.items()}
+    assert nodes == {"a/first": "n0", "a/second": None, "a/plain": "n0"}
+    assert "1 have no free devices as its ResourceClaim asks for" in world.said["second"]
+    world.fleet.claims.drop("a/nics")
+    world.settle()
+    assert world.items["a/second"]["spec"]["nodeName"] == "n0"
+
+
+def test_pods_are_looked_at_again_when_their_own_claim_comes() -> None:
+    world = Claiming()
+    for number in range(100):
+        world.asking(f"p{number}", f"c{number}")
+    world.settle()
+    decided: list[str] = []
+    pop = world.queue.pop
+
+    def popped() -> Unit | None:
+        unit = pop()
+        if unit is not None:
+            decided.append(unit.key)
+        return unit
+
+    world.queue.pop = popped  # type: ignore[method-assign]
+    for number in range(3):
+        world.claim(f"c{number}", request("gpus"))
+        world.settle()
+    assert len(decided) == 3
+    assert sum(bool(item["spec"].get("nodeName")) for item in world.items.values()) == 3
+
+
+def test_a_gang_shares_a_claim_or_gets_nothing() -> None:
+    world = Claiming()
+    world.claim("shared", request("gpus", 6))
+    for number in range(2):
+        world.claim(f"own-{number}", request("gpu"))
+        world.asking(
+            f"g-{number}", "shared", f"own-{number}",
+            labels={"avactl.dev/gang": "g"}, notes={"avactl.dev/gang-size": "2"},
+        )  # fmt: skip
+    world.settle()
+    assert {item["spec"].get("nodeName") for item in world.items.values()} == {"n0"}
+    assert world.gpus("shared") | world.gpus("own-0") | world.gpus("own-1") == set(range(8))
+    world.claim("big", request("gpus", 9))
+    for number in range(2):
+        world.claim(f"h-{number}", request("nic", 1, "nic"))
+        world.asking(
+            f"h-{number}", f"h-{number}", *(["big"] if number else []),
+            labels={"avactl.dev/gang": "h"}, notes={"avactl.dev/gang-size": "2"},
+        )  # fmt: skip
+    world.settle()
+    assert not any(item["spec"].get("nodeName") for key, item in world.items.items() if key.startswith("a/h-"))
+    assert not world.fleet.dra.devices.held("h-0")
