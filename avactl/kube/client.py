@@ -67,7 +67,7 @@ class Client:
         self._access = access
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
-        self._headers: dict[tuple[str, str], dict[str, str]] = {}
+        self._headers: dict[tuple[str, str, str], dict[str, str]] = {}
 
     async def __aenter__(self) -> Client:
         connector = aiohttp.TCPConnector(
@@ -86,15 +86,15 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
-    def _head(self, content_type: str) -> dict[str, str]:
+    def _head(self, content_type: str, accept: str = JSON) -> dict[str, str]:
         token = self._access.token()
-        found = self._headers.get((token, content_type))
+        found = self._headers.get((token, content_type, accept))
         if found is None:
             self._headers.clear()
-            found = {"Accept": JSON, "Content-Type": content_type, "User-Agent": self._agent}
+            found = {"Accept": accept, "Content-Type": content_type, "User-Agent": self._agent}
             if token:
                 found["Authorization"] = f"Bearer {token}"
-            self._headers[token, content_type] = found
+            self._headers[token, content_type, accept] = found
         return found
 
     async def request(
@@ -106,9 +106,10 @@ class Client:
         content_type: str = JSON,
         query: Mapping[str, str] | None = None,
         timeout: float = _TIMEOUT,
+        accept: str = JSON,
     ) -> Any:
         """The parsed answer. Raises ApiError, and UnreachableError where there is none."""
-        status, headers, content = await self._exchange(method, path, body, content_type, query, timeout)
+        status, headers, content = await self._exchange(method, path, body, content_type, query, timeout, accept)
         if status >= 300:
             raise _refusal(status, headers, content)
         return orjson.loads(content)
@@ -127,13 +128,14 @@ class Client:
         content_type: str,
         query: Mapping[str, str] | None,
         timeout: float,
+        accept: str = JSON,
     ) -> tuple[int, Mapping[str, str], bytes]:
         assert self._session is not None
         data = None if body is None else orjson.dumps(body)
         try:
             async with asyncio.timeout(timeout):
                 async with self._session.request(
-                    method, path, data=data, headers=self._head(content_type), params=query, timeout=_NO_TIMEOUT
+                    method, path, data=data, headers=self._head(content_type, accept), params=query, timeout=_NO_TIMEOUT
                 ) as response:
                     return response.status, response.headers, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

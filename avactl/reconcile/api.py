@@ -17,6 +17,8 @@ FIELD_MANAGER = "avactl"
 """Who our fields belong to, in `managedFields`."""
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Of an object that was applied, its metadata is enough: the rest need not be written by the server and read here."""
 
 _PAGE = 500
 _BACKOFF = (0.1, 5.0)
@@ -121,7 +123,10 @@ class Api:
         return found
 
     async def apply(self, body: Body, *, dry_run: bool = False, manager: str = FIELD_MANAGER) -> Body:
-        """Server-side apply with force and strict validation; the object as it is then."""
+        """Server-side apply with force and strict validation; the object's metadata as they are then.
+
+        With `dry_run` the whole object as it would be.
+        """
         metadata = body["metadata"]
         path = self.resource(Gvk.of(body)).path(metadata.get("namespace", ""), metadata["name"])
         query = {"fieldManager": manager, "fieldValidation": "Strict", "force": "true"}
@@ -133,8 +138,10 @@ class Api:
             return asked
         # JSON is YAML, and quicker to write.
         found: Body = await self._write(
-            lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query), conflicts=True
+            lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query, accept=_METADATA),
+            conflicts=True,
         )
+        found["apiVersion"], found["kind"] = Gvk.of(body)
         return found
 
     async def take_out(self, live: Body, pointers: list[str]) -> Body | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import dataclass, field
@@ -165,6 +166,8 @@ async def run(request: Request) -> int:
 
         return await follow(request)
     logs.mute()
+    # Objects come by the thousand, none of them in cycles: the collector would only walk them again and again.
+    gc.set_threshold(200_000, 50, 100)
     revision = source_of(request).newest()
     declared = declare(request, revision)
     coloured = _colour(sys.stderr)

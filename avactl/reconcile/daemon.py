@@ -57,6 +57,7 @@ class Daemon:
                 return OK
             options = self._declared.options
             self._reconciler = Reconciler(self._client, options)
+            await self._prepare(self._reconciler, self._declared)
             async with self._reconciler.lease.hold(lambda holder: logs.info("standing by", holder=holder)) as lease:
                 self._reconciler.api.allowed = self._reconciler.lease.held
                 self.leading = True
@@ -77,6 +78,15 @@ class Daemon:
                 self._health.cancel()
             if runner is not None:
                 await runner.cleanup()
+
+    async def _prepare(self, reconciler: Reconciler, declared: Declared) -> None:
+        while not self.stop.is_set():
+            try:
+                await reconciler.prepare(declared.wanted)
+                return
+            except (ApiError, UnreachableError) as error:
+                logs.warn("cluster", error=str(error))
+                await self._sleep(_SETTLE)
 
     async def _work(self, reconciler: Reconciler, watcher: Watcher) -> int:
         look_again, all_again = 0.0, 0.0

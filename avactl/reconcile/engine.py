@@ -146,13 +146,14 @@ class Reconciler:
         if holding:
             yield
             return
-        await self._namespace(wanted)
+        await self.prepare(wanted)
         async with self.lease.hold(self.listener.lease):
             self.api.allowed = self.lease.held
             yield
 
-    async def _namespace(self, wanted: Collection[Wanted]) -> None:
-        """The Lease is in the system namespace, so that comes before all else."""
+    async def prepare(self, wanted: Collection[Wanted]) -> None:
+        """The Lease is in the system namespace, so that comes before all else. Raises ApiError, UnreachableError."""
+        await self.api.find_kinds({Gvk("v1", "Namespace")})
         kind = Gvk("v1", "Namespace")
         live = await self.api.get(kind, "", self.options.namespace)
         if live is not None and live["metadata"].get("deletionTimestamp"):

@@ -134,6 +134,8 @@ _JUDGES: dict[str, Callable[[Live, Live], Health]] = {
     "Namespace": _namespace,
 }
 
+JUDGED = frozenset(_JUDGES)
+"""Kinds that can be anything but ready."""
 WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet"})
 
 

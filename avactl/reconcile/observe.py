@@ -12,7 +12,7 @@ from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
 from avactl.reconcile.api import Api, Body, Gvk
 from avactl.reconcile.record import Record, kinds_of
-from avactl.reconcile.wanted import INVENTORY, Wanted
+from avactl.reconcile.wanted import INVENTORY, Wanted, inventory_of
 
 _FEW = 8
 """So many missing objects of a kind are asked for one by one; more, by a list of all."""
@@ -64,13 +64,22 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
         live.update((Key.of(body), body) for body in found)
 
     served = (declared | record.kinds | ALWAYS) - unserved
+    if not record.version:
+        # The first run: what is declared may be there without a mark, so it is looked for without one at once.
+        served -= declared
+        await find(api, [each for each in wanted if each.gvk not in unserved], live, marked=True)
+        await asyncio.gather(*map(look, sorted(served)))
+        return Observed(live, frozenset(unserved), frozenset(unseen))
     await asyncio.gather(*map(look, sorted(served)))
     await find(api, [each for each in wanted if each.key not in live and each.gvk not in unserved], live)
     return Observed(live, frozenset(unserved), frozenset(unseen))
 
 
-async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body]) -> None:
-    """Look for objects that do not carry a mark: somebody else made them, or took the mark away."""
+async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body], *, marked: bool = False) -> None:
+    """Look for objects that do not carry a mark: somebody else made them, or took the mark away.
+
+    `marked`: for all that do, of these kinds, as well.
+    """
     kinds: dict[Gvk, list[Wanted]] = defaultdict(list)
     for each in missing:
         kinds[each.gvk].append(each)
@@ -83,10 +92,11 @@ async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body]) -> No
     async def many(gvk: Gvk, several: list[Wanted]) -> None:
         keys = {each.key for each in several}
         for body in await api.items(gvk):
-            if (key := Key.of(body)) in keys:
+            if (key := Key.of(body)) in keys or (marked and inventory_of(body)):
                 live[key] = body
 
+    few = 0 if marked else _FEW
     await asyncio.gather(
-        *(one(each) for several in kinds.values() if len(several) <= _FEW for each in several),
-        *(many(gvk, several) for gvk, several in kinds.items() if len(several) > _FEW),
+        *(one(each) for several in kinds.values() if len(several) <= few for each in several),
+        *(many(gvk, several) for gvk, several in kinds.items() if len(several) > few),
     )

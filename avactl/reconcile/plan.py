@@ -65,7 +65,7 @@ class Step:
     error: str = ""
     """Why it could not be done."""
     after: Body | None = None
-    """The object as it is now."""
+    """The object as it is after a write: its metadata at least."""
     first: tuple[Body, ...] = ()
     """What must go before it can be made."""
 

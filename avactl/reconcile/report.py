@@ -134,7 +134,11 @@ def as_text(result: Result, colour: bool) -> str:
             lines.append(f"  {tint.get(action, '')}{sign}{off} {step.title}{_detail(step, dim, off)}")
         if len(steps) > _MOST_LINES:
             lines.append(f"  {sign} … and {len(steps) - _MOST_LINES} more {word}")
-    lines += [f"  {red}!{off} {step.title}: {redact(step.error)}" for step in result.failed]
+    # What is refused first; what only needs it after.
+    failed = sorted(result.failed, key=lambda step: step.error.startswith("needs "))
+    lines += [f"  {red}!{off} {step.title}: {redact(step.error)}" for step in failed[:_MOST_LINES]]
+    if len(failed) > _MOST_LINES:
+        lines.append(f"  {red}!{off} … and {len(failed) - _MOST_LINES} more failed")
     for name, health in sorted(result.health.items()):
         sign = f"{red}!{off}" if health.state is State.ill else "…"
         lines.append(f"  {sign} {name}: {health.reason}")

@@ -10,7 +10,7 @@ from time import monotonic
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
 from avactl.reconcile.api import Api, Body, Gvk
-from avactl.reconcile.health import READY, WITH_PODS, Health, State, health, of_pods
+from avactl.reconcile.health import JUDGED, READY, WITH_PODS, Health, State, health, of_pods
 from avactl.reconcile.plan import Action, Step
 from avactl.reconcile.wanted import INVENTORY, title
 
@@ -27,8 +27,9 @@ async def wait_healthy(
 ) -> dict[str, Health]:
     """What is not ready in the end, by its title; after `patience` seconds at the latest, 0: one look."""
     declared = [step for step in steps if step.wanted is not None and not step.error]
-    live = {step.key: body for step in declared if (body := step.after or step.live) is not None}
-    fresh = {step.key for step in declared if step.after is not None}
+    live = {step.key: step.live for step in declared if step.live is not None}
+    fresh = {step.key for step in declared if step.after is not None and step.key.kind in JUDGED}
+    await _refresh(api, inventory, {step.key: Gvk.of(step.after) for step in declared if step.after is not None}, live)
     ends, pause = monotonic() + patience, _POLL[0]
     while True:
         found = {key: health(body) for key, body in live.items()}
@@ -46,7 +47,7 @@ async def wait_healthy(
         say({title(live[key]): h for key, h in late.items()})
         await asyncio.sleep(min(pause, max(0.0, ends - monotonic())))
         pause = min(pause * 1.5, _POLL[1])
-        await _refresh(api, inventory, late, live)
+        await _refresh(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
 
 
 async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> None:
@@ -63,13 +64,15 @@ async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> No
     await asyncio.gather(*map(one, pruned))
 
 
-async def _refresh(api: Api, inventory: str, late: Collection[Key], live: dict[Key, Body]) -> None:
+async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: dict[Key, Body]) -> None:
+    """Look again at these, as far as anybody judges their kind."""
+
     async def look(gvk: Gvk) -> None:
         for body in await api.items(gvk, f"{INVENTORY}={inventory}"):
-            if (key := Key.of(body)) in live:
+            if (key := Key.of(body)) in wanted:
                 live[key] = body
 
-    await asyncio.gather(*(look(gvk) for gvk in {Gvk.of(live[key]) for key in late}))
+    await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
 
 
 async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:

@@ -119,10 +119,10 @@ class World:
 
     # -- the command ------------------------------------------------------------------------------------------------
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments: str, path: str = "") -> list[str]:
         """The words of a run of the command line."""
         return [
-            sys.executable, "-m", "avactl.cli.main", "reconcile", str(self.repository),
+            sys.executable, "-m", "avactl.cli.main", "reconcile", path or str(self.repository),
             "--kubeconfig", str(self.kubeconfig), *arguments,
         ]  # fmt: skip
 
@@ -137,10 +137,11 @@ class World:
             self.command(*arguments), env=self.environment(), capture_output=True, text=True, check=False, timeout=300
         )
 
-    def start(self, *arguments: str, log: str = "log") -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, log: str = "log", path: str = "") -> subprocess.Popen[bytes]:
         """Start the command; it is killed after the test."""
+        words, environment = self.command(*arguments, path=path), self.environment()
         with (self.folder / log).open("ab") as output:
-            process = subprocess.Popen(self.command(*arguments), env=self.environment(), stdout=output, stderr=output)
+            process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
         self.running.append(process)
         return process
 

@@ -1,0 +1,146 @@
+"""avactl reconcile against kubectl, on a real API server: a thousand objects applied, and a run with nothing to do.
+
+Both sides take the same objects, to two API servers of their own with the controller manager running, in one run. All
+figures are wall time from the start of the process to its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks import measure
+from benchmarks.measure import Bar
+from tools.controlplane import ControlPlane, UnavailableError, build_binaries
+
+OBJECTS = 1000
+_CLUSTER = """\
+apiVersion: avactl.dev/v1
+kind: Cluster
+metadata: {name: bench}
+spec: {reconcile: {mode: files}}
+---
+apiVersion: avactl.dev/v1
+kind: NodePool
+metadata: {name: a10}
+spec: {cluster: bench, machineType: a10, count: 64}
+"""
+_TEAM = """\
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {name: TEAM}
+spec: {members: {groups: [TEAM]}}
+---
+apiVersion: avactl.dev/v1
+kind: Quota
+metadata: {name: gpus, team: TEAM}
+spec: {gpus: [{gpu: A10, guaranteed: 2}]}
+"""
+_JOB = """\
+---
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: job-NUMBER, team: TEAM}
+spec:
+  strategy: allReduce
+  image: docker.io/pytorch/pytorch:2.8.0-cuda12.9-cudnn9-runtime
+  command: [python, train.py, --lr, "0.NUMBER"]
+  workers: {replicas: 2, gpus: 1, cpu: "4", memory: 16Gi}
+  suspended: true
+"""
+_JOBS = 10
+"""Of one team. They are suspended: what is measured is the applying, not the controllers."""
+
+
+def write_specs(directory: Path, objects: int) -> int:
+    """A repository that compiles to about so many objects; how many they are."""
+    from avactl.compiler import compile_tree
+    from avactl.source.tree import DirTree
+
+    (directory / "platform.yaml").write_text(_CLUSTER)
+    count = team = 0
+    while count < objects:
+        text = _TEAM.replace("TEAM", f"team-{team}")
+        for number in range(_JOBS):
+            text += _JOB.replace("NUMBER", str(number)).replace("TEAM", f"team-{team}")
+        (directory / f"team-{team}.yaml").write_text(text)
+        team += 1
+        compilation = compile_tree(DirTree(directory))
+        assert compilation.ok, compilation.diagnostics[:3]
+        count = len(compilation.manifests)
+    return count
+
+
+def timed(command: Sequence[str], allowed: Sequence[int] = (0,)) -> tuple[float, float]:
+    """Wall time and the CPU time of the process, seconds. Raises CommandError."""
+    before = os.times()
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    after = os.times()
+    if done.returncode not in allowed:
+        raise measure.CommandError(
+            f"{' '.join(command)}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
+    return seconds, sum(after[2:4]) - sum(before[2:4])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--objects", type=int, default=OBJECTS, help=f"about how many; default {OBJECTS}")
+    parser.add_argument("--repeats", type=int, default=3, help="of the runs with nothing to do; the median counts")
+    options = parser.parse_args()
+    try:
+        kubectl = str(build_binaries(["kubectl"])["kubectl"])
+    except UnavailableError as reason:
+        print(reason)
+        return
+    with tempfile.TemporaryDirectory(prefix="avactl-bench-") as folder:
+        run(Path(folder), kubectl, options.objects, options.repeats)
+
+
+def run(folder: Path, kubectl: str, objects: int, repeats: int) -> None:
+    """Measure, and print."""
+    specs, files = folder / "specs", folder / "files"
+    specs.mkdir()
+    count = write_specs(specs, objects)
+    avactl = [sys.executable, "-m", "avactl.cli.main"]
+    timed([*avactl, "render", str(specs), "-o", str(files)])
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+    load = os.getloadavg()[0]
+    with ControlPlane(controller_manager=True) as one:
+        ours = [*avactl, "reconcile", str(specs), "--once", "--no-wait", "--kubeconfig", str(one.kubeconfig)]
+        apply = timed(ours)
+        idle = [timed(ours) for _ in range(repeats)]
+    with ControlPlane(controller_manager=True) as other:
+        theirs = [kubectl, "--kubeconfig", str(other.kubeconfig)]
+        where = ["-R", "-f", str(files)]
+        kubectl_apply = timed([*theirs, "apply", "--server-side", "--field-manager=bench", *where])
+        kubectl_diff = timed([*theirs, "diff", "--server-side", "--field-manager=bench", *where], allowed=(0, 1))
+    quiet = (statistics.median(wall for wall, _ in idle), statistics.median(cpu for _, cpu in idle))
+    table = Table(title=f"{count} objects, load {load:.1f} at the start")
+    for heading in ("", "avactl reconcile", "kubectl", "ratio"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, mine, peer in (
+        ("apply (`apply --server-side`)", apply, kubectl_apply),
+        ("nothing to do (`diff`)", quiet, kubectl_diff),
+    ):
+        table.add_row(name, f"{mine[0]:.2f} s", f"{peer[0]:.2f} s", f"{mine[0] / peer[0]:.3f}")
+        table.add_row("  CPU of the client", f"{mine[1]:.2f} s", f"{peer[1]:.2f} s", f"{mine[1] / peer[1]:.3f}")
+    measure.console.print(table)
+    measure.bar(Bar("reconcile-apply", apply[0] / kubectl_apply[0], 0.25))
+    measure.bar(Bar("reconcile-idle", quiet[0] / kubectl_diff[0], 0.25))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""`--watch`: a branch is followed, drift is put back, a broken commit changes nothing, another replica takes over."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.reconcile.world import World
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
+LIMIT = 90.0
+
+
+def until(what: Callable[[], object], text: Callable[[], str]) -> None:
+    """Wait until something is true."""
+    ends = time.monotonic() + LIMIT
+    while not what():
+        assert time.monotonic() < ends, text()
+        time.sleep(0.1)
+
+
+def test_a_branch_is_followed_and_drift_put_back(world: World) -> None:
+    namespace, name = f"{world.name}-system", "avactl-policy"
+    world.commit({"platform.yaml": world.specs()})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ("--watch", "--repo", str(world.repository), "--branch", "main", "--interval", "1s")
+    process = world.start(*options, "--listen", f"127.0.0.1:{port}", path=".")
+
+    def log() -> str:
+        return (world.folder / "log").read_text()
+
+    def policy() -> dict[str, str]:
+        found = world.kube.find("v1", "ConfigMap", name, namespace)
+        return found["data"] if found else {}
+
+    def metric(text: str) -> bool:
+        return text in httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+
+    until(policy, log)
+    until(lambda: metric("avactl_reconcile_leader 1.0"), log)
+    before = policy()
+    # A value changed, and an object deleted by hand.
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}}
+    until(lambda: metric('result="ok"'), log)
+    world.kube.patch({**body, "data": {"policy.json": "{}"}}, field_manager="kubectl-edit")
+    until(lambda: policy() == before, log)
+    world.kube.delete("v1", "ConfigMap", name, namespace)
+    until(lambda: policy() == before, log)
+    until(lambda: metric('avactl_reconcile_drift_total{kind="ConfigMap"}'), log)
+    # A new commit.
+    world.replace("platform.yaml", "guaranteed: 4", "guaranteed: 3")
+    pool = ("v1", "ConfigMap", "avactl-quota-vision", namespace)
+    until(lambda: '"guaranteed": 3' in str(world.kube.get(*pool)["data"]), log)
+    # One that does not compile changes nothing, and is told.
+    broken = world.replace("platform.yaml", "guaranteed: 3", "garanteed: 2")
+    until(lambda: metric("avactl_reconcile_commit_broken 1.0"), log)
+    assert broken in log()
+    assert '"guaranteed": 3' in str(world.kube.get(*pool)["data"])
+    # Another replica stands by, and takes over when the first one ends in order.
+    world.replace("platform.yaml", "garanteed: 2", "guaranteed: 2")
+    world.start(*options, path=".", log="second")
+    until(lambda: "standing by" in (world.folder / "second").read_text(), log)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0, log()
+    until(lambda: '"leading"' in (world.folder / "second").read_text(), log)
+    world.replace("platform.yaml", "guaranteed: 2", "guaranteed: 1")
+    until(lambda: '"guaranteed": 1' in str(world.kube.get(*pool)["data"]), log)
