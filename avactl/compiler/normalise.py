@@ -105,6 +105,8 @@ _JOB_IS_READY_AT_ONCE = {"pulumi.com/waitFor": "jsonpath={.metadata.uid}"}
 _PULUMI_WAITS: dict[str, dict[str, str]] = {
     "PersistentVolumeClaim": _DO_NOT_WAIT,
     "Service": _DO_NOT_WAIT,
+    # The operator's own: the update that applies it is what it would wait for.
+    "Stack": _DO_NOT_WAIT,
     # Without waiting, a replacement could be created only after the old object is gone, so that goes at once.
     "DaemonSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
     "StatefulSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},

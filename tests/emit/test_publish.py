@@ -197,6 +197,14 @@ def test_two_publishers_of_one_commit_make_one_commit(forge: Forge, monkeypatch:
     assert forge.history() == commits
 
 
+def test_publishers_share_one_clone(forge: Forge) -> None:
+    forge.push(specs(1))
+    command = [sys.executable, "-m", "avactl.cli.main", "render", "--publish", "rendered"]
+    started = [subprocess.Popen(command, cwd=forge.author.root, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [process.wait() for process in started] == [0] * 4
+    assert len(forge.history()) == 1
+
+
 def test_an_older_commit_never_takes_the_place_of_a_newer_one(forge: Forge) -> None:
     old = forge.push(specs(1))
     late = forge.clone("late", at=old)  # which has never heard of the newer one

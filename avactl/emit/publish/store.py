@@ -58,6 +58,11 @@ class Store:
                 raise PublishError(
                     f"{directory} is not in a git repository", "what is published is a commit: `git init`, then commit"
                 ) from None
+            if "dubious ownership" in error.said:
+                raise PublishError(
+                    f"git does not trust {directory}: another user owns it",
+                    "`git config --global --add safe.directory DIR` tells it that you do",
+                ) from None
             raise
         self._hash = self.run("rev-parse", "--show-object-format").strip()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 
 from avactl.emit.publish.store import PASSWORD, FailedError, PublishError, Store
 
 _OVERTAKEN = re.compile(
     r"fetch first|non-fast-forward|stale info|cannot lock ref|failed to (?:update|lock)|reference already exists|"
-    r"unable to (?:update local ref|create '.*\.lock')|incorrect old value|but expected"
+    r"unable to (?:update local ref|create '.*\.lock')|incorrect old value|but expected",
+    re.IGNORECASE,
 )
 """What git says when somebody else was quicker."""
 _ABSENT = re.compile(r"couldn't find remote ref|no such ref was fetched|Remote branch .* not found")
@@ -47,6 +49,7 @@ class Remote:
                     return None
                 if not _OVERTAKEN.search(error.said):  # another process of this machine fetches into the same place
                     raise self._unreachable(error) from None
+                time.sleep(0.05)
             else:
                 return self._store.resolve(self.mirror)
         raise PublishError(f"{self.mirror} is locked", "is another git command at work in this repository?")
