@@ -172,6 +172,10 @@ class Ledger:
             yield name
             name = self.quotas[name].parent
 
+    def line(self, team: str) -> frozenset[str]:
+        """Names under which a team's works count: its own, and those above it."""
+        return frozenset((team, *self._line(team)))
+
     # -- asking -----------------------------------------------------------------------------------------------------
 
     def used(self, name: str, model: str) -> int:

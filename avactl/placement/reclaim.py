@@ -92,10 +92,15 @@ class _Planner:
         self.enough = enough
         # What the takes so far would leave.
         self.after = ledger.copy()
+        self.line = ledger.line(work.team)
+        self.may = not ledger.may_start(work)
 
     def do(self, takes: Sequence[Take]) -> bool:
-        if after(self.ledger, takes).may_start(self.work):
-            return False
+        if not self.may:
+            # Only what is counted together with the work can keep it from starting.
+            counted = [take for take in takes if self.ledger.line(self.ledger.works[take.key].team) & self.line]
+            if not counted or after(self.ledger, counted).may_start(self.work):
+                return False
         if self.enough is not None:
             return self.enough(takes)
         freed = sum(take.members * self.ledger.works[take.key].gpus for take in takes)

@@ -20,15 +20,15 @@ class Place(NamedTuple):
 
 
 def keys_of(fleet: Fleet, pods: Iterable[Pod]) -> list[Hashable]:
-    """The bookings of pods."""
+    """The keys of what pods have: bookings, and devices of claims."""
     gone = list(pods)
-    found: dict[Hashable, None] = dict.fromkeys(pod.uid for pod in gone)
-    found.update(dict.fromkeys(claims_of(fleet, gone)))
-    return [key for key in found if key in fleet.state.bookings]
+    found: list[Hashable] = [pod.uid for pod in gone if pod.uid in fleet.state.bookings]
+    claims = sole_claims(fleet, gone)
+    return found + [uid for uid in claims if uid in fleet.state.bookings or fleet.dra.devices.held(uid)]
 
 
-def claims_of(fleet: Fleet, pods: Iterable[Pod]) -> list[str]:
-    """The claims, by uid, that hold devices for pods, and for nobody else."""
+def sole_claims(fleet: Fleet, pods: Iterable[Pod]) -> list[str]:
+    """The claims, by uid, of pods that nobody else uses."""
     gone = [pod for pod in pods if pod.claims]
     uids = {pod.uid for pod in gone}
     found: dict[str, None] = {}
@@ -38,7 +38,7 @@ def claims_of(fleet: Fleet, pods: Iterable[Pod]) -> list[str]:
             claim = fleet.dra.claims.get(f"{pod.namespace}/{name}")
             if claim is not None and all(each["uid"] in uids for each in claim.reserved):
                 found[claim.uid] = None
-    return [uid for uid in found if fleet.dra.devices.held(uid)]
+    return list(found)
 
 
 class _Coming:
@@ -46,7 +46,7 @@ class _Coming:
 
     def __init__(self, fleet: Fleet, node: str, on_its_way: Callable[[Pod], bool]) -> None:
         going = [pod for pod in fleet.on_node.get(node, {}).values() if on_its_way(pod)]
-        bookings = [fleet.state.bookings[key] for key in keys_of(fleet, going)]
+        bookings = [held for key in keys_of(fleet, going) if (held := fleet.state.bookings.get(key)) is not None]
         self.amounts = [0] * len(fleet.state.resources)
         self.gpus: dict[int, int] = {}
         for booking in bookings:

@@ -17,8 +17,9 @@ from avactl.kube import logs
 from avactl.placement.quota import Work
 from avactl.placement.reclaim import Take, make_room
 from avactl.placement.state import WHOLE, Booking, BookingError
+from avactl.scheduler.absence import Absence
 from avactl.scheduler.fleet import Fleet, Mask
-from avactl.scheduler.holds import Holds, Place, claims_of, keys_of
+from avactl.scheduler.holds import Holds, Place, keys_of
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Eviction, Evicts, Victim
 from avactl.scheduler.queue import Queue, Unit
@@ -111,7 +112,7 @@ class Room:
         self._hold()
 
     def _keys(self, pods: Sequence[Pod]) -> set[Hashable]:
-        return {*keys_of(self._fleet, pods), *claims_of(self._fleet, pods)}
+        return set(keys_of(self._fleet, pods))
 
     def _held(self, key: Hashable) -> bool:
         return key in self._fleet.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
@@ -257,15 +258,16 @@ class Room:
                 works = gather(self._fleet, self._queue, self._budgets, team, model, going)
                 for kept in self._fleet.quotas.kept:
                     works.ledger.start(kept)
-                mask = self._fleet.quotas.model_mask(model) if model else None
-                trial = _Trial(self, need, works, mask)
-                takes = make_room(works.ledger, self._wanted(need, team, model), enough=trial.enough, near=trial.near)
-                if takes == []:
-                    # What others have given back is on its way, or what ends by itself.
-                    return "there is room as soon as pods that are ending are gone" if going else ""
-                if takes is not None and trial.enough(takes) and trial.found is not None:
-                    found, victims = trial.found, works.victims(takes)
-                    break
+                mask, wanted = self._fleet.quotas.model_mask(model) if model else None, self._wanted(need, team, model)
+                with Absence(self._fleet, need.special) as absence:
+                    trial = _Trial(self._fleet, absence, need, works, mask)
+                    takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
+                    if takes == []:
+                        # What others have given back is on its way, or what ends by itself.
+                        return "there is room as soon as pods that are ending are gone" if going else ""
+                    if takes is not None and trial.enough(takes) and trial.found is not None:
+                        found, victims = trial.found, works.victims(takes)
+                        break
             else:
                 return ""
         self._carry_out(need, team, takes, works, found, victims)
@@ -366,27 +368,9 @@ class Room:
     @contextmanager
     def without(self, pods: Iterable[Pod], special: bool) -> Iterator[None]:
         """The state without some pods; `special`: also what others think of them."""
-        fleet, gone = self._fleet, list(pods)
-        mark = fleet.state.mark()
-        for key in keys_of(fleet, gone):
-            fleet.state.release(key)
-        devices = {uid: fleet.dra.devices.held(uid) for uid in claims_of(fleet, gone)}
-        for uid in devices:
-            fleet.dra.devices.release(uid)
-        fleet.dra.version += bool(devices)
-        if special:
-            for pod in gone:
-                fleet.others.left(pod, pod.node or pod.assumed)
-        try:
+        with Absence(self._fleet, special) as absence:
+            absence.only(pods)
             yield
-        finally:
-            for uid, results in devices.items():
-                fleet.dra.devices.hold(uid, results)
-            fleet.dra.version += bool(devices)
-            if special:
-                for pod in gone:
-                    fleet.others.entered(pod, pod.node or pod.assumed)
-            fleet.state.rollback(mark)
 
     # -- all anew ---------------------------------------------------------------------------------------------------
 
@@ -460,21 +444,21 @@ class Room:
 class _Trial:
     """Tries plans on the real state."""
 
-    def __init__(self, room: Room, need: Need, works: Works, mask: Mask | None) -> None:
-        self._room, self._need, self._works, self._mask = room, need, works, mask
+    def __init__(self, fleet: Fleet, absence: Absence, need: Need, works: Works, mask: Mask | None) -> None:
+        self._fleet, self._absence, self._need, self._works, self._mask = fleet, absence, need, works, mask
         self.found: Sequence[Booking] | None = None
 
     def enough(self, takes: Sequence[Take]) -> bool:
         """Whether the unit finds its place once these are gone."""
-        with self._room.without(self._works.victims(takes), self._need.special):
-            self.found = self._need.find(self._mask)
+        self._absence.only(self._works.victims(takes))
+        self.found = self._need.find(self._mask)
         return self.found is not None
 
     def near(self, takes: Sequence[Take]) -> list[Take]:
         """Those that stand where the unit would go."""
         if not self.enough(takes) or self.found is None:
             return list(takes)
-        state = self._room._fleet.state
+        state = self._fleet.state
         nodes = {state.names[booking.node] for booking in self.found}
         return [
             take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))

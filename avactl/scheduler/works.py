@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from avactl.placement.quota import Ledger, Work
@@ -102,6 +103,7 @@ def _broken(groups: Iterable[Members], budgets: Spares) -> set[Pod]:
     return budgets.broken(serving) if serving else set()
 
 
+@lru_cache(maxsize=65536)
 def _seconds(stamp: str) -> float:
     """Unix time; what has no node yet is the youngest of all."""
     return datetime.fromisoformat(stamp).timestamp() if stamp else float("inf")

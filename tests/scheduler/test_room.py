@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from avactl.placement.state import WHOLE
 from tests.scheduler.memory import Memory
 
-HIGH = {"priority": 10_000}
-LOW = {"priority": 100}
+HIGH: dict[str, Any] = {"priority": 10_000}
+LOW: dict[str, Any] = {"priority": 100}
 
 
 def evicted(world: Memory) -> list[str]:
@@ -68,6 +69,17 @@ def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(l
     lent.drop("owner", "mine")
     lent.settle()
     assert "elastic-2" in lent.where()
+
+
+@pytest.mark.parametrize(("gpus", "gone"), [(4, [f"crawl-{number}" for number in range(4, 8)]), (8, ["rank"])])
+def test_the_example_of_the_docs(lent: Memory, gpus: int, gone: list[str]) -> None:
+    lent.gang("guest", "crawl", 8, 1, size=4)
+    lent.settle()
+    lent.pod("guest", "rank", 8)
+    lent.settle()
+    lent.pod("owner", "mine", gpus)
+    lent.settle()
+    assert evicted(lent) == gone
 
 
 def test_growth_comes_after_whoever_has_not_started(lent: Memory) -> None:
