@@ -55,7 +55,7 @@ def render(
 
 
 def _publish(path: Path, options: Options) -> None:
-    from avactl.emit.publish import PublishError, publish
+    from avactl.emit.publish import PublishError, looks_elsewhere, publish
     from avactl.source.tree import GitError
 
     if not path.exists():
@@ -64,9 +64,12 @@ def _publish(path: Path, options: Options) -> None:
         compilation, outcome = publish(find_root(path), options)
     except (PublishError, GitError) as error:
         fail(str(error), MISSING, error.hint)
-    if outcome is None:
+    if compilation.diagnostics:
         sys.stderr.write(render_problems(compilation, colour(sys.stderr)))
+    if outcome is None:
         raise typer.Exit(PROBLEMS)
+    for line in looks_elsewhere(compilation, options.branch):
+        print(f"warning: {line}", file=sys.stderr)
     for line in outcome.foreign:
         print(f"{options.branch}: {line}: avactl did not make this commit; its own files are as the specs say again")
     print(f"{options.branch}: {_said(outcome)}")

@@ -6,3 +6,7 @@ STARTS_JOBS_AGAIN = ("flux", "argocd", "pulumiOperator")
 """Modes whose engine starts a job again that Kubernetes removed after its time to live."""
 PULUMI = ("pulumi", "pulumiOperator")
 """Modes that apply by Pulumi stacks."""
+FOLLOW_FILES = ("flux", "argocd")
+"""Modes whose engine follows rendered files."""
+RENDERED_BRANCH = "rendered"
+"""The branch that it follows where none is named."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.emit.publish import Options, Outcome, PublishError, publish
+from avactl.emit.publish import Options, Outcome, PublishError, looks_elsewhere, publish
 from avactl.emit.publish.publisher import SOURCE
 from avactl.emit.publish.target import Remote
 from avactl.emit.render import write_objects
@@ -421,7 +421,9 @@ def test_flux_is_not_led_to_delete_what_teams_have(forge: Forge) -> None:
     flux = "metadata: {name: main}\nspec: {reconcile: {mode: flux, repository: 'https://git.example.com/s.git'}}\n"
     followed = specs(1)["specs.yaml"].replace("metadata: {name: main}\n", flux)
     forge.push({"specs.yaml": followed})
-    run(forge.author.root)
+    compilation, _ = publish(forge.author.root, TO)
+    assert looks_elsewhere(compilation, "rendered") == []
+    assert "follows the branch rendered" in looks_elsewhere(compilation, "deploy")[0]
     forge.push(specs(1))
     with pytest.raises(PublishError, match="cluster main leaves Flux in flux-system") as caught:
         run(forge.author.root)

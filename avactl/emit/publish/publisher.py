@@ -24,6 +24,7 @@ from avactl.emit.paths import object_path
 from avactl.emit.publish.order import Order, quiet_between, relation
 from avactl.emit.publish.store import FILE, Entry, PublishError, Store
 from avactl.emit.publish.target import Local, Remote
+from avactl.kinds.modes import FOLLOW_FILES, RENDERED_BRANCH
 from avactl.source.tree import RENDERED, DirTree, GitTree
 
 SOURCE = ".avactl-source"
@@ -100,6 +101,20 @@ def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
     if not compilation.ok:
         return compilation, None
     return compilation, _Publisher(store, target, options, source, _rendered(compilation)).run()
+
+
+def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
+    """Clusters whose engine would not find what is published: what they look at instead, one line each."""
+    found = []
+    for cluster in compilation.program.of("Cluster"):
+        spec = cluster.spec.reconcile
+        if spec.mode not in FOLLOW_FILES or spec.repository is None:
+            continue
+        if (spec.branch or RENDERED_BRANCH) != branch:
+            found.append(f"{cluster} follows the branch {spec.branch or RENDERED_BRANCH} (`reconcile.branch`)")
+        elif (spec.path or "").strip("./"):
+            found.append(f"{cluster} looks into {spec.path} (`reconcile.path`), and what is published is at the top")
+    return found
 
 
 def _want_clean(store: Store) -> None:

@@ -14,6 +14,7 @@ from avactl.kinds import k8s, registry
 from avactl.kinds.base import GROUP
 from avactl.kinds.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.modes import RENDERED_BRANCH
 from avactl.kinds.program import Item, Program
 from avactl.kinds.values import seconds
 
@@ -74,7 +75,7 @@ def _flux(item: Item, program: Program) -> list[Manifest]:
     spec = item.spec.reconcile
     source = compact(
         url=spec.repository,
-        ref={"branch": spec.branch or "rendered"},
+        ref={"branch": spec.branch or RENDERED_BRANCH},
         interval=_flux_time(spec.interval or "1m"),
         secretRef={"name": spec.secret} if spec.secret else None,
     )
@@ -121,7 +122,7 @@ def _argocd(item: Item, program: Program) -> list[Manifest]:
             "project": spec.project or "default",
             "source": {
                 "repoURL": spec.repository,
-                "targetRevision": spec.branch or "rendered",
+                "targetRevision": spec.branch or RENDERED_BRANCH,
                 "path": path,
                 "directory": {"recurse": True},
             },
