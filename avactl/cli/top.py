@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sys
 from datetime import UTC, datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from avactl.cli.common import colour
-from avactl.cli.viewing import Kubeconfig, SystemNamespace, age, viewing
+from avactl.cli.viewing import Kubeconfig, SystemNamespace, age, span, viewing
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -24,6 +26,8 @@ _PAUSE = 0.5
 """Seconds between two pictures at least."""
 _CLOCK = 5.0
 """Seconds after which ages are brought up to date."""
+_NOWHERE = re.compile(r"^fits on none of \d+ nodes: ")
+"""What most reasons begin with; what follows tells more, and a line is short."""
 _PLAIN = 160
 """Columns where the output is not a terminal."""
 
@@ -120,7 +124,10 @@ def _page(view: View, namespace: str, height: int | None = None) -> RenderableTy
     head = [view.cluster] if view.cluster else []
     if pools:
         head += [f"{sum(pool.machines for pool in pools)} machines", f"{_number(used)} of {total} GPUs in use"]
-    head += [f"{_count(running, 'pod')} {'runs' if running == 1 else 'run'}", f"{waiting} wait"]
+    head += [
+        f"{_count(running, 'pod')} {'runs' if running == 1 else 'run'}",
+        f"{waiting} {'waits' if waiting == 1 else 'wait'}",
+    ]
     parts: list[RenderableType] = [Text(" · ".join(head), style="bold"), ""]
     lines = 2
     if teams:
@@ -130,6 +137,10 @@ def _page(view: View, namespace: str, height: int | None = None) -> RenderableTy
         parts += [_pools(pools), ""]
         lines += len(pools) + 2
     hidden = _hidden(view)
+    if view.silent is not None:
+        hidden.append(
+            f"the API server does not answer since {span(monotonic() - view.silent)}: this is how it was then"
+        )
     lines += len(hidden)
     most = len(jobs) if height is None else max(3, height - lines - 2)
     shown = jobs if len(jobs) <= most else jobs[: most - 1]
@@ -200,7 +211,7 @@ def _jobs(jobs: list[Job]) -> Table:
     table.add_column("state", overflow="ellipsis")
     for job in jobs:
         pods = str(job.pods) if job.running in (0, job.pods) else f"{job.running} of {job.pods}"
-        state = "runs" if not job.waiting else f"waits: {job.why}" if job.why else "waits"
+        state = "runs" if not job.waiting else f"waits: {_NOWHERE.sub('', job.why)}" if job.why else "waits"
         table.add_row(
             _short(f"{job.namespace}/{job.name}"), job.kind, job.team, pods,
             _number(job.gpus) if job.gpus else "", job.model, age(job.since, now),

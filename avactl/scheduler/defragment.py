@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
+from avactl.hardware.topology import members
 from avactl.placement.defrag import make_whole
 from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
@@ -21,6 +23,7 @@ from avactl.scheduler.rules import RuleError
 from avactl.scheduler.view import View
 
 _WANTED = "wanted"
+_CLAIMS = "with ResourceClaims that are shared, or ask for more than GPUs"
 
 
 class NoPlanError(Exception):
@@ -92,11 +95,12 @@ def for_unit(view: View, unit: Unit) -> Plan:
     pods = waiting[:need]
     requests = {}
     for pod in pods:
-        if pod.claims:
-            raise NoPlanError("it asks for GPUs by ResourceClaims, for which no moves are planned")
         if _bound(view, pod):
             raise NoPlanError(f"{_bound(view, pod)}: no moves are planned for it")
-        request = fleet.asks.request(pod.shape)
+        try:
+            request = _request(view, pod)
+        except RuleError as error:
+            raise NoPlanError(str(error)) from None
         if isinstance(request, str):
             raise NoPlanError(request)
         requests[pod.uid] = request
@@ -128,17 +132,50 @@ def movable(view: View, rank: tuple[bool, int] | None = None, without: str = "")
     for pod in fleet.pods.values():
         if not pod.node or pod.ended or (without and without in (pod.gang, pod.uid)):
             continue
-        if pod.uid not in fleet.state.bookings or not fleet.held_gpus(pod):
+        booking = fleet.state.bookings.get(pod.uid)
+        if booking is None or not (booking.gpus or fleet.held_gpus(pod)):
             continue
-        request = fleet.asks.request(pod.shape) if pod.ours and not pod.claims else ""
-        why = _obstacle(view, pod, rank) or (
-            "" if isinstance(request, Request) else "another scheduler's, or by claims"
-        )
-        if why or not isinstance(request, Request):
-            kept[why] = kept.get(why, 0) + 1
-        else:
+        why = _obstacle(view, pod, rank) if pod.ours else "of another scheduler"
+        request = why or (_freed(view, pod) if pod.claims else fleet.asks.request(pod.shape))
+        if isinstance(request, Request):
             found[pod.uid] = request
+        else:
+            kept[request] = kept.get(request, 0) + 1
     return Movable(found, kept)
+
+
+def _request(view: View, pod: Pod) -> Request | str:
+    """What the engine is asked for. Raises RuleError."""
+    if not pod.claims:
+        return view.fleet.asks.request(pod.shape)
+    if view.fleet.claims.searched(pod):
+        return _CLAIMS
+    return view.fleet.asks.request(pod.shape, view.fleet.dra.demand(pod))
+
+
+def _freed(view: View, pod: Pod) -> Request | str:
+    """What a pod with claims will ask for once it is made anew. Its devices are then its own in the view."""
+    fleet, state = view.fleet, view.fleet.state
+    if pod.uid in view.freed:
+        return view.freed[pod.uid]
+    keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
+    held = [state.bookings.get(fleet.dra.claims[key].uid) for key in keys if key in view.claims]
+    if len(held) < len(keys):
+        return _CLAIMS
+    gpus = sum({1 << gpu for booking in held if booking for gpu in members(booking.gpus)})
+    for key in keys:
+        fleet.claims.put({**view.claims[key], "status": {}})
+    try:
+        request = _request(view, pod)
+    except RuleError:
+        request = _CLAIMS
+    if isinstance(request, Request) and request.gpus == gpus.bit_count():
+        state.book(pod.uid, replace(state.release(pod.uid), gpus=gpus), forced=True)
+        view.freed[pod.uid] = request
+        return request
+    for key in keys:
+        fleet.claims.put(view.claims[key])
+    return _CLAIMS
 
 
 def _obstacle(view: View, pod: Pod, rank: tuple[bool, int] | None) -> str:
@@ -197,17 +234,26 @@ def _plan(view: View, gang: Gang, names: list[list[str]], may: Movable) -> Plan:
         for uid, node in zip(uids, members[role.name], strict=True)
     }
     pods = {pod.uid: pod for pod in fleet.pods.values()}
-    told = [_move(view, pods[str(move.key)], state.names, move.source, move.target) for move in moves]
+    told = [
+        _move(
+            view,
+            pods[str(move.key)],
+            may.requests[move.key],
+            str(state.names[move.source]),
+            str(state.names[move.target]),
+        )
+        for move in moves
+    ]
     return Plan(sorted(told, key=lambda move: (move.source, move.pod.key)), places)
 
 
-def _move(view: View, pod: Pod, names: list[str | None], source: int, target: int) -> Move:
+def _move(view: View, pod: Pod, request: Request, source: str, target: str) -> Move:
     every, since = view.checkpoints[pod.uid]
     gang = [each for each in view.fleet.pods.values() if pod.gang and each.gang == pod.gang and each.node]
     running = view.now.timestamp() - datetime.fromisoformat(since).timestamp() if since else every
     return Move(
-        pod, f"{pod.namespace}/{overview.job_of(pod)[0]}", view.fleet.held_gpus(pod) / WHOLE, str(names[source]),
-        str(names[target]), max(0.0, min(every, running)), max(0, len(gang) - 1),
+        pod, f"{pod.namespace}/{overview.job_of(pod)[0]}", request.total_milli / WHOLE, source, target,
+        max(0.0, min(every, running)), max(0, len(gang) - 1),
     )  # fmt: skip
 
 

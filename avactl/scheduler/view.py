@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 from avactl import names
 from avactl.kube.client import ApiError, Client
+from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
+from avactl.placement.request import Request
 from avactl.placement.workload import Workload
 from avactl.scheduler import stores
 from avactl.scheduler.dra import Dra
@@ -38,12 +41,18 @@ class View:
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
         """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
+        self.claims: dict[str, dict[str, Any]] = {}
+        """ResourceClaims that were made for one pod, by `namespace/name`."""
+        self.freed: dict[str, Request] = {}
+        """Pods, by uid, whose claims are thought of as not allocated, and what they then ask for."""
         self.owned: set[str] = set()
         """Pods, by uid, that somebody makes anew."""
         self.messages: dict[str, str] = {}
         """What is said of pods of others that wait, by `namespace/name`."""
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
+        self.silent: float | None = None
+        """Since when the API server does not answer, by the monotonic clock; None: it does."""
         self._reflectors: list[Reflector] = []
 
     async def load(self) -> None:
@@ -71,9 +80,18 @@ class View:
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Keep up with the API server until it is cancelled; `changed` is called after each batch."""
+
+        def heard() -> None:
+            self.silent = None
+            changed()
+
+        def failed() -> None:
+            if self.silent is None:
+                self.silent = monotonic()
+
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors:
-                reflector.changed = changed
+                reflector.changed, reflector.failed = heard, failed
                 group.create_task(reflector.run())
 
     def fresh(self) -> None:
@@ -135,7 +153,7 @@ class View:
             reflect("/api/v1/namespaces", stores.namespaces(fleet)),
             reflect(f"{dra}/resourceslices", stores.slices(fleet)),
             reflect(f"{dra}/deviceclasses", stores.device_classes(fleet)),
-            reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet)),
+            reflect(f"{dra}/resourceclaims", stores.Simple(self.put_claim, self.drop_claim, lambda: fleet.dra.claims)),
             *(self._storage() if self._with_volumes else ()),
             self._pods(),
         ]
@@ -153,6 +171,17 @@ class View:
     def _pods(self, inside: str = "") -> Reflector:
         store = stores.Simple(self.put_pod, self.drop_pod, lambda: [*self.fleet.pods, *self.strangers])
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
+
+    def put_claim(self, item: dict[str, Any]) -> None:
+        """A ResourceClaim is there, or has changed."""
+        if item["metadata"].get("ownerReferences"):
+            self.claims[object_key(item)] = item
+        self.fleet.claims.put(item)
+
+    def drop_claim(self, key: str) -> None:
+        """A ResourceClaim, by `namespace/name`, is gone."""
+        self.claims.pop(key, None)
+        self.fleet.claims.drop(key)
 
     def put_pod(self, item: dict[str, Any]) -> None:
         """A pod is there, or has changed."""

@@ -15,8 +15,11 @@ from avactl.kube.client import Client
 from avactl.scheduler import defragment
 from avactl.scheduler.defragment import NoPlanError, Plan
 from avactl.scheduler.view import View
-from tests.scheduler import offline
+from tests.scheduler import offline, test_dra
+from tests.scheduler.test_dra import dra
 from tests.scheduler.world import SYSTEM, World
+
+__all__ = ["dra"]
 
 
 def saved(name: str, gpus: int, node: str, devices: str, every: str = "900", **more: Any) -> dict[str, Any]:
@@ -115,14 +118,15 @@ def test_room_for_pods_that_do_not_exist() -> None:
 # -- in a cluster ------------------------------------------------------------------------------------------------------
 
 
-def job(world: World, name: str, gpus: int) -> None:
+def job(world: World, name: str, gpus: int, claims: str = "") -> None:
     """One pod with checkpoints that is made anew. A ReplicaSet: of a Job's pod a kubelet says how it ended."""
-    amounts = {"cpu": "1", "nvidia.com/gpu": str(gpus)}
+    amounts = {"cpu": "1"} if claims else {"cpu": "1", "nvidia.com/gpu": str(gpus)}
+    asked = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": claims}]} if claims else {}
     main = {"name": "main", "image": "registry.example.com/x:1", "resources": {"requests": amounts, "limits": amounts}}
     labels = {"batch.kubernetes.io/job-name": name}
     template = {
         "metadata": {"labels": labels, "annotations": {"avactl.dev/checkpoint-every": "900"}},
-        "spec": {"schedulerName": "avactl", "terminationGracePeriodSeconds": 0, "containers": [main]},
+        "spec": {"schedulerName": "avactl", "terminationGracePeriodSeconds": 0, "containers": [main], **asked},
     }
     metadata = {"name": name, "namespace": world.namespace}
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
@@ -190,6 +194,34 @@ def test_moves_are_made_only_on_yes_and_make_room_for_all_of_a_gang(crowded: Wor
     # What was moved does not come back to where it was.
     crowded.wait(lambda: len(nodes_of(crowded, *jobs)) == 3 and all(nodes_of(crowded, *jobs).values()))
     assert set(nodes_of(crowded, *jobs).values()) == {"a", "b", "c"} - gang
+
+
+@pytest.mark.controlplane
+@pytest.mark.xdist_group("scheduler")
+def test_pods_with_claims_are_moved_too(dra: World) -> None:
+    for name in ("a", "b"):
+        test_dra.machine(dra, name)
+    dra.ready()
+    dra.start()
+    two, six, eight = (test_dra.template(dra, gpus) for gpus in (2, 6, 8))
+    job(dra, "one", 2, two)
+    dra.wait(lambda: nodes_of(dra, "one").get("one"))
+    test_dra.pod(dra, "filler", six)
+    dra.bound("filler")
+    job(dra, "two", 2, two)
+    dra.wait(lambda: nodes_of(dra, "two").get("two"))
+    dra.kube.delete("v1", "Pod", "filler", dra.namespace)
+    test_dra.pod(dra, "big", eight)
+    dra.waiting("big")
+    done = defrag(dra, "big", "--yes", "--timeout", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 move (2 GPUs) make room on" in done.stdout
+    dra.wait(lambda: all(nodes_of(dra, "one", "two").values()))
+    assert len({*nodes_of(dra, "one", "two").values(), dra.nodes_of()["big"]}) == 2
+    assert dra.nodes_of()["big"] not in nodes_of(dra, "one", "two").values()
+    path = f"/apis/apps/v1/namespaces/{dra.namespace}/replicasets"
+    dra.kube.request("DELETE", path, body={"propagationPolicy": "Foreground"})
+    dra.wait(lambda: not nodes_of(dra, "one", "two"))
 
 
 @pytest.mark.controlplane
