@@ -139,7 +139,7 @@ def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Resul
     state = State(("cpu", "memory"))
     for index in range(nodes):
         state.put_node(Node(f"node-{index}", (int(hardware.cpu * 1000), hardware.memory), 8, hardware.gpu, hardware))
-    crossed = _Crossed(facts)
+    crossed = Crossed(facts)
     ends: list[tuple[float, int]] = []
     waiting: list[int] = []
     waits = [0.0] * len(jobs)
@@ -188,7 +188,7 @@ def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Resul
     return Result(_mean(speeds), _mean(small), avoidable, _mean(waits), _mean(of_8))
 
 
-class _Crossed:
+class Crossed:
     """Pairs on different sockets, counted one by one."""
 
     def __init__(self, facts: Topology) -> None:

@@ -61,9 +61,15 @@ class Rate:
 class Client:
     """Requests to one API server. Use it in an `async with` block."""
 
-    def __init__(self, access: Access, agent: str = "avactl", connections: int = 128) -> None:
-        """`agent` is the user agent, by which the API server's audit log and `managedFields` tell programs apart."""
+    def __init__(
+        self, access: Access, agent: str = "avactl", connections: int = 128, compressed: bool = True
+    ) -> None:
+        """`agent` is the user agent, by which the API server's audit log and `managedFields` tell programs apart.
+
+        Large lists come `compressed`: good from afar, but near to the API server that takes longer than to send them.
+        """
         self._agent = agent
+        self._encoding = "gzip, deflate" if compressed else "identity"
         self._access = access
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
@@ -92,6 +98,7 @@ class Client:
         if found is None:
             self._headers.clear()
             found = {"Accept": accept, "Content-Type": content_type, "User-Agent": self._agent}
+            found["Accept-Encoding"] = self._encoding
             if token:
                 found["Authorization"] = f"Bearer {token}"
             self._headers[token, content_type, accept] = found
@@ -113,6 +120,13 @@ class Client:
         if status >= 300:
             raise _refusal(status, headers, content)
         return orjson.loads(content)
+
+    async def page(self, path: str, query: Mapping[str, str]) -> Any:
+        """A page of a list, core kinds without their managed fields. Raises ApiError and UnreachableError."""
+        status, headers, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT)
+        if status >= 300:
+            raise _refusal(status, headers, content)
+        return orjson.loads(without_managed_fields(content) if path.startswith("/api/v1/") else content)
 
     async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
         """A request whose answer does not matter but for refusal. Raises ApiError and UnreachableError."""
@@ -163,6 +177,25 @@ class Client:
             raise UnreachableError(f"watch {path}: {type(error).__name__} {error}") from None
 
 
+def without_managed_fields(content: bytes) -> bytes:
+    """A JSON list without them: a third of the bytes of most pods, and more than half of the time to read them.
+
+    Only for kinds of the core API, which come in the order of their Go types: managed fields are the last of the
+    metadata, and `spec` follows. Quotes inside of strings are escaped, so these bytes are no part of one.
+    """
+    parts, position = [], 0
+    start = content.find(_MANAGED)
+    while start >= 0:
+        following = content.find(_MANAGED, start + 1)
+        end = content.find(_AFTER, start, following if following >= 0 else len(content))
+        if end >= 0:
+            parts.append(content[position : start + len(_MANAGED)])
+            position = end
+        start = following
+    return b"".join([*parts, content[position:]])
+
+
+_MANAGED, _AFTER = b'"managedFields":[', b']},"spec":'
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 
 

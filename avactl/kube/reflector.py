@@ -13,8 +13,10 @@ from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, SilenceError, UnreachableError
 from avactl.kube.objects import object_key
 
-_PAGE = 1000
+_PAGE = 500
 """Objects of one list request, so that a large cluster is never in memory as a whole."""
+_TURN = 50
+"""Objects after which others have their turn, the next page among them."""
 _WATCH_SECONDS = (240, 480)
 _BACKOFF = (0.2, 10.0)
 
@@ -50,7 +52,7 @@ class Reflector:
         """
         self._client, self._path, self._store, self.changed = client, path, store, changed
         self._query = dict(query or {})
-        self._optional, self.failed = optional, failed
+        self._optional, self._failed = optional, failed
         self._version = ""
         self.synced = asyncio.Event()
         self.kind = path.rsplit("/", 1)[-1]
@@ -78,7 +80,7 @@ class Reflector:
                 continue
             except UnreachableError as error:
                 logs.info("watch broken", kind=self.kind, error=str(error))
-            self.failed()
+            self._failed()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, max(wait, _BACKOFF[1]))
 
@@ -86,23 +88,33 @@ class Reflector:
         """List all once; watching goes on from there. Raises ApiError and UnreachableError."""
         query = {**self._query, "limit": str(_PAGE)}
         seen: set[str] = set()
-        while True:
-            page = await self._client.request("GET", self._path, query=query)
-            for item in page["items"] or ():
-                seen.add(object_key(item))
-                self._put(item)
-            following = page["metadata"].get("continue")
-            version = page["metadata"]["resourceVersion"]
-            page = None
-            await asyncio.sleep(0)
-            if not following:
-                break
-            query["continue"] = following
+        version = ""
+        coming: asyncio.Task[Any] | None = asyncio.ensure_future(self._page(query))
+        try:
+            while coming is not None:
+                page = await coming
+                following = page["metadata"].get("continue")
+                version = page["metadata"]["resourceVersion"]
+                # The API server writes the next page while this one is taken in.
+                coming = asyncio.ensure_future(self._page({**query, "continue": following})) if following else None
+                items = page["items"] or []
+                page = None
+                for number, item in enumerate(items):
+                    if number % _TURN == 0:
+                        await asyncio.sleep(0)
+                    seen.add(object_key(item))
+                    self._put(item)
+        finally:
+            if coming is not None:
+                coming.cancel()
         for key in [key for key in self._store.keys() if key not in seen]:  # noqa: SIM118 - not a mapping
             self._store.remove(key)
         self._version = version
         self.synced.set()
         self.changed()
+
+    async def _page(self, query: Mapping[str, str]) -> Any:
+        return await self._client.page(self._path, query)
 
     async def _watch(self) -> None:
         query = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import traceback
@@ -42,6 +43,8 @@ _RETRY = 0.05
 _TICK = 0.5
 _PLANNING = 0.1
 """Share of the time that plans for room may take that come to nothing."""
+_COLLECT = (200_000, 20, 100)
+"""Thresholds of the garbage collector."""
 _FAILED = 60.0
 """Seconds after which a unit is tried again on which a decision failed."""
 
@@ -249,6 +252,8 @@ class Daemon:
 
 async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
+    # Objects that come are trees, which end without it: to look for cycles took half of the time of reading lists.
+    gc.set_threshold(*_COLLECT)
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(_always(access, options))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -260,7 +265,7 @@ async def run(access: Access, options: Options) -> None:
 
 async def _always(access: Access, options: Options) -> None:
     while True:
-        async with Client(access, names.CONTROLLER) as client:
+        async with Client(access, names.CONTROLLER, compressed=False) as client:
             try:
                 await Daemon(client, options).run()
             except ExceptionGroup as group:
