@@ -61,9 +61,7 @@ class Rate:
 class Client:
     """Requests to one API server. Use it in an `async with` block."""
 
-    def __init__(
-        self, access: Access, agent: str = "avactl", connections: int = 128, compressed: bool = True
-    ) -> None:
+    def __init__(self, access: Access, agent: str = "avactl", connections: int = 128, compressed: bool = True) -> None:
         """`agent` is the user agent, by which the API server's audit log and `managedFields` tell programs apart.
 
         Large lists come `compressed`: good from afar, but near to the API server that takes longer than to send them.

@@ -52,7 +52,7 @@ class Reflector:
         """
         self._client, self._path, self._store, self.changed = client, path, store, changed
         self._query = dict(query or {})
-        self._optional, self._failed = optional, failed
+        self._optional, self.failed = optional, failed
         self._version = ""
         self.synced = asyncio.Event()
         self.kind = path.rsplit("/", 1)[-1]
@@ -80,7 +80,7 @@ class Reflector:
                 continue
             except UnreachableError as error:
                 logs.info("watch broken", kind=self.kind, error=str(error))
-            self._failed()
+            self.failed()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, max(wait, _BACKOFF[1]))
 
