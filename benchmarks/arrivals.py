@@ -38,7 +38,9 @@ def load(kubeconfig: Path, scheduler: str, rate: float, pods: int, found: Queue[
                 ahead = began + number / rate - time.monotonic()
                 if ahead > 0:
                     await asyncio.sleep(ahead)
-                tasks.append(asyncio.ensure_future(client.send("POST", PODS, arriving(number, scheduler))))
+                # On a machine that is busy with other things the API server may take its time.
+                item = client.request("POST", PODS, arriving(number, scheduler), timeout=PATIENCE)
+                tasks.append(asyncio.ensure_future(item))
             await asyncio.gather(*tasks)
             found.put(time.monotonic() - began)
 
@@ -80,8 +82,12 @@ def measure(kubeconfig: Path, scheduler: str, rate: float, pods: int) -> tuple[l
     loader = context.Process(target=load, args=(kubeconfig, scheduler, rate, pods, took), daemon=True)
     observer.start()
     try:
-        watching.wait(PATIENCE)
+        if not watching.wait(PATIENCE):
+            raise RuntimeError("the API server does not answer")
         loader.start()
+        loader.join(PATIENCE)
+        if loader.exitcode != 0:
+            raise RuntimeError("the pods were not created")
         seconds = took.get(timeout=PATIENCE)
         return sorted(waits.get(timeout=PATIENCE)), pods / seconds
     finally:
