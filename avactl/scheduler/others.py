@@ -51,10 +51,12 @@ class Term:
 class _Tally:
     """Matching pods by node."""
 
-    __slots__ = ("counts", "match")
+    __slots__ = ("counts", "helps", "match")
 
-    def __init__(self, match: Callable[[Pod], bool]) -> None:
+    def __init__(self, match: Callable[[Pod], bool], helps: bool) -> None:
         self.match = match
+        self.helps = helps
+        """Whether one pod more can open nodes: to those that want to be near it, or to an even spread."""
         self.counts: Counts = {}
 
 
@@ -85,6 +87,7 @@ class Others:
         if self.namespaces.get(name) != labels:
             self.namespaces[name] = labels
             self._recount()
+            self._fleet.freed += 1
 
     def drop_namespace(self, name: str) -> None:
         """A namespace is gone."""
@@ -120,12 +123,17 @@ class Others:
         was = [tally.match(pod) for tally in self._tallies.values()]
         pod.labels, pod.deleting = now
         for tally, matched in zip(self._tallies.values(), was, strict=True):
-            _add(tally.counts, pod.node, tally.match(pod) - matched)
+            change = tally.match(pod) - matched
+            if change:
+                _add(tally.counts, pod.node, change)
+                self._fleet.freed += 1
 
     def _count(self, pod: Pod, node: str, change: int) -> None:
         for tally in self._tallies.values():
             if tally.match(pod):
                 _add(tally.counts, node, change)
+                if tally.helps and change > 0:
+                    self._fleet.freed += 1
         for port in pod.shape.ports:
             _add(self._ports.setdefault(port, {}), node, change)
         if pod.shape.antiaffinity:
@@ -139,12 +147,12 @@ class Others:
             if not counts:
                 del self._against[term.key]
 
-    def _tally(self, key: bytes, match: Callable[[Pod], bool]) -> Counts:
+    def _tally(self, key: bytes, match: Callable[[Pod], bool], helps: bool = True) -> Counts:
         found = self._tallies.get(key)
         if found is None:
             if len(self._tallies) >= _TALLIES:
                 del self._tallies[next(iter(self._tallies))]
-            found = self._tallies[key] = _Tally(match)
+            found = self._tallies[key] = _Tally(match, helps)
             for node, pods in self._fleet.on_node.items():
                 count = sum(match(pod) for pod in pods.values())
                 if count:
@@ -255,7 +263,7 @@ class Others:
         result: Mask | None = None
         for given in pod.shape.antiaffinity:
             term = Term(given, pod, self.namespaces)
-            free = self._without(term.topology, self._tally(b"away" + term.key, term.matches))
+            free = self._without(term.topology, self._tally(b"away" + term.key, term.matches, helps=False))
             result = free if result is None else result & free
         return result
 

@@ -60,6 +60,8 @@ def test_pod_affinity_and_anti_affinity(world: World) -> None:
     assert "near a pod that keeps it away" in world.waiting("late")
     world.pod("lonely", **near("podAffinity", "nobody"))
     assert "no pod of its affinity near" in world.waiting("lonely")
+    world.pod("company", labels={"app": "nobody"}, nodeSelector={"kubernetes.io/hostname": "n3"})
+    assert int(world.bound("lonely")["lonely"][1:]) // 2 == 1
 
 
 def test_topology_spread(world: World) -> None:
