@@ -198,7 +198,7 @@ def _warn_of_others(declared: Declared) -> None:
     """Two engines on one cluster put each other's changes back for ever."""
     if declared.cluster in {item.name for item in declared.compilation.program.of("Cluster")}:
         mode = declared.compilation.program.cluster_spec(declared.cluster).reconcile.mode
-        if mode not in ("avactl", "files"):
+        if mode not in ("builtin", "files"):
             sys.stderr.write(
                 f"avactl: note: cluster {declared.cluster} says `reconcile.mode: {mode}`; where that engine runs too, "
                 "the two put each other's changes back\n"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import monotonic
-from typing import TextIO
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from typing import TYPE_CHECKING, TextIO
 
 from avactl.reconcile.engine import Listener
 from avactl.reconcile.health import Health
 from avactl.reconcile.plan import Step
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 _EVERY = 10.0
 """Seconds between two plain lines about what is waited for."""
@@ -26,8 +25,12 @@ class Progress:
         self._stream, self._quiet = stream, quiet
         self._bar: Bar | None = None
         if stream.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as RichBar
+
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Bar(*columns, console=Console(file=stream), transient=True)
+            self._bar = RichBar(*columns, console=Console(file=stream), transient=True)
         self._told = 0.0
 
     def __enter__(self) -> Progress:

@@ -13,6 +13,8 @@ from avactl.reconcile.plan import Action, Step, shown
 
 _MOST_LINES = 40
 _MOST_FIELDS = 4
+_LONG = 80
+"""Characters of a value; an image with its digest has more."""
 _SIGNS = {
     Action.create: ("+", "created"),
     Action.change: ("~", "changed"),
@@ -155,9 +157,12 @@ def as_text(result: Result, colour: bool) -> str:
 def _detail(step: Step, dim: str, off: str) -> str:
     parts = []
     for difference in step.differences[:_MOST_FIELDS]:
-        old, new = (_short(value) for value in shown(difference, step.key.kind))
+        old, new = shown(difference, step.key.kind)
         by = f" {dim}(by {difference.by}){off}" if difference.by and step.action is Action.restore else ""
-        parts.append(f"{difference.field} {old} → {new}{by}")
+        # Of long texts the beginning would be the same on both sides.
+        long = any(isinstance(value, str) and ("\n" in value or len(value) > _LONG) for value in (old, new))
+        how = "changed" if long and old is not ABSENT and new is not ABSENT else f"{_short(old)} → {_short(new)}"
+        parts.append(f"{difference.field} {how}{by}")
     if len(step.differences) > _MOST_FIELDS:
         parts.append(f"{len(step.differences) - _MOST_FIELDS} more")
     text = ", ".join(parts)
@@ -172,4 +177,4 @@ def _short(value: Any) -> str:
     if isinstance(value, dict | list):
         return f"{{{len(value)}}}" if isinstance(value, dict) else f"[{len(value)}]"
     text = str(value).replace("\n", "⏎")
-    return text if len(text) <= 48 else f"{text[:45]}…"
+    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"

@@ -9,12 +9,13 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 
 from avactl.reconcile.plan import Action, Step
 from avactl.reconcile.report import Result, as_json, as_text
 from tests.kinds.compiling import DIGEST
 from tests.reconcile.proxy import Proxy
-from tests.reconcile.world import World
+from tests.reconcile.world import ROOT, World
 from tools.controlplane import ApiError
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
@@ -300,3 +301,22 @@ def test_without_a_cluster_there_is_one_line(world: World) -> None:
     )  # fmt: skip
     assert run.returncode == 2
     assert run.stderr.startswith("avactl: /nowhere: ")
+
+
+def test_the_documented_rights_are_enough(world: World) -> None:
+    """All of examples/modern, by the service account that the docs describe: applied, changed, pruned, told."""
+    text = (ROOT / "docs" / "reconcile.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    for body in yaml.safe_load_all(text):
+        world.kube.apply(body)
+    token = world.plane.service_account_token("avactl-system", "avactl-reconcile")
+    world.kubeconfig = world.folder / "restricted"
+    world.plane.write_kubeconfig(world.kubeconfig, token)
+    world.commit(example=ROOT / "examples" / "modern")
+    result = world.once(wait=False)
+    assert result.complete, as_text(result, False)
+    assert not result.unseen
+    (world.repository / "teams" / "product.yaml").unlink()
+    world.commit()
+    result = world.once(wait=False, timeout=5.0)
+    assert result.complete, as_text(result, False)
+    assert any(step.action is Action.prune for step in result.steps)

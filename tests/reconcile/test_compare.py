@@ -1,0 +1,149 @@
+"""What is wanted against what is there, and what a run makes of it. Pure."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from avactl.compiler import compile_tree
+from avactl.kinds import registry
+from avactl.reconcile.compare import Comparison, compare
+from avactl.reconcile.fields import dotted
+from avactl.reconcile.hands import Hands, left, without
+from avactl.reconcile.health import State, health, of_pods
+from avactl.reconcile.plan import holds_data
+from avactl.source.tree import DirTree
+from tests.reconcile.world import AVA
+
+HANDS = Hands()
+
+
+def live(fields: dict[str, Any], body: dict[str, Any], *others: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """An object of which `fields` are ours, and others those of other managers."""
+    entries = [
+        {"manager": "avactl", "operation": "Apply", "apiVersion": body["apiVersion"], "fieldsV1": fields},
+        *({"manager": name, "operation": "Update", "apiVersion": "v1", "fieldsV1": set_} for name, set_ in others),
+    ]
+    return {**body, "metadata": {**body["metadata"], "managedFields": entries}}
+
+
+def deployment(**spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a", "namespace": "n"}, "spec": spec}
+
+
+def compared(want: dict[str, Any], there: dict[str, Any], owned: tuple[str, ...] = ()) -> Comparison:
+    return compare(want, there, left(want["kind"], owned), HANDS)
+
+
+def fields_of(result: Comparison) -> list[str]:
+    return [difference.field for difference in result.all()]
+
+
+POD: dict[str, Any] = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}}
+POD_FIELDS: dict[str, Any] = {
+    ".": {}, "f:name": {}, "f:image": {}, "f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}},
+}  # fmt: skip
+OURS = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"c"}': POD_FIELDS}}}}}
+
+
+def with_pod(**container: Any) -> dict[str, Any]:
+    return deployment(template={"spec": {"containers": [{**copy.deepcopy(POD), **container}]}})
+
+
+def test_defaults_and_ways_to_write_an_amount_are_no_difference() -> None:
+    there = with_pod(terminationMessagePath="/dev/x", resources={"requests": {"cpu": "1", "memory": "1Gi"}})
+    there["spec"]["replicas"] = 1
+    assert compared(with_pod(), live(OURS, there)).same
+
+
+def test_an_amount_in_a_text_is_a_text() -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"size": "1"}}
+    result = compared({**body, "data": {"size": "1000m"}}, live({"f:data": {"f:size": {}}}, body))
+    assert fields_of(result) == ["data.size"]
+
+
+def test_a_value_that_is_ours_no_more_differs_even_if_it_is_equal() -> None:
+    ours = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"c"}': {**POD_FIELDS}}}}}}
+    del ours["f:spec"]["f:template"]["f:spec"]["f:containers"]['k:{"name":"c"}']["f:image"]
+    result = compared(with_pod(), live(ours, with_pod(), ("kubectl-edit", OURS)))
+    assert [(d.field, d.by) for d in result.apply] == [("spec.template.spec.containers[c].image", "kubectl-edit")]
+
+
+def test_what_git_has_no_more_is_removed() -> None:
+    want = with_pod()
+    del want["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["memory"]
+    assert fields_of(compared(want, live(OURS, with_pod()))) == [
+        "spec.template.spec.containers[c].resources.requests.memory"
+    ]
+
+
+def test_a_field_that_becomes_a_controllers_keeps_its_value() -> None:
+    ours = {"f:spec": {**OURS["f:spec"], "f:replicas": {}}}
+    there = with_pod()
+    there["spec"]["replicas"] = 5
+    result = compared(with_pod(), live(ours, there), ("spec.replicas",))
+    assert not result.apply
+    assert [dotted(path) for path in result.hand_over] == ["spec.replicas"]
+
+
+@pytest.mark.parametrize(
+    ("manager", "found"),
+    [("kubectl-edit", True), ("someone", True), ("kube-controller-manager", False), ("vpa-updater", False)],
+)
+def test_additions_by_hand_are_taken_out_and_those_of_controllers_stay(manager: str, found: bool) -> None:
+    there = with_pod(env=[{"name": "X", "value": "1"}])
+    added: dict[str, Any] = {"f:env": {".": {}, 'k:{"name":"X"}': {".": {}, "f:name": {}, "f:value": {}}}}
+    theirs = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"c"}': added}}}}}
+    result = compared(with_pod(), live(OURS, there, (manager, theirs)))
+    assert fields_of(result) == (["spec.template.spec.containers[c].env"] if found else [])
+
+
+def test_order_of_a_list_counts() -> None:
+    two = [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]
+    entry: dict[str, Any] = {".": {}, "f:name": {}, "f:image": {}}
+    ours = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"a"}': entry, 'k:{"name":"b"}': entry}}}}}
+    there = deployment(template={"spec": {"containers": two}})
+    assert compared(there, live(ours, there)).same
+    turned = compared(deployment(template={"spec": {"containers": two[::-1]}}), live(ours, there))
+    assert turned.unsure
+
+
+def test_without_shares_what_it_does_not_touch() -> None:
+    body = deployment(replicas=3, template={"spec": {}})
+    bare = without(body, ["spec.replicas", "status.nothing"])
+    assert "replicas" not in bare["spec"]
+    assert body["spec"]["replicas"] == 3
+    assert bare["spec"]["template"] is body["spec"]["template"]
+
+
+def test_manifests_own_only_what_their_kind_declares() -> None:
+    for manifest in compile_tree(DirTree(AVA)).manifests:
+        declared = {(o.kind, o.field) for o in registry.kind(manifest.item.kind).owned}
+        assert {(manifest.kind, path) for path in manifest.owned} <= declared, manifest
+
+
+def test_data_is_held_unless_the_mark_says_otherwise() -> None:
+    claim: dict[str, Any] = {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {},
+    }  # fmt: skip
+    assert holds_data(claim)
+    assert holds_data({**claim, "metadata": {"annotations": {"avactl.dev/holds-data": "true"}}})
+    assert not holds_data({**claim, "metadata": {"annotations": {"avactl.dev/deletion-policy": "delete"}}})
+    assert not holds_data({**claim, "spec": {"volumeName": "a store"}})
+    assert not holds_data({**claim, "kind": "ConfigMap"})
+
+
+def test_health_of_what_waits_and_what_is_ill() -> None:
+    job = {"kind": "Job", "metadata": {}, "spec": {}, "status": {}}
+    assert health(job).state is State.ready
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": "no"}]}
+    assert health({**job, "status": failed}).state is State.ill
+    body = {**deployment(replicas=2), "status": {"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2}}
+    assert health(body).state is State.progressing
+    pending = {"metadata": {"name": "p"}, "spec": {}, "status": {}}
+    waiting = of_pods([pending])
+    assert waiting is not None
+    assert waiting.state is State.waiting
+    assert of_pods([{**pending, "spec": {"nodeName": "n"}}]) is None
