@@ -80,7 +80,7 @@ class Gangs:
 
 def partial(unit: Unit) -> bool:
     """Whether some of a gang hold resources while others that must be there do not."""
-    holding = any(pod.node and not (pod.ended or pod.deleting) for pod in unit.pods.values())
+    holding = any(pod.node and not (pod.ended or pod.deleting or pod.leaving) for pod in unit.pods.values())
     return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from avactl.kube import logs
 from avactl.placement.quota import Work
@@ -78,6 +78,8 @@ class Room:
         self._holds = Holds(fleet)
         self._vain: dict[Hashable, tuple[int, str]] = {}
         """Groups of units for which nobody was evicted: what had been freed by then, and what else they were told."""
+        self._gathered: dict[tuple[str, str], tuple[Hashable, Works]] = {}
+        """Who may give, by team and model that is wanted, and for which moment that is so."""
         self._skipped: dict[str, None] = {}
         """Units that had no plan because planning rested."""
         self._rests, self._again = 0.0, dict[str, float]()
@@ -100,10 +102,13 @@ class Room:
         if self._seen == self._fleet.freed and now - self._checked < 1.0:
             return
         self._seen, self._checked = self._fleet.freed, now
+        self._gathered.clear()
         slots = self._fleet.state.slots
         for key, nomination in list(self._nominations.items()):
             nomination.keys = {each for each in nomination.keys if self._held(each)}
-            if now > nomination.until or any(place.node not in slots for place in nomination.places):
+            if not any(place.pod.waiting for place in nomination.places):
+                del self._nominations[key]  # somebody else has bound them
+            elif now > nomination.until or any(place.node not in slots for place in nomination.places):
                 logs.warn("room given up", unit=key, left=len(nomination.keys))
                 self.abandon(key)
             elif not nomination.keys and not nomination.ready:
@@ -124,6 +129,8 @@ class Room:
             self._queue.push(unit)
 
     def _hold(self) -> None:
+        if self._fleet.stale:
+            return  # all is held anew once the state is
         self._keep()
         self._holds.renew({key: nomination.places for key, nomination in self._nominations.items()}, self._on_its_way)
 
@@ -179,6 +186,16 @@ class Room:
         if waiting and self._evictor is not None:
             self._evictor.clear(waiting)
 
+    def _counted(self, nomination: Nomination) -> bool:
+        """Whether pods of its team are ending for somebody else: they count for its quota until they have."""
+        quotas = self._fleet.quotas
+        team = quotas.team(nomination.places[0].pod)
+        return any(
+            quotas.team(pod) == team and pod.key in self._fleet.pods
+            for other in self._nominations.values()
+            for pod in other.victims
+        )
+
     @contextmanager
     def own(self, unit: Unit) -> Iterator[None]:
         """What is kept for a unit is free while it is decided upon; kept again if it has to wait longer."""
@@ -186,7 +203,7 @@ class Room:
         if nomination is None:
             yield
             return
-        if not nomination.keys:
+        if not nomination.keys and not self._counted(nomination):
             # All of it is there: it starts now, or not for this.
             del self._nominations[unit.key]
             self._again[unit.key] = monotonic() + _AGAIN
@@ -255,7 +272,7 @@ class Room:
         going = self._going()
         with self._future(need, going):
             for model in models:
-                works = gather(self._fleet, self._queue, self._budgets, team, model, going)
+                works = self._works(team, model, going)
                 for kept in self._fleet.quotas.kept:
                     works.ledger.start(kept)
                 mask, wanted = self._fleet.quotas.model_mask(model) if model else None, self._wanted(need, team, model)
@@ -349,8 +366,17 @@ class Room:
         return pod.leaving or (pod.deleting and time.time() < pod.ends + _SLACK)
 
     def _going(self) -> set[Pod]:
-        pods = (work.key for work in self._fleet.quotas.fresh().works.values())
-        return {pod for pod in pods if isinstance(pod, Pod) and self._on_its_way(pod)}
+        pods = cast("Mapping[Pod, Work]", self._fleet.quotas.fresh().works)
+        return {pod for pod in pods if (pod.leaving or pod.deleting) and self._on_its_way(pod)}
+
+    def _works(self, team: str, model: str, going: set[Pod]) -> Works:
+        """Who may give; gathered once for all that ask while nothing starts or ends."""
+        moment = (self._fleet.quotas.version, self._fleet.freed, frozenset(going))
+        known = self._gathered.get((team, model))
+        if known is None or known[0] != moment:
+            found = gather(self._fleet, self._queue, self._budgets, team, model, going)
+            known = self._gathered[team, model] = (moment, found)
+        return known[1]._replace(ledger=known[1].ledger.copy())
 
     @contextmanager
     def _future(self, need: Need, going: set[Pod]) -> Iterator[None]:

@@ -80,7 +80,10 @@ def _work(key: Hashable, members: Members, everyone: list[Pod], spare: int, brok
         work.gpus == first.gpus and work.amounts == first.amounts for work in works
     )
     started = min(_seconds(pod.started) for pod in pods)
-    serving, preemptible = any(pod.serving for pod in pods), all(pod.ours and pod.preemptible for pod in everyone)
+    serving = any(pod.serving for pod in pods)
+    # What should be gone and is not cannot be made to go once more.
+    preemptible = all(pod.ours and pod.preemptible and not pod.deleting for pod in everyone)
+    spare = 0 if any(pod.deleting for pod in everyone) else spare
     priority = max(pod.priority for pod in pods)
     protected, doomed = any(pod in broken for pod in pods), any(pod.doomed for pod in pods)
     if alike:

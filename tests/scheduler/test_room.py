@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.placement.state import WHOLE
+from avactl.scheduler import room
 from tests.scheduler.memory import Memory
 
 HIGH: dict[str, Any] = {"priority": 10_000}
@@ -215,6 +218,31 @@ def test_a_reservation_ends_with_its_pod(lent: Memory) -> None:
     lent.settle()
     assert "next" in lent.where()
     assert not [key for key in lent.fleet.state.bookings if isinstance(key, tuple)]
+
+
+def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    lent.pod("guest", "stuck", 8)
+    lent.pod("guest", "other", 8)
+    lent.settle()
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    stuck = lent.items[lent.evictions[0].victims[0].pod.key]
+    now = time.time()
+    ends = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stuck["metadata"]["deletionTimestamp"] = ends
+    lent.intake.put(stuck)
+    lent.settle()
+    assert len(lent.evictions) == 1
+    monotonic = time.monotonic()
+    monkeypatch.setattr(room, "monotonic", lambda: monotonic + 200)
+    monkeypatch.setattr(time, "time", lambda: now + 200)
+    lent.settle()
+    assert not [key for key in lent.fleet.state.bookings if isinstance(key, tuple)]
+    monkeypatch.setattr(room, "monotonic", lambda: monotonic + 300)
+    lent.fleet.freed += 1
+    lent.settle()
+    # Its machine is lost, perhaps: another one is asked.
+    assert len(evicted(lent)) == len(set(evicted(lent))) == 2
 
 
 def test_over_the_limit_a_team_makes_room_among_its_own() -> None:
