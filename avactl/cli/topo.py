@@ -199,7 +199,7 @@ def watch(
 
     try:
         from avactl.kube import access
-        from avactl.scheduler import topology
+        from avactl.topology import daemon
     except ModuleNotFoundError as error:
         fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     try:
@@ -208,13 +208,13 @@ def watch(
         fail(f"--command: {str(error).lower()}", USAGE)
     if not words:
         fail("--command is empty", USAGE)
-    options = topology.Options(node, pool, words, interval)
+    options = daemon.Options(node, pool, words, interval)
     if once:
-        verdict = asyncio.run(topology.look(options))
+        verdict = asyncio.run(daemon.look(options))
         print(f"{verdict.status}: {verdict.message}")
         raise typer.Exit(PROBLEMS if verdict.status != "True" else 0)
     try:
         found = access.find(kubeconfig)
     except access.AccessError as error:
         fail(str(error), USAGE)
-    asyncio.run(topology.run(found, options))
+    asyncio.run(daemon.run(found, options))

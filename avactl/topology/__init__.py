@@ -1,0 +1,1 @@
+"""The daemon of GPU machines: are they what their pools say?"""
