@@ -76,6 +76,11 @@ class Binder:
         """Have volumes bound or made for the node, then bind. Making one takes its driver up to minutes."""
         pod = order.pod
         made = [name for name in order.volumes if name not in chosen]
+        if not all(self._volumes.makes(pod, name) for name in made):
+            # Another of its gang was given the volume that is there.
+            self._volumes.settled(volume for volume, _ in chosen.values())
+            self._give_up(pod, "no-volume")
+            return
         try:
             for volume, claim in chosen.values():
                 await self._bind_volume(volume, claim)

@@ -56,6 +56,7 @@ class Device(NamedTuple):
     """Whether several claims can have parts of it."""
 
 
+@lru_cache(maxsize=16_384)
 def quantity(text: str) -> Quantity:
     """Raises CelError."""
     try:
@@ -64,6 +65,7 @@ def quantity(text: str) -> Quantity:
         raise CelError(str(error)) from None
 
 
+@lru_cache(maxsize=16_384)
 def version(text: str) -> Version:
     """Raises CelError."""
     match = _VERSION.fullmatch(text)

@@ -323,10 +323,10 @@ class Fleet:
             return
         del here[pod.uid]
         for name in pod.volumes:
-            users = self.mounts[f"{pod.namespace}/{name}"]
+            users = self.mounts.get(f"{pod.namespace}/{name}", {})
             users.pop(pod.uid, None)
             if not users:
-                del self.mounts[f"{pod.namespace}/{name}"]
+                self.mounts.pop(f"{pod.namespace}/{name}", None)
             self.mounted(node)
         if not here:
             del self.on_node[node]

@@ -167,7 +167,7 @@ class Volumes:
         if known.mode != LATER or claim.asked:
             raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet", key)
         static = self._static(claim)
-        if known.provisioner in ("", NO_PROVISIONER):
+        if not self.makes(pod, name):
             unmade.append(claim)
             return static if static is not None else self._fleet.mask(())
         made = _both(self._selected(known.topologies), self._with_room(claim, known))
@@ -267,6 +267,12 @@ class Volumes:
         """Whether a claim has its volume, or waits for one on this node."""
         claim = self._claims.get(f"{pod.namespace}/{name}")
         return claim is not None and bool(claim.volume or claim.selected == node)
+
+    def makes(self, pod: Pod, name: str) -> bool:
+        """Whether somebody makes a volume for a claim that has none."""
+        claim = self._claims.get(f"{pod.namespace}/{name}")
+        known = self._classes.get(claim.class_name, _IMMEDIATE) if claim is not None else _IMMEDIATE
+        return known.provisioner not in ("", NO_PROVISIONER)
 
     def assign(self, pod: Pod, names: Iterable[str], node: str) -> dict[str, tuple[Volume, VolumeClaim]]:
         """Volumes that are there for these claims of a pod on a node, by claim; for the others one is to be made."""
