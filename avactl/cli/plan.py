@@ -55,15 +55,14 @@ def plan(
     codes: 0 told; 1 the head has errors (they are printed instead); 2 wrong usage; 3 git or a revision is missing; 4
     something will not run, with --exit-code.
     """
+    before, after = _compiled(path, base, head, merge_base)
     try:
         from avactl.kube import logs
         from avactl.plan.make import clusters, make_plan
     except ModuleNotFoundError as error:
         fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     live = read_snapshot(snapshot) if snapshot is not None else None
-    before, after = _compiled(path, base, head, merge_base)
-    known = clusters(before, after)
-    asked = _asked(known, cluster, live)
+    asked = _asked(clusters(before, after), cluster, live)
     logs.mute()  # the scheduler tells of its decisions, which here are not made
     gc.freeze()  # what is compiled stays until the end: the collector need not walk it
     plans = [make_plan(before, after, name, live, everything=everything) for name in asked]
@@ -105,12 +104,13 @@ def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> 
 
 def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
     """Base (None where it has errors) and head. Exits where there is no head to plan for."""
-    from avactl.compiler import compile_tree
+    from avactl.compiler import compile_tree, parallel
     from avactl.diff.revisions import open_sides
     from avactl.source.tree import DirTree, GitError
 
     if head is None and not path.exists():
         fail(f"{path}: no such file or directory", USAGE)
+    parallel.allow()  # before anything that has threads is imported
     try:
         sides = open_sides(find_root(path), base, head, common=common)
         after, before = compile_tree(sides.head), compile_tree(sides.base)

@@ -116,9 +116,11 @@ def _surge(entry: Entry) -> str:
 def effect(found: Effect) -> str:
     """What becomes of somebody else, without its name."""
     count = f"{found.pods} of {plural(found.of, 'pod')}"
-    why = {"quota-reclaim": "gives back what it borrowed", "priority": "has less priority"}.get(
-        found.reason, found.reason
-    )
+    why = {
+        "quota-reclaim": "gives back what it borrowed",
+        "priority": "has less priority",
+        "elastic": "runs on with fewer",
+    }.get(found.reason, found.reason)
     by = f" for {found.by}" if found.by is not None else ""
     if found.what == "starts":
         return f"starts: {count}, which waited"

@@ -47,6 +47,8 @@ class Quotas:
         """Units that others make room for: what they will have is nobody else's."""
         self.strict: set[str] = set()
         """Teams of which one of them must have guaranteed GPUs: nobody else borrows there meanwhile."""
+        self.version = 0
+        """Counts what starts and ends."""
         self._stale = True
 
     @property
@@ -89,6 +91,7 @@ class Quotas:
             self._count(pod, self._ledger.end(pod).team, -1)
 
     def _count(self, pod: Pod, team: str, change: int) -> None:
+        self.version += 1
         ranks = self._ranks.setdefault(team, Counter())
         if pod.ours and pod.preemptible:
             ranks[pod.rank] += change

@@ -79,7 +79,6 @@ class Room:
         self._vain: dict[Hashable, tuple[int, str]] = {}
         """Groups of units for which nobody was evicted: what had been freed by then, and what else they were told."""
         self._gathered: dict[tuple[str, str], tuple[Hashable, Works]] = {}
-        """Who may give, by team and model that is wanted, and for which moment that is so."""
         self._skipped: dict[str, None] = {}
         """Units that had no plan because planning rested."""
         self._rests, self._again = 0.0, dict[str, float]()
@@ -372,11 +371,11 @@ class Room:
     def _works(self, team: str, model: str, going: set[Pod]) -> Works:
         """Who may give; gathered once for all that ask while nothing starts or ends."""
         moment = (self._fleet.quotas.version, self._fleet.freed, frozenset(going))
-        known = self._gathered.get((team, model))
-        if known is None or known[0] != moment:
+        then, found = self._gathered.get((team, model), (None, None))
+        if found is None or then != moment:
             found = gather(self._fleet, self._queue, self._budgets, team, model, going)
-            known = self._gathered[team, model] = (moment, found)
-        return known[1]._replace(ledger=known[1].ledger.copy())
+            self._gathered[team, model] = (moment, found)
+        return found._replace(ledger=found.ledger.copy())
 
     @contextmanager
     def _future(self, need: Need, going: set[Pod]) -> Iterator[None]:

@@ -269,14 +269,24 @@ def _said(pod: Body) -> str:
     return ""
 
 
+def _name(pod: Body) -> str:
+    name: str = pod["metadata"]["labels"]["app.kubernetes.io/instance"]
+    return name
+
+
+def need(pods: dict[str, Body], name: str) -> int:
+    """Pods without which a spec does not run."""
+    mine = [pod for pod in pods.values() if _name(pod) == name]
+    notes = mine[0]["metadata"].get("annotations") or {}
+    return int(notes.get("avactl.dev/gang-size", len(mine)))
+
+
 def seen(pods: dict[str, Body], name: str) -> str:
     """What became of a spec: starts, waits or never."""
-    mine = [pod for pod in pods.values() if pod["metadata"]["labels"].get("app.kubernetes.io/instance") == name]
+    mine = [pod for pod in pods.values() if _name(pod) == name]
     waiting = [pod for pod in mine if not _node(pod)]
     placed = len(mine) - len(waiting)
-    notes = mine[0]["metadata"].get("annotations") or {}
-    need = int(notes.get("avactl.dev/gang-size", len(mine)))
-    if placed >= need:
+    if placed >= need(pods, name):
         return "starts"
     words = _said(waiting[0])
     asked = _QUOTA.search(words)
@@ -318,14 +328,14 @@ def agree(arena: Arena, seed: int) -> list[str]:
     after = running(pods)
     expected = foretold(plan)
     found = {name: seen(pods, name) for name in expected}
+    counts = Counter(before)
     for effect in plan.effects:
-        # Of those that were there: how many pods more or fewer run.
-        sign = {"starts": 1, "restarts": 0}.get(effect.what, -1)
-        expected[effect.owner.name] = f"{sign * effect.pods:+}"
-    for name in before.keys() | after.keys() | expected.keys():
-        if name not in found:
-            found[name] = f"{after.get(name, 0) - before.get(name, 0):+}"
-            expected.setdefault(name, "+0")
+        counts[effect.owner.name] += {"starts": 1, "restarts": 0}.get(effect.what, -1) * effect.pods
+    # How far elastic jobs grow into what is left depends on whose pods are gone first: whether they run does not.
+    for name in {_name(pod) for pod in pods.values()} - expected.keys():
+        expected[name], found[name] = (
+            "runs" if each[name] >= need(pods, name) else "rests" for each in (counts, after)
+        )
     arena.clear()
     arena.counts.update(found.values())
     wrong = sorted(name for name in expected if expected[name] != found[name])
@@ -336,7 +346,7 @@ def agree(arena: Arena, seed: int) -> list[str]:
 
 def running(pods: dict[str, Body]) -> Counter[str]:
     """Pods with a machine, by the spec's name."""
-    return Counter(pod["metadata"]["labels"]["app.kubernetes.io/instance"] for pod in pods.values() if _node(pod))
+    return Counter(_name(pod) for pod in pods.values() if _node(pod))
 
 
 def compiled_with_warnings(text: str) -> Compilation:

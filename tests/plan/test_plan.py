@@ -254,3 +254,14 @@ spec:
     assert (grows.verdict, grows.placed, grows.pods) == (Verdict.STARTS, 2, 4)
     assert (still.verdict, still.pods) == (Verdict.STOPPED, 0)
     assert "starts with 2 of 4 pods" in render_text([found])
+
+
+def test_a_cluster_comes_and_goes() -> None:
+    other = platform().replace("main", "other").replace("name: v100}", "name: more}").replace("twosocket", "more")
+    one = compile_(platform(), job("a", 2, more="  cluster: main\n"))
+    both = compile_(platform(), job("a", 2, more="  cluster: main\n"), "---\n" + other.partition("---\nkind: Team")[0])
+    came = make_plan(one, both, "other")
+    assert [entry.verdict for entry in came.entries] == [Verdict.STARTS]
+    gone = make_plan(both, one, "other")
+    assert [entry.verdict for entry in gone.entries] == [Verdict.REMOVED]
+    assert not make_plan(one, both, "main").entries
