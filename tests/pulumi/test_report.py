@@ -104,7 +104,9 @@ def test_what_another_engine_applies_is_no_stack() -> None:
     flux = compiled(("spec:\n  images:", "spec:\n  reconcile: {mode: flux}\n  images:"))
     assert engine.stack_names(flux) == []
     for asked in ([], ["main"], ["main.vision"]):
-        with pytest.raises(engine.WrongUseError, match=r"cluster main is not applied from here: its `reconcile.mode` is flux"):
+        with pytest.raises(
+            engine.WrongUseError, match=r"cluster main is not applied from here: its `reconcile.mode` is flux"
+        ):
             engine.find_stacks(flux, asked)
 
 
