@@ -28,7 +28,7 @@ _CLUSTER = """\
 apiVersion: avactl.dev/v1
 kind: Cluster
 metadata: {name: bench}
-spec: {reconcile: {mode: files}}
+spec: {reconcile: {mode: builtin}}
 ---
 apiVersion: avactl.dev/v1
 kind: NodePool

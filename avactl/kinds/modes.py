@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-STARTS_JOBS_AGAIN = ("flux", "argocd", "pulumiOperator")
+STARTS_JOBS_AGAIN = ("flux", "argocd", "pulumiOperator", "builtin")
 """Modes whose engine starts a job again that Kubernetes removed after its time to live."""
 PULUMI = ("pulumi", "pulumiOperator")
 """Modes that apply by Pulumi stacks."""

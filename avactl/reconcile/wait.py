@@ -33,8 +33,16 @@ async def wait_healthy(
     ends, pause = monotonic() + patience, _POLL[0]
     while True:
         found = {key: health(body) for key, body in live.items()}
-        late = {key: h for key, h in found.items() if h.state is State.progressing}
-        found.update(await _look_closer(api, {key: live[key] for key in late}))
+        # A Deployment whose pods wait for room is told to be late by its controller after ten minutes.
+        unwell = [
+            key
+            for key, h in found.items()
+            if h.state is State.progressing or (h.state is State.ill and key.kind in WITH_PODS)
+        ]
+        closer = await _look_closer(api, {key: live[key] for key in unwell})
+        found.update(
+            (key, h) for key, h in closer.items() if h.state is State.waiting or found[key].state is not State.ill
+        )
         # What failed long ago and was only found again is told, and not counted against this run.
         bad = {
             title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h

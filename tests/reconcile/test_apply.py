@@ -257,7 +257,7 @@ def test_guards(world: World) -> None:
 def test_a_field_that_cannot_change_in_place(world: World) -> None:
     """What holds nothing is made anew; what holds data is left, with a clear word."""
     ns = f"{world.name}-vision"
-    slow = world.specs(WORKSPACE).replace("{mode: files}", "{mode: files}\n  storageClasses: {default: slow}")
+    slow = world.specs(WORKSPACE).replace("{mode: builtin}", "{mode: builtin}\n  storageClasses: {default: slow}")
     world.commit({"platform.yaml": slow})
     assert world.once().complete
     home = world.kube.get("v1", "PersistentVolumeClaim", "ada-home", ns)

@@ -36,7 +36,7 @@ kind: Cluster
 metadata: {name: lab}
 spec:
   systemNamespace: NAME-system
-  reconcile: {mode: files}
+  reconcile: {mode: builtin}
   images: {fetch: registry.example.com/rclone@sha256:5fc197963c82353a79543c56348ccfa631c386c5b9c4eb50de4fc9bcca31ceee}
 ---
 apiVersion: avactl.dev/v1
