@@ -233,7 +233,7 @@ class Claims:
         offers = self._dra.offers(demand, self._fleet.nodes)
         mask = self._fleet.mask(offers.yes)
         lost = len(self._fleet.nodes) - len(offers.yes)
-        words = [f"{lost} have no free devices as its ResourceClaim asks for"] if lost else []
+        words = [f"{lost} without free devices as its ResourceClaim asks for"] if lost else []
         words += sorted(set(offers.words.values()))[:1]
         if demand.gpus:
             request = self._fleet.asks.searched(request, pod.shape)

@@ -172,13 +172,14 @@ class Decider:
             held = self.fleet.claims.held(self.fleet.dra.demand(pod))
             if held is not None:
                 lost = int((~held)[: self.fleet.state.size].sum())
-                words = ", ".join(filter(None, [words, f"{lost} do not reach the devices that its ResourceClaim has"]))
+                more = f"{lost} out of reach of the devices that its ResourceClaim has"
+                words = ", ".join(filter(None, [words, more]))
                 mask = narrower(mask, held)
         if pod.volumes:
             reach = self.volumes.among(pod)
             if reach is not None:
                 lost = int((~reach)[: self.fleet.state.size].sum())
-                more = f"{lost} do not reach its volumes, or take no more of them" if lost else ""
+                more = f"{lost} out of reach of its volumes, or full of such" if lost else ""
                 words = ", ".join(filter(None, [words, more]))
                 mask = narrower(mask, reach)
         return mask, words

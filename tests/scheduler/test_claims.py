@@ -110,7 +110,7 @@ def test_who_waits_for_devices_does_not_speak_for_others() -> None:
     world.settle()
     nodes = {name: item["spec"].get("nodeName") for name, item in world.items.items()}
     assert nodes == {"a/first": "n0", "a/second": None, "a/plain": "n0"}
-    assert "1 have no free devices as its ResourceClaim asks for" in world.said["second"]
+    assert "1 without free devices as its ResourceClaim asks for" in world.said["second"]
     world.fleet.claims.drop("a/nics")
     world.settle()
     assert world.items["a/second"]["spec"]["nodeName"] == "n0"

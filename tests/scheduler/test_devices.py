@@ -107,7 +107,7 @@ def test_gpus_with_their_nics_alternatives_and_shared_claims(drivers: World) -> 
     assert len({*first, *second, *devices(drivers, "three")}) == 6
     claim(drivers, "none", exactly("nic", "nic"))
     pod(drivers, "none", "none")
-    assert "1 have no free devices as its ResourceClaim asks for" in drivers.waiting("none")
+    assert "1 without free devices as its ResourceClaim asks for" in drivers.waiting("none")
 
 
 def test_parts_of_devices(drivers: World) -> None:
@@ -130,7 +130,7 @@ def test_parts_of_devices(drivers: World) -> None:
         pod(drivers, name, name)
     drivers.wait(lambda: sum(map(bool, drivers.nodes_of().values())) == 2)
     last = next(name for name, node in drivers.nodes_of().items() if not node)
-    drivers.waiting(last, "no free devices")
+    drivers.waiting(last, "without free devices")
     drivers.kube.delete("v1", "Pod", next(name for name, node in drivers.nodes_of().items() if node), drivers.namespace)
     assert set(drivers.bound().values()) == {"n0"}
     for name, amount in (("x", "5Gi"), ("y", "4Gi"), ("z", "1Gi")):
@@ -143,7 +143,7 @@ def test_parts_of_devices(drivers: World) -> None:
         pod(drivers, name, name)
     assert drivers.bound("x", "y")["y"] == "n1"
     assert [each["consumedCapacity"]["memory"] for name in "xy" for each in results(drivers, name)] == ["6Gi", "4Gi"]
-    drivers.waiting("z", "no free devices")
+    drivers.waiting("z", "without free devices")
 
 
 def test_devices_that_are_sick_in_use_or_not_ready(drivers: World) -> None:
@@ -166,7 +166,7 @@ def test_devices_that_are_sick_in_use_or_not_ready(drivers: World) -> None:
     drivers.bound("cold")
     claim(drivers, "healthy", exactly("gpu"))
     pod(drivers, "healthy", "healthy")
-    drivers.waiting("healthy", "no free devices")
+    drivers.waiting("healthy", "without free devices")
     claim(drivers, "doctor", exactly("gpu", tolerations=[{"key": "example.com/sick", "operator": "Exists"}]))
     pod(drivers, "doctor", "doctor")
     drivers.bound("doctor")

@@ -73,7 +73,7 @@ def test_a_machine_takes_so_many_volumes_of_a_driver(storage: World) -> None:
     storage.pod("two", volumes=using("data-0", "data-1"))
     assert storage.bound("two")["two"] == "n0"
     storage.pod("third", volumes=using("data-2"))
-    assert "2 do not reach its volumes, or take no more of them" in storage.waiting("third")
+    assert "2 out of reach of its volumes, or full of such" in storage.waiting("third")
     # What is there already is no more.
     storage.pod("again", volumes=using("data-1"))
     assert storage.bound("again")["again"] == "n0"
@@ -123,7 +123,7 @@ def test_new_volumes_are_made_where_there_is_room(storage: World) -> None:
         return str((item["metadata"].get("annotations") or {}).get("volume.kubernetes.io/selected-node"))
 
     storage.wait(lambda: selected() == "n1")
-    assert "2 do not reach its volumes" in storage.waiting("huge")
+    assert "2 out of reach of its volumes" in storage.waiting("huge")
 
 
 def test_volumes_that_are_there_are_bound_by_the_scheduler(storage: World) -> None:
@@ -145,4 +145,4 @@ def test_volumes_that_are_there_are_bound_by_the_scheduler(storage: World) -> No
     storage.pod("third", volumes=using("three"))
     assert storage.bound("third")["third"] == "n0"
     storage.pod("fourth", volumes=using("four"))
-    assert "2 do not reach its volumes" in storage.waiting("fourth")
+    assert "2 out of reach of its volumes" in storage.waiting("fourth")
