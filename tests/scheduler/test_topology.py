@@ -84,9 +84,10 @@ def test_on_links_of_a_machine_that_differs_nobody_counts() -> None:
         request = made.asks.request(pod.shape)
         assert not isinstance(request, str)
         assert (made.scorer.choose(request) is not None) == fits
-    # The condition comes and goes while the fleet is kept up to date.
-    made.put_node(offline.node("odd"))
-    assert made.scorer.choose(request) is not None
+        # The condition comes and goes while the fleet is kept up to date.
+        made.put_node(offline.node("odd"))
+        assert made.scorer.choose(request) is not None
+        made.put_node(odd)
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> No
     output.write_text(matrix())
     more = ["--node", "a", "--pool", str(pool_file(tmp_path)), "--command", f"cat {output}", "--interval", "1"]
     process = subprocess.Popen([*COMMAND, *more, "--kubeconfig", str(kubeconfig)], stderr=subprocess.DEVNULL)
-    machine.running.append(process)  # type: ignore[arg-type]
+    machine.running.append(process)
     machine.wait(lambda: condition(machine, "a").get("status") == "True")
     output.write_text(matrix((0, 1, "SYS")))
     machine.wait(lambda: condition(machine, "a")["status"] == "False")
