@@ -25,6 +25,7 @@ from tools.controlplane import ControlPlane
 
 SIDE_BY_SIDE = 100
 """Sets that are in the cluster at once."""
+PROGRESS = 500
 SETTLE = 1.0
 """Seconds until both schedulers have seen the nodes and pods of a set."""
 PATIENCE = 60.0
@@ -80,6 +81,8 @@ class _Comparison:
                         differences.append(Difference(start + each.number, outcome, each))
                         told(f"set {start + each.number}: {outcome}")
                 start += SIDE_BY_SIDE
+                if start % PROGRESS == 0:
+                    told(f"{start} sets")
         return Found(outcomes, differences)
 
     async def _prepare(self, count: int) -> None:
