@@ -28,7 +28,7 @@ SIDE_BY_SIDE = 100
 PROGRESS = 500
 SETTLE = 1.0
 """Seconds until both schedulers have seen the nodes and pods of a set."""
-PATIENCE = 60.0
+PATIENCE = 180.0
 COMPARED = ("a node", "no node", "differ")
 PODS = "/api/v1/namespaces/{}/pods"
 
