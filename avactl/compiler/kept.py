@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from avactl.kinds import registry
 from avactl.kinds.program import Item, Program
-from avactl.source.document import Document
+from avactl.source.document import Document, Locator
 
 Key = tuple[str, str, str]
 """Kind, team or "", name."""
@@ -27,14 +27,16 @@ _MISSING = object()
 class KeptDocument(Document):
     """A document whose value and places are read when they are asked for."""
 
-    __slots__ = ("_text", "data")
+    __slots__ = ("_locator", "data")
 
-    def __init__(self, file: str, index: int, data: bytes, text: Callable[[str], str], value: Any = _MISSING) -> None:
-        """`data` is the value in marshal's format, `text` gives the text of a file by its path."""
+    def __init__(
+        self, file: str, index: int, data: bytes, locator: Callable[[str], Locator], value: Any = _MISSING
+    ) -> None:
+        """`data` is the value in marshal's format, `locator` gives that of a file by its path: all of it share one."""
         self.file = file
         self.index = index
         self.data = data
-        self._text = text
+        self._locator = locator
         if value is not _MISSING:
             self.value = value
 
@@ -43,9 +45,7 @@ class KeptDocument(Document):
             self.value = marshal.loads(self.data)  # noqa: S302 - plain data out of our own private folder
             return self.value
         if name == "locator":
-            from avactl.source.yaml import YamlLocator
-
-            self.locator = YamlLocator(self.file, self._text(self.file))
+            self.locator = self._locator(self.file)
             return self.locator
         raise AttributeError(name)
 

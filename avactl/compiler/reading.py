@@ -17,7 +17,7 @@ from avactl.source.tree import DirTree, Stamp
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
-    from avactl.source.document import Document
+    from avactl.source.document import Document, Locator
 
 _SLICE = 200
 """Fewest files that are worth a process of their own: about 15 ms."""
@@ -61,6 +61,7 @@ class Reading:
         self.new = new
         self.dirty = False
         """Whether anything is to be kept that was not."""
+        self._locators: dict[str, Locator] = {}
         self.parsed: dict[str, list[KeptDocument]] = {}
         """Documents of the files that are not as they were."""
         self.changed: set[Atom] = set()
@@ -123,7 +124,7 @@ class Reading:
             return (stamp, *self.old.files[path][1:])
         content, documents, problems = parsed
         self.parsed[path] = [
-            KeptDocument(path, index, marshal.dumps(value), self.text, value) for index, value in documents
+            KeptDocument(path, index, marshal.dumps(value), self.locator, value) for index, value in documents
         ]
         return (stamp, content, (), tuple(problems))
 
@@ -134,7 +135,7 @@ class Reading:
             if path in self.parsed:
                 found += self.parsed[path]
             else:
-                found += [KeptDocument(path, at, value, self.text) for at, _, value in docs]
+                found += [KeptDocument(path, at, value, self.locator) for at, _, value in docs]
         return found
 
     def look_at_inputs(self) -> None:
@@ -160,8 +161,11 @@ class Reading:
         self.new.inputs[path] = (_trusted(stamp), digest(data))
         return data
 
-    def text(self, path: str) -> str:
-        """The text of a spec file, for the places of its values."""
-        from avactl.source.yaml import decode
+    def locator(self, path: str) -> Locator:
+        """What finds the places of a spec file's values."""
+        from avactl.source.yaml import YamlLocator, decode
 
-        return decode(path, self.tree.read(path))[0]
+        found = self._locators.get(path)
+        if found is None:
+            found = self._locators[path] = YamlLocator(path, decode(path, self.tree.read(path))[0])
+        return found

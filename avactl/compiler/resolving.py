@@ -122,7 +122,7 @@ class Resolving:
         return item
 
     def _load(self, path: str, at: int, kind: str, value: bytes) -> tuple[Document, Any]:
-        document = KeptDocument(path, at, value, self.reading.text)
+        document = KeptDocument(path, at, value, self.reading.locator)
         model = registry.kind(kind).model
         return document, model.model_validate(document.value, by_alias=True, by_name=False)
 
