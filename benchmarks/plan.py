@@ -49,9 +49,14 @@ def specs(jobs: int, machines_: int) -> dict[str, str]:
             for pool, part in _POOLS.items():
                 text = re.sub(rf"(name: {CLUSTER}-{pool}\}}.*?count: )\d+", rf"\g<1>{int(machines_ * part)}", text,
                               flags=re.DOTALL)  # fmt: skip
+        if path.startswith("caches/"):
+            text = text.replace("quota: 200Gi", "quota: 16Gi")  # the jobs need the memory
         if path.endswith("/team.yaml"):
             text = re.sub(r"gpu: (T4|A10), guaranteed: 64", r"gpu: \1, guaranteed: 8", text)
-            text = re.sub(r"guaranteed: 64", f"guaranteed: {machines_ * 2 // 30}", text)
+            text = re.sub(r"guaranteed: 64", f"guaranteed: {machines_ * 2 // 32}", text)
+        if "/jobs/" in path:
+            # Together they ask for about as many GPUs as there are.
+            text = re.sub(r"replicas: \d+(\s+gpus: 8)", r"replicas: 2\1", text)
         found[path] = text
     return found
 
