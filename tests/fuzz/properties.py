@@ -10,7 +10,7 @@ import orjson
 from avactl.compiler import compile_tree
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.codes import CODES
-from avactl.diagnostics.machine import render_github, render_json, render_sarif
+from avactl.diagnostics.machine import render_github, render_gitlab, render_json, render_sarif
 from avactl.diagnostics.text import render_text
 from avactl.source.tree import MemoryTree
 
@@ -34,6 +34,7 @@ def check(files: Mapping[str, bytes]) -> None:
     render_json(result.diagnostics).encode()
     render_sarif(result.diagnostics).encode()
     render_github(result.diagnostics).encode()
+    render_gitlab(result.diagnostics).encode()
     if not result.ok:
         assert result.manifests == ()
     for manifest in result.manifests:
