@@ -69,7 +69,7 @@ class Api:
         self.client = client
         self.allowed = allowed
         self.writes = 0
-        self._patience = patience
+        self.patience = patience
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._served: dict[str, dict[str, Resource]] = {}
 
@@ -217,7 +217,7 @@ class Api:
     async def _again(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
         """The answer to a request. Tried again: no answer, 429, 5xx, and with `conflicts` 409: what reads gets it
         from a proxy in between only, a forced apply where the object changed in that moment."""
-        ends, wait = monotonic() + self._patience, _BACKOFF[0]
+        ends, wait = monotonic() + self.patience, _BACKOFF[0]
         while True:
             pause = wait
             try:

@@ -8,6 +8,7 @@ from itertools import groupby
 from time import monotonic
 from typing import Any
 
+from avactl.compiler.normalise import RANK
 from avactl.diff.fields import Change, Entry
 from avactl.diff.model import ABSENT as NOTHING
 from avactl.diff.model import Disruption
@@ -78,6 +79,8 @@ class Applier:
         self._api, self._inventory, self._hands = api, inventory, hands
         self._patience, self._done = patience, done
         self._failed: dict[Name, str] = {}
+        self._pending: dict[Name, asyncio.Event] = {}
+        """What is being applied now: set when it has been, well or not."""
 
     async def run(self, steps: list[Step]) -> None:
         """Do everything; each step says how it went. Raises LostLeaseError."""
@@ -85,13 +88,25 @@ class Applier:
             if step.error:
                 self._failed[_name(step.key)] = step.title
         forward = sorted((step for step in steps if step.action in APPLIED), key=lambda step: step.rank)
-        for _, group in groupby(forward, key=lambda step: step.rank):
+        for _, group in groupby(forward, key=_wave):
             several = list(group)
-            await asyncio.gather(*map(self._apply, several))
+            self._pending = {_name(step.key): asyncio.Event() for step in several}
+            await asyncio.gather(*map(self._in_turn, several))
             await asyncio.gather(*(self._established(step) for step in several if _defines(step)))
         prunes = [step for step in steps if step.action is Action.prune]
         for _, group in groupby(prunes, key=lambda step: step.rank):
             await asyncio.gather(*map(self._prune, list(group)))
+
+    async def _in_turn(self, step: Step) -> None:
+        """Apply once what it needs has been."""
+        assert step.wanted is not None
+        for name in step.wanted.needs:
+            if name in self._pending:
+                await self._pending[name].wait()
+        try:
+            await self._apply(step)
+        finally:
+            self._pending[_name(step.key)].set()
 
     async def _apply(self, step: Step) -> None:
         assert step.wanted is not None
@@ -250,6 +265,15 @@ class Applier:
 
 class _StillThereError(Exception):
     """An object that is being deleted takes longer than this run waits."""
+
+
+def _wave(step: Step) -> int:
+    """What must be complete before the next begins: namespaces and new kinds; all that pods find when they start;
+    what has pods; kinds that are not Kubernetes'. Within one, objects go in the table's order, at the same time as
+    far as none needs another."""
+    if step.rank <= RANK["CustomResourceDefinition"]:
+        return 0
+    return 1 if step.rank < RANK["DaemonSet"] else 2 if step.rank < len(RANK) else 3
 
 
 def _name(key: Key) -> Name:

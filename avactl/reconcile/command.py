@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import orjson
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.diagnostics.text import render_text
-from avactl.kinds.values import seconds
+from avactl.kinds.values import DURATION_PATTERN, seconds
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import Client
@@ -73,10 +74,9 @@ class Declared:
 
 def duration(text: str, name: str) -> float:
     """Seconds of `90s`, `5m`. Raises ValueError."""
-    try:
-        return float(seconds(text))
-    except (ValueError, KeyError):
-        raise ValueError(f"{name}: `{text}` is not a duration; write e.g. `90s` or `5m`") from None
+    if re.fullmatch(DURATION_PATTERN, text) is None:
+        raise ValueError(f"{name}: `{text}` is not a duration; write e.g. `90s` or `5m`")
+    return float(seconds(text))
 
 
 def source_of(request: Request) -> WorkingDirectory | Branch:

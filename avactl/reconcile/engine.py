@@ -22,6 +22,8 @@ from avactl.reconcile.report import Result
 from avactl.reconcile.wait import wait_gone, wait_healthy
 from avactl.reconcile.wanted import Wanted
 
+_FIRST = 15.0
+"""Seconds for which the first request of a run is tried again."""
 _DELETED_WAIT = 10.0
 """Seconds for which a run that does not wait gives way to an object that is being deleted."""
 
@@ -76,7 +78,10 @@ class Reconciler:
         """
         options = self.options
         result = Result(options.cluster, options.inventory, options.commit, dry_run=options.dry_run)
+        # A server that is not there from the beginning is likelier the wrong one than one that restarts.
+        self.api.patience = min(options.patience, _FIRST)
         await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
+        self.api.patience = options.patience
         before = (await self.lease.look())[1]
         result.problem = await self._plan(wanted, result)
         if result.problem or options.dry_run:
@@ -224,5 +229,7 @@ async def once(
         result = await reconciler.run(wanted)
     except (ApiError, UnreachableError) as error:
         result = Result(options.cluster, options.inventory, options.commit, problem=str(error))
-        result.unreachable = isinstance(error, UnreachableError)
+        if isinstance(error, UnreachableError):
+            result.unreachable = True
+            result.problem = f"the cluster does not answer: {error}"
     return result, reconciler

@@ -151,7 +151,8 @@ def as_text(result: Result, colour: bool) -> str:
         head += " · dry run, nothing is written"
     if result.problem:
         lines.append(f"  {red}!{off} {redact(result.problem)}")
-    return "\n".join([head, *lines, result.summary()]) + "\n"
+    foot = [] if result.problem and not result.steps else [result.summary()]
+    return "\n".join([head, *lines, *foot]) + "\n"
 
 
 def _detail(step: Step, dim: str, off: str) -> str:
