@@ -55,6 +55,7 @@ def plan(
     codes: 0 told; 1 the head has errors (they are printed instead); 2 wrong usage; 3 git or a revision is missing; 4
     something will not run, with --exit-code.
     """
+    gc.disable()  # all that is made stays until the end: the collector would only walk it again and again
     before, after = _compiled(path, base, head, merge_base)
     try:
         from avactl.kube import logs
@@ -64,7 +65,6 @@ def plan(
     live = read_snapshot(snapshot) if snapshot is not None else None
     asked = _asked(clusters(before, after), cluster, live)
     logs.mute()  # the scheduler tells of its decisions, which here are not made
-    gc.freeze()  # what is compiled stays until the end: the collector need not walk it
     plans = [make_plan(before, after, name, live, everything=everything) for name in asked]
     sys.stdout.write(_render(plans, output))
     if before is None:

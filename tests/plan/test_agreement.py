@@ -8,7 +8,7 @@ from tests.plan.arena import Arena, agree
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("plan")]
 
-SHORT = range(12)
+SHORT = range(10)
 LONG = range(300)
 
 
