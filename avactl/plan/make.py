@@ -118,6 +118,9 @@ def _declared(base: Compilation | None, head: Compilation, cluster: str, before:
             if manifest.kind == "PersistentVolumeClaim":
                 world.want_claim(manifest.namespace, manifest.body)
         place_all(world, before.works.values(), before.around, _BEFORE, "base")
+        for manifest in before.manifests:
+            if manifest.kind == "PodDisruptionBudget":
+                world.protect(manifest.body)
         return world
     return World(declared(head.program, head.manifests, cluster))
 

@@ -202,6 +202,14 @@ class World:
             if rules.matches(info.name, info.labels) and rules.untolerated(info.taints) is None
         )
 
+    def protect(self, body: Body) -> None:
+        """A PodDisruptionBudget is there, with the status that its controller gives it for the pods as they are."""
+        spec, namespace = body["spec"], body["metadata"]["namespace"]
+        pods = self._labelled(WorkloadId("Pod", namespace, ""), spec["selector"]["matchLabels"])
+        running = sum(1 for pod in pods if pod.node)
+        least = spec["minAvailable"] if "minAvailable" in spec else len(pods) - spec["maxUnavailable"]
+        self.budgets.put({**body, "status": {"disruptionsAllowed": max(0, running - least)}})
+
     def want_claim(self, namespace: str, body: Body) -> None:
         """A PersistentVolumeClaim is to be made: where its class does not wait, it gets its volume at once."""
         key = f"{namespace}/{body['metadata']['name']}"

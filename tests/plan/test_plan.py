@@ -265,3 +265,15 @@ def test_a_cluster_comes_and_goes() -> None:
     gone = make_plan(both, one, "other")
     assert [entry.verdict for entry in gone.entries] == [Verdict.REMOVED]
     assert not make_plan(one, both, "main").entries
+
+
+def test_budgets_protect_what_the_base_runs() -> None:
+    result = compile_(platform(), service(3))
+    world = World(declared(result.program, result.manifests, "main"))
+    works = workloads(result.manifests, "main")
+    place_all(world, works.values(), surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "base")
+    for manifest in result.manifests:
+        if manifest.kind == "PodDisruptionBudget":
+            world.protect(manifest.body)
+    api = next(work for id_, work in works.items() if id_.name == "api")
+    assert len(world.budgets.broken(world.pods_of(api))) == 2
