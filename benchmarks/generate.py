@@ -47,7 +47,7 @@ def _cluster(index: int) -> Iterator[tuple[str, str]]:
             for pool, machine, count in pools
         ),
     )
-    tiers = [("MEM", "200Gi"), ("SSD", "2Ti")]
+    tiers = [("MEM", "64Gi"), ("SSD", "2Ti")]
     for role in ("read", "write"):
         yield f"caches/{name}-{role}.yaml", _spec(
             "CacheTier", f"{name}-{role}", None, f"cluster: {name}", f"role: {role}",
@@ -127,7 +127,7 @@ class _Team:
                     f"  gpu: {gpu}",
                     "  link: nvlink",
                     "  cpu: 32",
-                    "  memory: 256Gi",
+                    "  memory: 192Gi",
                 ]
         if strategy == "parameterServer":
             lines.append(f"servers: {{replicas: {random.randint(1, 3)}, cpu: 8, memory: 64Gi}}")

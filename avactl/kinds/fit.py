@@ -10,6 +10,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.hardware.topology import Topology, satisfies
 from avactl.kinds.machine_type.check import is_sound
 from avactl.kinds.machine_type.hardware import pool_topology
+from avactl.kinds.overhead import Taken, taken
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.kinds.values import format_quantity, quantity
 
@@ -50,9 +51,10 @@ class Offer(NamedTuple):
     machines: int
     topology: Topology
     cpu: Fraction
-    """CPU cores of one machine."""
+    """CPU cores of one machine that pods may have, beside what the cache takes."""
     memory: Fraction
-    """Memory of one machine, bytes."""
+    """The same of memory, bytes."""
+    taken: Taken
 
     def pods(self, ask: Ask) -> int:
         """How many such pods one machine holds."""
@@ -76,6 +78,16 @@ class Offer(NamedTuple):
         machine = self.topology.machine
         count = f"{self.machines} machine{'' if self.machines == 1 else 's'}"
         return f"pool {self.pool.name}: {count} with {machine.gpus} {machine.gpu}"
+
+    @property
+    def cache(self) -> str:
+        """Who takes what of each machine, in words; nothing where nobody does."""
+        if not self.taken.by:
+            return ""
+        tiers = f"cache tier{'' if len(self.taken.by) == 1 else 's'} {' and '.join(self.taken.by)}"
+        takes = "takes" if len(self.taken.by) == 1 else "take"
+        size = format_quantity(self.taken.memory)
+        return f"{tiers} {takes} {_number(self.taken.cpu)} CPU cores and {size} memory of each machine"
 
     @property
     def size_key(self) -> str:
@@ -104,8 +116,10 @@ def offers(program: Program, cluster: str, model: str | None, pool: str | None) 
         found = []
         for item in program.candidate_pools(cluster, model, pool):
             machine = program.machine(item)
-            cpu, memory = quantity(machine.cpu), quantity(machine.memory)
-            found.append(Offer(item, pool_size(item), pool_topology(program, item), cpu, memory))
+            cache = taken(program, item)
+            cpu = max(Fraction(0), quantity(machine.cpu) - cache.cpu)
+            memory = max(Fraction(0), quantity(machine.memory) - cache.memory)
+            found.append(Offer(item, pool_size(item), pool_topology(program, item), cpu, memory, cache))
         return found
 
     found: list[Offer] = program.memo(("offers", cluster, model, pool), find)
@@ -129,9 +143,13 @@ def _where(item: Item, found: list[Offer]) -> str:
     return f"pool {found[0].pool.name}" if len(found) == 1 else f"cluster {item.cluster}"
 
 
-def pool_notes(found: list[Offer], most: int = 3) -> tuple[Note, ...]:
-    """The first pools that were looked at, with what they have."""
-    return tuple(Note(offer.pool.span("spec", offer.size_key), str(offer)) for offer in found[:most])
+def pool_notes(found: list[Offer], most: int = 3, sizes: bool = False) -> tuple[Note, ...]:
+    """The first pools that were looked at, with what they have; `sizes`: CPU and memory matter too."""
+
+    def words(offer: Offer) -> str:
+        return f"{offer}; {offer.cache}" if sizes and offer.cache else str(offer)
+
+    return tuple(Note(offer.pool.span("spec", offer.size_key), words(offer)) for offer in found[:most])
 
 
 def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
@@ -166,7 +184,7 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
         both = f"{_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} memory"
         message = f"a pod asks for {both}, and no machine of cluster {item.cluster} has both"
         hint = f"machines of pool {enough.pool.name} have the cores: write `memory: {size}` or less"
-    return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=pool_notes(linked))
+    return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=pool_notes(linked, sizes=True))
 
 
 def _number(value: Fraction) -> str:
@@ -228,7 +246,7 @@ def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas:
         item.span(*(at or (*path, "gpus"))),
         label=f"{replicas} × {ask.gpus} = {replicas * ask.gpus} {ask.model}" if ask.gpus else "",
         hint=hint,
-        notes=pool_notes(found),
+        notes=pool_notes(found, sizes=bool(why)),
     )
 
 

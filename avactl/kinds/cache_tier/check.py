@@ -11,8 +11,8 @@ from avactl.kinds.cache_tier import names
 from avactl.kinds.cache_tier.check_properties import credentials, properties
 from avactl.kinds.cache_tier.pods import pools, worker_count
 from avactl.kinds.cache_tier.stores import foreign, scheme
-from avactl.kinds.cache_tier.workers import worker_memory
 from avactl.kinds.images import require_image
+from avactl.kinds.overhead import worker_memory
 from avactl.kinds.program import Item, Program
 from avactl.kinds.values import format_quantity, quantity, seconds
 

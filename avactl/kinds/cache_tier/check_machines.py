@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.pods import pools
-from avactl.kinds.cache_tier.workers import worker_memory
+from avactl.kinds.overhead import worker_memory
 from avactl.kinds.program import Item, Program
 from avactl.kinds.values import format_quantity, quantity
 

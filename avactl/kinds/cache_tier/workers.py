@@ -22,16 +22,10 @@ from avactl.kinds.cache_tier.pods import (
     tolerations,
 )
 from avactl.kinds.manifest import Body
+from avactl.kinds.overhead import JOB_WORKER_CPU, worker_memory
 from avactl.kinds.pods import USER_ID, resources
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import format_quantity, quantity
-
-
-def worker_memory(item: Item) -> int:
-    """Memory of a worker pod, bytes: its processes and the MEM tier, whose files count to it."""
-    workers = item.spec.workers
-    in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
-    return int(quantity(workers.memory) + in_memory)
+from avactl.kinds.values import format_quantity
 
 
 def worker_pod(item: Item, program: Program) -> Body:
@@ -90,7 +84,7 @@ def worker_pod(item: Item, program: Program) -> Body:
                 *addresses,
                 {"name": "ALLUXIO_JOB_WORKER_JAVA_OPTS", "value": f"{java(job, direct=True)} {host}"},
             ],
-            resources=resources("500m", f"{job}Mi"),
+            resources=resources(JOB_WORKER_CPU, f"{job}Mi"),
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *sockets],
         ),
     ]  # fmt: skip
