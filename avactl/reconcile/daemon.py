@@ -36,6 +36,8 @@ class Daemon:
         self._declared: Declared | None = None
         self._seen = ""
         """The newest commit, whether it compiles or not."""
+        self._told = ""
+        """The commit whose status was set last."""
         self._reconciler: Reconciler | None = None
         self._watcher: Watcher | None = None
         self._health: asyncio.Task[None] | None = None
@@ -186,7 +188,8 @@ class Daemon:
             metrics.HEALTH.clear()
             for health in result.health.values():
                 metrics.HEALTH.labels(health.state.value).inc()
-            if result.changed or result.failed:
+            if result.changed or result.failed or result.commit != self._told:
+                self._told = result.commit
                 await status.tell(revision, cluster, *status.words(result))
 
     def _collect(self) -> None:

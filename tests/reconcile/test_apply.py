@@ -14,7 +14,7 @@ import yaml
 from avactl.reconcile.plan import Action, Step
 from avactl.reconcile.report import Result, as_json, as_text
 from tests.kinds.compiling import DIGEST
-from tests.reconcile.proxy import Proxy
+from tests.proxy import Proxy
 from tests.reconcile.world import ROOT, World
 from tools.controlplane import ApiError
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.reconcile.proxy import Proxy
+from tests.proxy import Proxy
 from tests.reconcile.world import AVA, World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]

@@ -9,7 +9,7 @@ import pytest
 from avactl.reconcile.plan import Action
 from avactl.reconcile.report import as_text
 from tests.reconcile.edits import by_hand
-from tests.reconcile.proxy import Proxy
+from tests.proxy import Proxy
 from tests.reconcile.world import AVA, World, content
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
@@ -20,7 +20,7 @@ def empty_to_ava(world: World) -> None:
     world.commit(example=AVA)
     with Proxy(world.plane, world.folder) as proxy:
         world.kubeconfig = proxy.kubeconfig
-        first = world.run("--cluster", "train", "--once")
+        first = world.run("--cluster", "train", "--once", "--timeout", "60s")
         assert first.returncode == 0, first.stdout + first.stderr
         world.want_state_of_git("train", "train")
         proxy.counts.clear()
@@ -42,7 +42,8 @@ def edits(world: World, batches: int, size: int, seed: int = 5) -> None:
         done = {str(each): by_hand(world, each, chance) for each in chance.sample(touched, size)}
         result = world.once("train", wait=False)
         assert result.complete, as_text(result, False)
-        assert {step.title for step in result.drift} == {title for title, edit in done.items() if edit}, done
+        told = {step.title for step in result.drift}
+        assert told == {title for title, edit in done.items() if edit}, (done, as_text(result, False))
         after = {key: content(body) for key, body in world.owned("train", wanted).items()}
         assert after.keys() == before.keys()
         for key, body in before.items():
