@@ -200,8 +200,23 @@ def _candidates(scorer: Scorer, roles: list[Role], level: int, domain: Ints, roo
         parents = len(state.domain_names[level - 1])
         above = np.where(above == ABSENT, parents, above)
         ties = _sums(above, room[0], parents + 1)[above[first[found]]].astype(np.float64)
+    gpus, amounts = _needs(roles)
     for index in found[np.lexsort((ties, sums[0][found]))][:_TRIES].tolist():
-        yield np.flatnonzero(inverse == index)
+        slots = np.flatnonzero(inverse == index)
+        if len(roles) == 1 or _may_hold(state, slots, gpus, amounts):
+            yield slots
+
+
+def _needs(roles: Sequence[Role]) -> tuple[int, Ints]:
+    """What the least members of all roles take together: milli of GPU, and the amount of each resource."""
+    amounts: Ints = np.array([[role.least * amount for amount in role.request.amounts] for role in roles], np.int64)
+    return sum(role.least * role.request.total_milli for role in roles), amounts.sum(0)
+
+
+def _may_hold(state: State, slots: Ints, gpus: int, amounts: Ints) -> bool:
+    """Whether nodes have that much left in all: without it, a try of all roles can only fail."""
+    free = np.maximum(state.free[slots], 0).sum(0)
+    return bool((free >= amounts).all()) and int(np.maximum(state.gpu_free[slots], 0).sum()) >= gpus
 
 
 def _sums(groups: Ints, amounts: Ints, count: int) -> Ints:
