@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from avactl import names
-from avactl.kinds.manifest import Manifest
+from avactl.kinds.manifest import Body
 from avactl.plan.model import Surge
 from avactl.plan.workloads import Maker, Surroundings, Workload, WorkloadId
 from avactl.plan.world import World
@@ -74,11 +74,10 @@ class Change:
         self._maker = Maker(around, created, "new")
         self._rollouts: list[Rollout] = []
 
-    def volumes(self, manifests: Iterable[Manifest], cluster: str) -> None:
-        """Claims that are to be made are there before the pods that mount them."""
-        for manifest in manifests:
-            if manifest.kind == "PersistentVolumeClaim" and manifest.cluster == cluster:
-                self.world.want_claim(manifest.namespace, manifest.body)
+    def volumes(self, claims: Iterable[tuple[str, Body]]) -> None:
+        """Claims that are to be made, with their namespaces, are there before the pods that mount them."""
+        for namespace, body in claims:
+            self.world.want_claim(namespace, body)
 
     def apply(
         self, base: dict[WorkloadId, Workload], head: dict[WorkloadId, Workload], everything: bool = False

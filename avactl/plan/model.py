@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from avactl.kinds.program import Item
+from avactl.plan.origin import Origin
 
 NOTE = "a check, not a reservation: what runs may be different by the time of the merge"
 
@@ -131,18 +131,18 @@ class Entry:
     """The same of the base."""
     estimated: bool = False
     """Whether kube-scheduler places it, which may choose otherwise."""
-    item: Item | None = field(default=None, compare=False, repr=False)
+    origin: Origin | None = field(default=None, compare=False, repr=False)
     """The spec itself: of the head, or of the base if it is removed."""
 
     @property
     def file(self) -> str:
         """The file that it stands in."""
-        return self.item.doc.file if self.item is not None else ""
+        return self.origin.file if self.origin is not None else ""
 
     @property
     def line(self) -> int:
         """The line where it begins. Found on demand: that reads the file again."""
-        return self.item.span("kind", key=True).line if self.item is not None else 0
+        return self.origin.line if self.origin is not None else 0
 
 
 class Effect(NamedTuple):

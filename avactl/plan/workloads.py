@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item
+from avactl.plan.origin import Origin
 
 KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
 """What runs pods. CronJobs run now and then, and count for nothing."""
@@ -47,7 +47,7 @@ class Workload:
     """A Job, Deployment, StatefulSet or DaemonSet of a spec."""
 
     id: WorkloadId
-    item: Item
+    origin: Origin
     body: Body
     fewest: int | None = None
     """Pods below which an autoscaler does not go, where one says how many there are."""
@@ -96,20 +96,24 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
     """What runs pods in a cluster, in apply order."""
     found: dict[WorkloadId, Workload] = {}
     fewest: dict[WorkloadId, int] = {}
+    origins: dict[tuple[str, str, str], Origin] = {}
     for manifest in manifests:
         if manifest.cluster != cluster:
             continue
         kind = manifest.kind
         if kind in KINDS:
             id_ = WorkloadId(kind, manifest.namespace, manifest.name)
-            found[id_] = Workload(id_, manifest.item, manifest.body)
+            origin = origins.get(manifest.item.key)
+            if origin is None:
+                origin = origins[manifest.item.key] = Origin.of(manifest.item)
+            found[id_] = Workload(id_, origin, manifest.body)
         elif kind == "HorizontalPodAutoscaler":
             target = manifest.body["spec"]["scaleTargetRef"]
             id_ = WorkloadId(target["kind"], manifest.namespace, target["name"])
             fewest[id_] = manifest.body["spec"].get("minReplicas", 1)
     for id_, least in fewest.items():
         if id_ in found:
-            found[id_] = Workload(id_, found[id_].item, found[id_].body, least)
+            found[id_] = Workload(id_, found[id_].origin, found[id_].body, least)
     return found
 
 

@@ -1,0 +1,31 @@
+"""The spec that a workload is of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from avactl.kinds.program import Item
+
+
+class Origin:
+    """A spec by its key, with its place. It goes to another process without the rest of the spec."""
+
+    __slots__ = ("_item", "_line", "file", "key")
+
+    def __init__(self, key: tuple[str, str, str], file: str, line: int = 0, item: Item | None = None) -> None:
+        """Of an `item` the line is found when it is asked for: that reads the file again."""
+        self.key, self.file, self._line, self._item = key, file, line, item
+
+    @classmethod
+    def of(cls, item: Item) -> Origin:
+        """That of a spec of this process."""
+        return cls(item.key, item.doc.file, item=item)
+
+    @property
+    def line(self) -> int:
+        """Where it begins."""
+        return self._line if self._item is None else self._item.span("kind", key=True).line
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[tuple[str, str, str], str, int]]:
+        return Origin, (self.key, self.file, self.line)

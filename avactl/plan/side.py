@@ -1,0 +1,50 @@
+"""What a plan needs of a compilation, for one cluster: so little that another process can hand it over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from avactl.compiler import Compilation
+from avactl.kinds.cluster.prices import Prices
+from avactl.kinds.manifest import Body
+from avactl.plan.cluster_state import configured
+from avactl.plan.cost import Hardware, hardware
+from avactl.plan.workloads import Surroundings, Workload, WorkloadId, surroundings, workloads
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One compilation, for one cluster; the base, or the head."""
+
+    known: bool
+    """Whether it has the cluster."""
+    works: dict[WorkloadId, Workload] = field(default_factory=dict)
+    around: Surroundings = field(default_factory=Surroundings)
+    hardware: Hardware = field(default_factory=lambda: Hardware({}, frozenset()))
+    prices: Prices | None = None
+    configured: dict[str, list[Body]] = field(default_factory=lambda: configured((), ""))
+    """What the specs themselves put into the cluster for the scheduler to read."""
+    claims: tuple[tuple[str, Body], ...] = ()
+    """PersistentVolumeClaims, with their namespaces."""
+    budgets: tuple[Body, ...] = ()
+    """PodDisruptionBudgets."""
+    nodes: tuple[tuple[str, Body], ...] = ()
+    """Labels and taints that pools put on machines which they name, by the machine."""
+
+    @classmethod
+    def of(cls, compilation: Compilation | None, cluster: str) -> Side:
+        """None has no cluster."""
+        if compilation is None or compilation.program.find("Cluster", cluster) is None:
+            return cls(False)
+        manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
+        return cls(
+            known=True,
+            works=workloads(manifests, cluster),
+            around=surroundings(manifests, cluster),
+            hardware=hardware(compilation.program, cluster),
+            prices=compilation.program.cluster_spec(cluster).prices,
+            configured=configured(manifests, cluster),
+            claims=tuple((each.namespace, each.body) for each in manifests if each.kind == "PersistentVolumeClaim"),
+            budgets=tuple(each.body for each in manifests if each.kind == "PodDisruptionBudget"),
+            nodes=tuple((each.name, each.body) for each in manifests if each.kind == "Node"),
+        )
