@@ -59,6 +59,10 @@ def gather(fleet: Fleet, queue: Queue, budgets: Spares, team: str, model: str, w
     pods: dict[Hashable, Sequence[Pod]] = {}
     for key, members in groups.items():
         everyone = [pod for pod, _ in members]
+        if len(members) == 1 and not everyone[0].gang:
+            pods[key] = everyone
+            ledger.start(_single(key, *members[0], broken))
+            continue
         unit = queue.units.get(key[0])
         if unit is not None and unit.gang:
             everyone = [pod for pod in unit.pods.values() if _holds(pod) and pod not in without]
@@ -71,6 +75,15 @@ def gather(fleet: Fleet, queue: Queue, budgets: Spares, team: str, model: str, w
 
 def _holds(pod: Pod) -> bool:
     return bool(pod.node or pod.assumed) and not pod.ended
+
+
+def _single(key: Hashable, pod: Pod, work: Work, broken: set[Pod]) -> Work:
+    """A pod without a gang. There are tens of thousands of them."""
+    preemptible = pod.ours and pod.preemptible and not pod.deleting
+    return Work(
+        key, work.team, 1, work.gpus, work.model, 1, _seconds(pod.started), pod.priority, pod.serving, preemptible,
+        work.amounts, pod in broken, bool(pod.doomed),
+    )  # fmt: skip
 
 
 def _work(key: Hashable, members: Members, everyone: list[Pod], spare: int, broken: set[Pod]) -> Work:

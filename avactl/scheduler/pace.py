@@ -1,0 +1,62 @@
+"""When plans for room are made: none twice while nothing was freed, and vain ones for a part of the time only."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from time import monotonic
+
+from avactl.scheduler.queue import Queue
+
+_TURN = 1.0
+"""Seconds for which nobody else plans until the unit whose turn it is has done so."""
+_KNOWN = 10_000
+"""Groups of units of which it is remembered that there is no plan."""
+
+
+class Pace:
+    """Groups stand for units for which there is a plan, or not, together."""
+
+    def __init__(self, queue: Queue, share: float) -> None:
+        """`share` of all time may go into plans that come to nothing."""
+        self._queue, self._share = queue, share
+        self._vain: dict[Hashable, tuple[int, str]] = {}
+        self._skipped: dict[Hashable, None] = {}
+        """Groups that had no plan because planning rested."""
+        self._turn = ""
+        self._began = self._rests = 0.0
+
+    def look(self) -> None:
+        """After a rest the first of a group that was skipped is tried again: one group after the other."""
+        while self._skipped and monotonic() >= self._rests:
+            group = next(iter(self._skipped))
+            del self._skipped[group]
+            unit = self._queue.follow(group)
+            if unit is not None:
+                self._turn, self._rests = unit.key, monotonic() + _TURN
+
+    def clear(self) -> None:
+        """The state was built anew."""
+        self._vain.clear()
+
+    def known(self, group: Hashable, freed: int) -> str | None:
+        """What units of a group are told for which nobody gave way when as much was freed as now."""
+        then, words = self._vain.get(group, (-1, ""))
+        return words if then == freed else None
+
+    def begin(self, key: str, group: Hashable) -> bool:
+        """Whether a unit may plan now; if not, its group will have its turn."""
+        now = monotonic()
+        if now < self._rests and key != self._turn:
+            self._skipped[group] = None
+            return False
+        self._skipped.pop(group, None)
+        self._turn, self._began, self._rests = "", now, 0.0
+        return True
+
+    def vain(self, group: Hashable, freed: int, words: str) -> None:
+        """The plan that was begun came to nothing; `words`: what the unit is told nevertheless."""
+        if len(self._vain) > _KNOWN:
+            self._vain.clear()
+        self._vain[group] = (freed, words)
+        now = monotonic()
+        self._rests = now + (now - self._began) * (1 / self._share - 1)

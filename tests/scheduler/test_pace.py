@@ -1,0 +1,90 @@
+"""Plans for room: none twice while nothing was freed, and every group has its turn after a rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from avactl.scheduler import pace
+from avactl.scheduler.pace import Pace
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.queue import Queue, Unit
+
+
+class Clock:
+    """The time that a test says it is."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Time as the test wants it."""
+    clock = Clock()
+    monkeypatch.setattr(pace, "monotonic", clock)
+    return clock
+
+
+def parked(queue: Queue, name: str, group: str) -> Unit:
+    """A unit that waits."""
+    item = {
+        "metadata": {"name": name, "namespace": "a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"containers": []}, "status": {},
+    }  # fmt: skip
+    unit = queue.units[name] = Unit(name, gang=False)
+    unit.add(Pod(item, 0.0))
+    queue.park(unit, group)
+    return unit
+
+
+def plan_in_vain(pace: Pace, clock: Clock, unit: str, group: str) -> None:
+    """A plan of one second."""
+    assert pace.begin(unit, group)
+    clock.now += 1.0
+    pace.vain(group, 7, "")
+
+
+def test_a_vain_plan_is_remembered_until_something_is_freed(clock: Clock) -> None:
+    pace = Pace(Queue(), 0.1)
+    assert pace.known("g", 7) is None
+    plan_in_vain(pace, clock, "u", "g")
+    assert pace.known("g", 7) == ""
+    assert pace.known("g", 8) is None
+
+
+def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -> None:
+    queue = Queue()
+    for name in ("b1", "b2", "c1"):
+        parked(queue, name, name[0])
+    pace = Pace(queue, 0.1)
+    plan_in_vain(pace, clock, "a1", "a")
+    for name in ("b1", "b2", "c1"):
+        assert not pace.begin(name, name[0])
+    clock.now += 8.9
+    pace.look()
+    assert queue.pop() is None  # it rests nine times as long as it took
+    for expected in ("b1", "c1"):
+        clock.now += 9.2
+        pace.look()
+        pace.look()
+        unit = queue.pop()
+        assert unit is not None
+        assert (unit.key, queue.pop()) == (expected, None)
+        assert not pace.begin("new", "n")  # whose turn it is comes first
+        plan_in_vain(pace, clock, unit.key, expected[0])
+
+
+def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: Clock) -> None:
+    queue = Queue()
+    parked(queue, "b1", "b")
+    pace = Pace(queue, 0.1)
+    plan_in_vain(pace, clock, "a1", "a")
+    assert not pace.begin("b1", "b")
+    clock.now += 10.0
+    pace.look()
+    queue.drop("b1")
+    assert not pace.begin("c1", "c")
+    clock.now += 1.1
+    assert pace.begin("c1", "c")
