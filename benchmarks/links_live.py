@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -80,9 +81,11 @@ class Side:
                 await asyncio.sleep(max(0.0, began + job.arrives / self._pace - time.monotonic()))
                 self._spawn(self._create(index, job))
             async with asyncio.timeout(PATIENCE):
-                while self._gone < len(self._jobs):
+                while self._gone < len(self._jobs) and not watch.done():
                     await asyncio.sleep(0.1)
             watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
         waits = list(self._waits.values())
         of_8 = [wait for name, wait in self._waits.items() if self._job(name).gpus == 8]
         return Result(_mean(self._speeds), _mean(self._small), self._avoidable, _mean(waits), _mean(of_8))
@@ -111,13 +114,15 @@ class Side:
         await self._client.send("POST", PODS, {"metadata": {"name": name, "annotations": notes}, "spec": spec})
 
     async def _watch(self, version: str) -> None:
-        query = {"watch": "1", "resourceVersion": version}
-        async for lines in self._client.watch(PODS, query):
-            for line in lines:
-                if line:
+        # The API server ends watches of those that do not keep up: on from what was seen last.
+        while True:
+            async for lines in self._client.watch(PODS, {"watch": "1", "resourceVersion": version}):
+                for line in filter(None, lines):
                     event = orjson.loads(line)
+                    if event["type"] == "ERROR":
+                        raise RuntimeError(f"the watch of pods: {event['object'].get('message')}")
                     self._look(event["type"], event["object"])
-        raise RuntimeError("the watch ended")
+                    version = event["object"]["metadata"]["resourceVersion"]
 
     def _look(self, kind: str, item: dict[str, Any]) -> None:
         name, node = item["metadata"]["name"], item["spec"].get("nodeName")
