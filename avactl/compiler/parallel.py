@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -36,14 +36,14 @@ def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int
     count = max(1, min(_workers, len(items) // least))
     cuts = [len(items) * i // count for i in range(count + 1)]
     slices = [items[begin:end] for begin, end in pairwise(cuts)]
-    children = [_start(part, work) for part in slices[1:]]
+    children = [_start(partial(_packed, work, part)) for part in slices[1:]]
     results = []
     try:
         results.append(work(slices[0]))
         for part, child in zip(slices[1:], list(children), strict=True):
-            done, result = _finish(*child)
+            data = _finish(*child)
             children.remove(child)
-            results.append(result if done else work(part))
+            results.append(work(part) if data is None else marshal.loads(data))  # noqa: S302 - our own process
     finally:
         for process, pipe in children:  # only where something went wrong here
             os.close(pipe)
@@ -52,8 +52,23 @@ def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int
     return results
 
 
-def _start(part: Sequence[T], work: Callable[[Sequence[T]], Any]) -> tuple[int, int]:
+def begin(work: Callable[[], bytes]) -> Callable[[], bytes | None] | None:
+    """Begin work in another process; what it gives, when that is asked for, or None where the process failed.
+
+    None where there is no other core to do it.
+    """
+    if _workers < 2:
+        return None
+    return partial(_finish, *_start(work))
+
+
+def _packed(work: Callable[[Sequence[T]], Any], part: Sequence[T]) -> bytes:
+    return marshal.dumps(work(part))
+
+
+def _start(work: Callable[[], bytes]) -> tuple[int, int]:
     """A process at work, and the end of the pipe that its result comes out of."""
+    global _workers
     out, into = os.pipe()
     process = os.fork()
     if process:
@@ -61,19 +76,17 @@ def _start(part: Sequence[T], work: Callable[[Sequence[T]], Any]) -> tuple[int, 
         return process, out
     try:
         os.close(out)
+        _workers = 1  # the other cores are taken
         with open(into, "wb") as pipe:  # noqa: PTH123 - a descriptor
-            pipe.write(marshal.dumps(work(part)))
+            pipe.write(work())
         os._exit(0)
     except BaseException:
         os._exit(1)  # told by the first process, which does it again
 
 
-def _finish(process: int, out: int) -> tuple[bool, Any]:
-    """Whether a process did its work, and the result."""
+def _finish(process: int, out: int) -> bytes | None:
+    """The result of a process; None where it failed."""
     with open(out, "rb") as pipe:
         data = pipe.read()
     _, status = os.waitpid(process, 0)
-    with suppress(ValueError, EOFError, TypeError):
-        if status == 0:
-            return True, marshal.loads(data)  # noqa: S302 - from our own process
-    return False, None
+    return data if status == 0 else None

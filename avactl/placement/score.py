@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from avactl.hardware.topology import LEVELS
 from avactl.placement.fragmentation import Floats, Ints, Measure
+from avactl.placement.objective import Objective as Objective
 from avactl.placement.request import Request
 from avactl.placement.state import ABSENT, WHOLE, Booking, State
 from avactl.placement.workload import Workload, distance
@@ -33,10 +34,6 @@ _FIRST = 1e6
 """What outweighs all that fragmentation and links can cost, milli of GPU: a full load, for `spread`."""
 _SPEED = 100.0
 """What 1 MB/s of the slowest pair is worth, milli of GPU, for `links`: 1 GB/s outweighs fragmentation."""
-
-Objective = Literal["pack", "links", "spread"]
-"""`pack`: what costs the expected workload least. `links`: for pods with several GPUs the fastest slowest pair, then
-that. `spread`: the node that is least loaded with the pod on it, by GPUs or else by CPU, then that."""
 
 
 class Choice(NamedTuple):

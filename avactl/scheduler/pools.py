@@ -10,8 +10,8 @@ from typing import Any, get_args
 import orjson
 
 from avactl.hardware.machine import Machine
+from avactl.placement.objective import Objective
 from avactl.placement.quota import Limit, Quota, Shape
-from avactl.placement.score import Objective
 
 
 @dataclass(frozen=True, slots=True)
