@@ -30,7 +30,13 @@ class Leader:
         self._namespace, self._name, self._identity = namespace, name, identity
         self._renewed = float("-inf")
         self._seen: tuple[Any, float] = (None, 0.0)
+        self.tried = asyncio.Event()
+        """Set once it is known whether the lease is to be had at once."""
         self.won = asyncio.Event()
+        self.refused: ApiError | None = None
+        """Why the last try was refused for good: no right to it, no namespace for it."""
+        self.since = float("inf")
+        """When it was won, by the monotonic clock."""
 
     def leading(self) -> bool:
         """Whether this replica may still act: its lease is younger than the deadline."""
@@ -43,17 +49,21 @@ class Leader:
             try:
                 async with asyncio.timeout(DEADLINE / 2):
                     held = await self._try()
+                self.refused = None
             except (ApiError, UnreachableError, TimeoutError) as error:
                 logs.warn("lease not renewed", error=str(error))
                 held = False
+                self.refused = error if isinstance(error, ApiError) and error.status in (401, 403, 404) else None
             if held:
                 # Counted from before the request: its answer may have taken long.
                 self._renewed = began
                 if not self.won.is_set():
                     logs.info("leading", lease=self._name, identity=self._identity)
+                    self.since = monotonic()
                     self.won.set()
             elif self.won.is_set() and not self.leading():
                 raise LostError(f"lease {self._name} was not renewed for {DEADLINE:g} s")
+            self.tried.set()
             await asyncio.sleep(RETRY * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def release(self) -> None:

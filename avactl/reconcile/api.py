@@ -22,7 +22,8 @@ _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 _PAGE = 500
 _BACKOFF = (0.1, 5.0)
-_AT_ONCE = 32
+_NEVER = float("-inf")
+_AT_ONCE = 64
 """Requests under way at a time. The API server's priority and fairness gives one user a few hundred."""
 
 Body = dict[str, Any]
@@ -71,6 +72,8 @@ class Api:
         self.writes = 0
         self.patience = patience
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._spent = _NEVER
+        """When a request last spent its patience; `_NEVER` once another was answered."""
         self._served: dict[str, dict[str, Resource]] = {}
 
     async def find_kinds(self, kinds: set[Gvk]) -> set[Gvk]:
@@ -216,27 +219,43 @@ class Api:
 
     async def _again(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
         """The answer to a request. Tried again: no answer, 429, 5xx, and with `conflicts` 409: what reads gets it
-        from a proxy in between only, a forced apply where the object changed in that moment."""
-        ends, wait = monotonic() + self.patience, _BACKOFF[0]
+        from a proxy in between only, a forced apply where the object changed in that moment.
+
+        A run has many requests one after another: once one has spent its patience, those that follow are sent once,
+        and those in the queue not at all, until something is answered again.
+        """
+        began, wait = monotonic(), _BACKOFF[0]
+        ends = began + (self.patience if self._spent == _NEVER else 0.0)
         while True:
             pause = wait
             try:
                 async with self._slots:
-                    return await send()
+                    if self._spent > began and monotonic() > ends:
+                        raise UnreachableError("other requests were not answered either")
+                    answer = await send()
+                self._spent = _NEVER
+                return answer
             except UnreachableError:
-                if monotonic() > ends:
+                if self._over(ends):
                     raise
             except orjson.JSONDecodeError as error:
                 # A proxy between answers 200 with a page of its own.
-                if monotonic() > ends:
+                if self._over(ends):
                     raise UnreachableError(f"the answer is no JSON: {error}") from None
             except ApiError as error:
                 passing = error.status == 429 or error.status >= 500 or (conflicts and error.status == 409)
-                if not passing or monotonic() > ends:
+                if not passing or self._over(ends):
                     raise
                 pause = max(wait, error.retry_after)
             await asyncio.sleep(pause * random.uniform(0.7, 1.0) if pause == wait else pause)  # noqa: S311
             wait = min(2 * wait, _BACKOFF[1])
+
+    def _over(self, ends: float) -> bool:
+        """Whether a request has been tried for long enough."""
+        now = monotonic()
+        if now > ends:
+            self._spent = now
+        return now > ends
 
     async def _discover(self, api_version: str) -> None:
         root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"

@@ -28,6 +28,8 @@ APPLIED = frozenset({Action.create, Action.change, Action.anew, Action.restore})
 _HANDOVER = f"{FIELD_MANAGER}-handover"
 _TRIES = 5
 _POLL = 0.1
+_AGAIN = 10.0
+"""Seconds for which an object that is being deleted is waited for after another one was in vain."""
 _ESTABLISHED = 30.0
 """Seconds for a new kind to be served."""
 
@@ -210,6 +212,8 @@ class Applier:
         """Wait until just this object is not there any more."""
         found = await self._api.gone(live, self._patience)
         if found is not None:
+            # Waves come one after another: the whole time is spent once, not in each of them.
+            self._patience = min(self._patience, _AGAIN)
             held = ", ".join(found["metadata"].get("finalizers") or ())
             raise _StillThereError(
                 "is still being deleted" + (f", held by {held}" if held else "") + ": the next run goes on"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 from avactl.kube.client import ApiError, Client, UnreachableError
@@ -14,7 +15,7 @@ from avactl.reconcile.api import Api, Gvk, LostLeaseError
 from avactl.reconcile.apply import Applier, settle, to_do
 from avactl.reconcile.hands import Hands
 from avactl.reconcile.health import Health
-from avactl.reconcile.lease import Lease
+from avactl.reconcile.lease import HeldError, Lease
 from avactl.reconcile.observe import Observed, observe
 from avactl.reconcile.plan import Action, Step, plan
 from avactl.reconcile.record import Record, Records, content, kinds_of
@@ -95,14 +96,19 @@ class Reconciler:
                         if result.problem:
                             return result
                     await self._write(wanted, result)
+            except HeldError as error:
+                result.problem = f"{error}: it is not waited for any longer (--timeout)"
+                return result
             except (LostLeaseError, LostError):
                 result.problem = "the lease was lost: another reconciler goes on"
                 return result
         patience = options.timeout if options.wait else 0.0
+        ends = monotonic() + patience
         if options.wait:
             await wait_gone(self.api, result.steps, patience=patience)
+        left = max(0.0, ends - monotonic())
         result.health = await wait_healthy(
-            self.api, result.steps, options.inventory, patience=patience, say=self.listener.waiting
+            self.api, result.steps, options.inventory, patience=left, say=self.listener.waiting
         )
         if not options.wait:
             result.health = {name: h for name, h in result.health.items() if h.state.value == "ill"}
@@ -152,7 +158,7 @@ class Reconciler:
             yield
             return
         await self.prepare(wanted)
-        async with self.lease.hold(self.listener.lease):
+        async with self.lease.hold(self.listener.lease, patience=self.options.timeout):
             self.api.allowed = self.lease.held
             yield
 

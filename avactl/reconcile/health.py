@@ -61,6 +61,10 @@ def _deployment(live: Live, status: Live) -> Health:
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     available = status.get("availableReplicas", 0)
     if updated < wanted:
+        refused = _condition(status, "ReplicaFailure")
+        if refused.get("status") == "True":
+            said = f"{updated} of {wanted} pods are new: {refused.get('message', '')}"
+            return Health(State.waiting if "exceeded quota" in said else State.progressing, said)
         return Health(State.progressing, f"{updated} of {wanted} pods are new")
     if total > updated:
         return Health(State.progressing, f"{total - updated} old pods are still there")

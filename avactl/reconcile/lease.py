@@ -8,10 +8,16 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from time import monotonic
 
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.kube.leader import Leader, LostError
 from avactl.reconcile.api import Api
+
+_LOOK = 1.0
+"""Seconds between two looks at who holds the lease."""
+_REFUSED = 5.0
+"""Seconds after which a refusal counts: rights that were given a moment ago are not known everywhere yet."""
 
 
 def identity() -> str:
@@ -44,6 +50,10 @@ def is_dead(holder: str) -> bool:
     return _started(int(parts[-3])) != parts[-2]
 
 
+class HeldError(Exception):
+    """Another run has the lease, and keeps it."""
+
+
 class Lease:
     """The Lease of an inventory."""
 
@@ -66,18 +76,33 @@ class Lease:
         return spec.get("holderIdentity") or "", int(spec.get("leaseTransitions") or 0)
 
     @asynccontextmanager
-    async def hold(self, waiting: Callable[[str], None] = lambda holder: None) -> AsyncIterator[asyncio.Task[None]]:
-        """Hold it for the length of the block. The task inside ends, with LostError, when it could not be renewed."""
+    async def hold(
+        self, waiting: Callable[[str], None] = lambda holder: None, *, patience: float | None = None
+    ) -> AsyncIterator[asyncio.Task[None]]:
+        """Hold it for the length of the block. The task inside ends, with LostError, when it could not be renewed.
+
+        With a `patience`: raises HeldError where another has it for so many seconds, and ApiError where this account
+        may not ask for it.
+        """
         with suppress(ApiError, UnreachableError):
             await self._bury()
         task = asyncio.create_task(self._leader.run())
         won = asyncio.create_task(self._leader.won.wait())
         try:
-            done, _ = await asyncio.wait([task, won], timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
+            began, told = monotonic(), False
+            while not (await asyncio.wait([task, won], timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED))[0]:
+                holder = ""
                 with suppress(ApiError, UnreachableError):
-                    waiting((await self.look())[0])
-                await asyncio.wait([task, won], return_when=asyncio.FIRST_COMPLETED)
+                    holder = (await self.look())[0]
+                if not told:
+                    waiting(holder)
+                    told = True
+                if patience is None:
+                    continue
+                if self._leader.refused is not None and monotonic() - began > _REFUSED:
+                    raise self._leader.refused
+                if monotonic() - began > patience:
+                    raise HeldError(f"another run holds the lease {self.name} ({holder or 'nobody any more'})")
             if task.done():
                 await task
             yield task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -11,6 +12,9 @@ import orjson
 import pytest
 import yaml
 
+from avactl.kube import access
+from avactl.kube.client import Client, UnreachableError
+from avactl.reconcile.api import Api
 from avactl.reconcile.plan import Action, Step
 from avactl.reconcile.report import Result, as_json, as_text
 from tests.kinds.compiling import DIGEST
@@ -276,6 +280,47 @@ def test_two_reconcilers_take_turns(world: World) -> None:
     world.want_state_of_git("lab")
     lease = world.kube.get("coordination.k8s.io/v1", "Lease", "avactl-reconcile-lab", f"{world.name}-system")
     assert not lease["spec"]["holderIdentity"]
+
+
+def test_a_lease_that_is_not_given_back_is_not_waited_for_for_ever(world: World) -> None:
+    world.commit({"platform.yaml": world.specs()})
+    assert world.once(wait=False).complete
+    name, namespace = "avactl-reconcile-lab", f"{world.name}-system"
+    lease = world.kube.get("coordination.k8s.io/v1", "Lease", name, namespace)
+    lease["spec"] |= {"holderIdentity": "elsewhere_1", "leaseDurationSeconds": 3600}
+    world.kube.replace(lease)
+    world.replace("platform.yaml", "guaranteed: 4", "guaranteed: 3")
+    result = world.once(wait=False, timeout=1.0)
+    assert "another run holds the lease avactl-reconcile-lab (elsewhere_1)" in result.problem
+    assert not result.complete
+
+
+def test_a_server_that_is_gone_costs_its_patience_once(world: World) -> None:
+    """Not once for each wave and each object in the queue: a run against a dead server comes to its end."""
+    many, patience = 200, 2.0
+    with Proxy(world.plane, world.folder) as proxy:
+
+        async def ask(api: Api) -> int:
+            asked = (api.read("/api/v1/namespaces/default") for _ in range(many))
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            return sum(isinstance(answer, UnreachableError) for answer in answers)
+
+        async def go() -> None:
+            async with Client(access.find(proxy.kubeconfig)) as client:
+                api = Api(client, patience=patience)
+                proxy.faults = {0: 1.0}
+                assert await ask(api) == many
+                assert proxy.counts["GET"] > many, "they are tried again and again at first"
+                proxy.counts.clear()
+                assert await ask(api) == many
+                assert 0 < proxy.counts["GET"] <= many
+                proxy.faults = {}
+                assert await ask(api) == 0
+                proxy.counts.clear()
+                proxy.faults = {0: 0.5}
+                assert await ask(api) == 0, "one that answers is asked again"
+
+        asyncio.run(go())
 
 
 def test_secrets_are_masked_and_reports_are_whole(world: World) -> None:

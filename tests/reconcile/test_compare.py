@@ -147,3 +147,18 @@ def test_health_of_what_waits_and_what_is_ill() -> None:
     assert waiting is not None
     assert waiting.state is State.waiting
     assert of_pods([{**pending, "spec": {"nodeName": "n"}}]) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        ('pods "a-1" is forbidden: exceeded quota: team', State.waiting),
+        ('pods "a-1" is forbidden: violates PodSecurity', State.progressing),
+    ],
+)
+def test_pods_that_a_quota_refuses_are_not_waited_for(message: str, state: State) -> None:
+    """There are no pods then that could say that they wait for room."""
+    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    there = {**deployment(replicas=2), "status": {"observedGeneration": 1, "conditions": [refused]}}
+    assert health(there).state is state
+    assert message in health(there).reason
