@@ -231,6 +231,10 @@ def _unknown_kinds(report: own.Report) -> Iterator[Diagnostic]:
     known = registry.names()
     for policy in report.declared:
         for kind in policy["kinds"]:
+            if policy["over"] == "manifests" and kind in known:
+                hint = "name kinds of Kubernetes, such as `Job`; or look at specs: `over: specs`"
+                message = f"policy {policy['name']}: `{kind}` is a kind of specs, and it is over manifests"
+                yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
             if policy["over"] == "specs" and kind not in known:
                 near = closest(str(kind), known)
                 hint = f"did you mean `{near}`?" if near else "for kinds of Kubernetes, it is over `manifests`"

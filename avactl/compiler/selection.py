@@ -54,7 +54,7 @@ def policy_files(exclude: Iterable[str], paths: Iterable[str]) -> list[str]:
     return [path for path in found if unwanted is not None and not unwanted.cover(path)]
 
 
-is_policy = re.compile(rb"\bpolicy\s*\(").search
+is_policy = re.compile(rb"\bpolicy\s*\(|^\s*@\s*(?:\w+\.)*policy\b", re.MULTILINE).search
 """Whether a Python file declares policies; one that does not is a module of helpers."""
 
 

@@ -67,7 +67,9 @@ def policy(
 
     Raises ValueError and TypeError where the declaration is wrong.
     """
-    if not isinstance(name, str) or not re.match(NAME, name):
+    if callable(name):
+        raise TypeError('a policy has a name: write @policy("jobs-have-owners")')
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise ValueError(f'the name of a policy is of a-z, 0-9 and -, got {name!r}: write @policy("jobs-have-owners")')
     if over not in ("specs", "manifests"):
         raise ValueError(f"over={over!r}: a policy is over `specs` or `manifests`")

@@ -101,13 +101,51 @@ def _schema_policy(schema: Any, **declared: Any) -> Policy:
     validator = form(schema, registry=Registry())
 
     def check(value: dict[str, Any]) -> Iterator[Problem]:
-        for error in validator.iter_errors(value):
+        for error in _errors(validator, value):
             path = tuple(error.absolute_path)
             where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
             # Of an object, the path is told behind it.
             yield Problem(f"{where}: {_said(error)}" if where and over == "specs" else _said(error), path)
 
     return Policy(check=check, **declared)
+
+
+class _SchemaError(ValueError):
+    """What is wrong with a schema shows only when it is held against something."""
+
+    def __init__(self, message: str, path: Sequence[str | int] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.absolute_path = path
+
+
+def _errors(validator: Any, value: dict[str, Any]) -> Iterator[Any]:
+    """What a schema finds. Raises _SchemaError where a `$ref` of it leads nowhere."""
+    from referencing.exceptions import Unresolvable
+
+    try:
+        yield from validator.iter_errors(value)
+    except Unresolvable as error:
+        # Of a reference within the schema, the library quotes what follows the `#`, and then the whole schema.
+        named = str(error).partition(" does not exist within ")[0].rstrip("'")
+        refs = [(path, ref) for path, ref in _refs(validator.schema) if named.endswith(ref.removeprefix("#"))]
+        path, ref = refs[0] if refs else ((), str(error.ref))
+        why = "leads to nothing in the schema"
+        if not ref.startswith("#"):
+            why = "leads out of the schema, and nothing is fetched: copy what is meant into `$defs`"
+        raise _SchemaError(f"`$ref: {ref}` {why}", path) from None
+    except RecursionError:
+        raise _SchemaError("a `$ref` of it leads back to itself without an end") from None
+
+
+def _refs(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """All references in a schema, and where they stand."""
+    inner = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+    for key, value in inner:
+        if key == "$ref" and isinstance(value, str):
+            yield (*path, key), value
+        else:
+            yield from _refs(value, (*path, key))
 
 
 def _said(error: Any) -> str:
@@ -131,7 +169,10 @@ def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequenc
                 if found <= MOST:
                     _say(out, "problem", [index, number, message, path, help])
         except BaseException as error:
-            _say(out, "failed", [index, number, traces.describe(root, error, "")])
+            about = traces.describe(root, error, "")
+            if isinstance(error, _SchemaError):
+                about |= {"message": error.message, "path": list(error.absolute_path)}
+            _say(out, "failed", [index, number, about])
             return
     if found > MOST:
         _say(out, "more", [index, found - MOST])
@@ -151,6 +192,8 @@ def _problems(check: Callable[[dict[str, Any]], Any], value: dict[str, Any]) -> 
         if not isinstance(entry, Problem):
             raise TypeError(f"a policy returns or yields texts and `problem(…)`, got {type(entry).__name__}")
         message, path, help = entry
+        if not str(message).strip():
+            raise TypeError("a problem needs a text that says what is wrong, got an empty one")
         if any(not isinstance(step, str | int) for step in path):
             raise TypeError(f"a path is of keys and indexes, got {path!r}")
         yield str(message), list(path), str(help)

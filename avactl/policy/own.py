@@ -197,6 +197,10 @@ class _Reader:
         index, number, error = value
         policy = self.report.declared[index]
         subject = self.subjects.of[policy["over"]][number]
+        if self.source.document is not None and "path" in error:
+            span, hint = self.source.document.span("schema", *error["path"]), "correct the schema"
+            self.report.problems.append(_broken(self.source, policy["name"], span, str(error["message"]), hint))
+            return
         span = self._span(error["place"]) if error["place"][0] else policy["span"]
         what = subject.id if isinstance(subject, Manifest) else subject
         why = f"{error['message']}, with {what}"

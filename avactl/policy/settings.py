@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.values import Count
+from avactl.kinds.values import Count, bad
 from avactl.policy import NAME, Over, Severity
 
 
@@ -57,10 +58,20 @@ class Ready(Model):
     )
 
 
+def _policy_name(value: str) -> str:
+    if not re.fullmatch(NAME, value) or len(value) > 63:
+        raise bad(f"`{value[:80]}` is not a name of a policy", "use a-z, 0-9 and `-`, at most 63 of them")
+    return value
+
+
+PolicyName = Annotated[str, AfterValidator(_policy_name), WithJsonSchema({"type": "string", "pattern": NAME})]
+"""What a policy is called."""
+
+
 class SchemaFile(Model):
     """A JSON Schema as a policy: one document of a YAML or JSON file below `policies/`."""
 
-    policy: Annotated[str, Field(pattern=NAME, max_length=63)] = Field(description="Its name.")
+    policy: PolicyName = Field(description="Its name.")
     over: Over = Field("specs", description="`specs` as YAML has them, defaults filled in; or Kubernetes `manifests`.")
     kinds: list[str] = Field(default_factory=list, description="Kinds that it looks at. Default: all.")
     severity: Severity = Field("error", description="`error` stops a compile, `warning` is told.")

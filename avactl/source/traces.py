@@ -37,7 +37,8 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
         name = str(error.filename).removeprefix(root)
         column = len((error.text or "")[: max(0, (error.offset or 1) - 1)].encode())
         place = Place(name, line, column, line, 0)
-    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    said = traceback.format_exception_only(error)  # of a SyntaxError the source comes first; notes come last
+    text = next((line for line in said[-1 if isinstance(error, SyntaxError) else 0].splitlines() if line.strip()), "")
     chain: BaseException | None = error
     while chain is not None and not isinstance(chain, NotAllowedError):
         chain = chain.__cause__ or chain.__context__

@@ -67,7 +67,10 @@ def test_a_schema_over_objects() -> None:
     ("text", "code", "said"),
     [
         ("schema: {type: objekt}", "policy-error", "'objekt' is not valid under any of the given schemas"),
-        ("schema: {$ref: 'https://example.com/x.json'}", "policy-error", "Unresolvable"),
+        ("schema: {$ref: 'https://example.com/x.json'}", "policy-error", "nothing is fetched"),
+        ("schema: {not: {$ref: '#/$defs/x'}}", "policy-error", "`$ref: #/$defs/x` leads to nothing in the schema"),
+        ("schema: {$ref: '#/$defs/x', $defs: {x: {$ref: '#/$defs/x'}}}", "policy-error", "leads back to itself"),
+        ("schema: {}\nover: manifests\nkinds: [Workspace]", "policy-error", "`Workspace` is a kind of specs"),
         ("schema: {}\nkinds: [Job]", "policy-error", "there is no kind `Job` of specs"),
         ("schema: {}\nkind: [Job]", "unknown-key", "kind"),
         ("schma: {}", "unknown-key", "schma"),
@@ -78,6 +81,15 @@ def test_a_broken_schema_is_told_in_its_file(text: str, code: str, said: str) ->
     found = the(schema(text))
     assert (found.code, found.span.file) == (code, "policies/p.yaml")
     assert said in found.message
+
+
+def test_a_reference_that_leads_nowhere_is_told_where_it_stands() -> None:
+    text = "kinds: [Team]\nschema:\n  allOf:\n  - {$ref: '#/$defs/y'}\n  - {$ref: '#/$defs/x'}\n  $defs: {y: {}}"
+    assert the(schema(text)).span.line == 6
+    broken = the(compiled({"policies/p.yaml": "policy: A B\nschema: {}\n"}))
+    assert (broken.message, broken.hint) == (
+        "policy: `A B` is not a name of a policy", "use a-z, 0-9 and `-`, at most 63 of them"
+    )  # fmt: skip
 
 
 def test_a_schema_that_backtracks_ends() -> None:
@@ -196,3 +208,17 @@ def test_explain_lists_them(avactl: Run, tmp_path: Path) -> None:
     assert re.search(r"(?m)^  images-pinned +off ", done.stdout)
     assert re.search(r"(?m)^  ours +error +Team: ask   \(policies/p\.py:3\)$", done.stdout)
     assert avactl("explain", "policy/ours").stdout.startswith("policy\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("@policy\ndef p(spec): return 'no'\n", '@policy("jobs-have-owners")'),
+        ("@policy('p', kinds=['Workspace'])\ndef p(spec): return ''\n", "got an empty one"),
+        ("@policy('p', kinds=['Workspace'])\ndef p(spec): raise ValueError('one\\ntwo')\n", "ValueError: one, with"),
+    ],
+)
+def test_a_policy_that_would_say_nothing_is_told(text: str, said: str) -> None:
+    found = the(python(text))
+    assert (found.code, found.span.file) == ("policy-error", "policies/p.py")
+    assert said in found.message
