@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from avactl.review.environment import Pipeline
     from avactl.review.sides import SectionOf, Sides
 
+PLAN = 15_000
+"""Bytes of the plan in a comment: below the quarter of the smaller forge's comment that a further part may have."""
+
 ci = typer.Typer(
     help="For pipelines: the comment on a pull request.",
     no_args_is_help=True,
@@ -76,13 +79,14 @@ def comment(
         fail(str(error), USAGE, error.hint)
     if not dry_run:
         _want_pipeline(pipeline)
-    base = base or (pipeline.base if pipeline else None) or "origin/HEAD"
+    known = base or (pipeline.base if pipeline else None)
     if head is None and pipeline is not None:
         head = "HEAD"
     try:
-        sides = look(find_root(path), base, head, [_plan_of(snapshot)] if plan else [])
+        sides = look(find_root(path), known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
     except GitError as error:
-        fail(str(error), MISSING, error.hint)
+        unnamed = known is None and "`origin/HEAD`" in str(error)
+        fail(str(error), MISSING, "name what to compare with: `--base main`" if unnamed else error.hint)
     body, mark = _body(sides, pipeline, artifact)
     if dry_run:
         sys.stdout.write(body)
@@ -92,7 +96,7 @@ def comment(
         raise typer.Exit(PROBLEMS)
 
 
-def _plan_of(snapshot: Path | None) -> SectionOf:
+def plan_of(snapshot: Path | None) -> SectionOf:
     """The part of the comment that tells whether it will run. Exits where the snapshot is none."""
     from avactl.cli.plan import read_snapshot
     from avactl.review.comment import Section
@@ -113,7 +117,7 @@ def _plan_of(snapshot: Path | None) -> SectionOf:
         states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
         plans = [make_plan(base, after, name, state) for name, state in states.items()]
         told = [found for found in plans if found.shown or found.effects]
-        return Section(TITLE.lstrip("# "), render_body(told)) if told else None
+        return Section(TITLE.lstrip("# "), render_body(told, limit=PLAN)) if told else None
 
     return make
 

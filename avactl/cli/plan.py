@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from avactl.compiler import Compilation
     from avactl.plan.cluster_state import ClusterState
     from avactl.plan.model import Plan
+    from avactl.source.tree import DirTree, GitTree
 
 _WIDE = 160
 """Columns where nobody says how many there are."""
@@ -56,34 +59,51 @@ def plan(
     something will not run, with --exit-code.
     """
     gc.disable()  # all that is made stays until the end: the collector would only walk it again and again
-    before, after = _compiled(path, base, head, merge_base)
-    try:
-        from avactl.kube import logs
-        from avactl.plan.make import clusters, make_plan
-    except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
-    live = read_snapshot(snapshot) if snapshot is not None else None
-    asked = _asked(clusters(before, after), cluster, live)
-    logs.mute()  # the scheduler tells of its decisions, which here are not made
-    plans = [make_plan(before, after, name, live, everything=everything) for name in asked]
+    text = None if snapshot is None else _content(snapshot)
+    plans = None
+    if snapshot is not None and text is not None and cluster is None:
+        plans = _at_once(path, base, head, merge_base, everything, snapshot, text)
+    if plans is None:
+        before, after = _compiled(path, base, head, merge_base)
+        make = _maker()
+        live = None if snapshot is None or text is None else _parsed(snapshot, text)
+        asked = _asked(make.clusters(before, after), cluster, live)
+        plans = [make.make_plan(before, after, name, live, everything=everything) for name in asked]
     sys.stdout.write(_render(plans, output))
-    if before is None:
-        print("avactl: the base does not compile: all specs count as new", file=sys.stderr)
     if exit_code and not all(each.fine for each in plans):
         raise typer.Exit(CHANGES)
 
 
 def read_snapshot(path: Path) -> ClusterState:
     """A snapshot's file. Exits with USAGE where it is none."""
+    return _parsed(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "`avactl snapshot > state.json` takes one")
+
+
+def _parsed(path: Path, text: bytes) -> ClusterState:
     from avactl.plan.snapshot import SnapshotError, read
 
     try:
-        text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         return read(text, "standard input" if str(path) == "-" else str(path))
-    except OSError as error:
-        fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "`avactl snapshot > state.json` takes one")
     except SnapshotError as error:
         fail(str(error), USAGE, error.hint)
+
+
+def _maker() -> ModuleType:
+    """What makes plans. Exits with MISSING where it is not installed."""
+    try:
+        from avactl.kube import logs
+        from avactl.plan import make
+    except ModuleNotFoundError as error:
+        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+    logs.mute()  # the scheduler tells of its decisions, which here are not made
+    return make
 
 
 def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> list[str]:
@@ -100,6 +120,43 @@ def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> 
         hint = did_you_mean(live.cluster, known, "declared")
         fail(f"the snapshot is of cluster {live.cluster}, which the specs do not declare", USAGE, hint)
     return [live.cluster]
+
+
+def _at_once(
+    path: Path, base: str, head: str | None, common: bool, everything: bool, snapshot: Path, text: bytes
+) -> list[Plan] | None:
+    """The plan where both sides compile while this process reads the snapshot. None: it has to be done in turn."""
+    from avactl.compiler import parallel
+    from avactl.plan.beside import GoneWrongError, begin
+
+    if head is None and not path.exists():
+        return None
+    parallel.allow()  # before anything that has threads is imported
+    root = find_root(path)
+    sides = begin(partial(_base, root, base, head, common), partial(_head, root, base, head, common), text)
+    if sides is None:
+        return None
+    make = _maker()
+    try:
+        return [make.plan_live(_parsed(snapshot, text), sides, everything=everything)]
+    except GoneWrongError:
+        return None
+
+
+def _base(root: Path, base: str, head: str | None, common: bool) -> GitTree:
+    from avactl.diff.revisions import open_sides
+
+    return open_sides(root, base, head, common=common).base
+
+
+def _head(root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree:
+    from avactl.source.tree import DirTree
+
+    if head is None:
+        return DirTree(root)
+    from avactl.diff.revisions import open_sides
+
+    return open_sides(root, base, head, common=common).head
 
 
 def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
@@ -125,7 +182,13 @@ def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Co
             text = render_text(after.diagnostics, lambda _: None, colour(sys.stderr))
         sys.stderr.write(text)
         raise typer.Exit(PROBLEMS)
-    return (before if before.ok else None), after
+    if not before.ok:
+        from avactl.diff.text import NO_BASE, empty_base
+
+        nothing = empty_base(before.diagnostics)
+        print(f"avactl: {NO_BASE if nothing else 'the base does not compile: all specs count as new'}", file=sys.stderr)
+        return None, after
+    return before, after
 
 
 def _render(plans: Sequence[Plan], output: Format) -> str:

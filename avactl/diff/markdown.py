@@ -13,7 +13,7 @@ from typing import NamedTuple
 from avactl.diff import words
 from avactl.diff.groups import Group, ObjectGroup, groups
 from avactl.diff.model import Consequence, Diff, Disruption, ObjectOp
-from avactl.diff.text import FITS, reason_of, title, visible
+from avactl.diff.text import FITS, NO_BASE, empty_base, reason_of, title, visible
 
 LIMIT = 65_000
 """Bytes of a comment. GitHub ends at 65,536 characters, and no character is shorter than a byte."""
@@ -150,7 +150,9 @@ def _head(diff: Diff) -> str:
         if len(losses) > _MOST_LOSSES:
             lines.append(f"> - … and {len(losses) - _MOST_LOSSES} more")
         lines.append("")
-    if diff.base_problems:
+    if empty_base(diff.base_problems):
+        lines += [f"{NO_BASE.capitalize()}.", ""]
+    elif diff.base_problems:
         first = diff.base_problems[0]
         count = f"{len(diff.base_problems)} error{'' if len(diff.base_problems) == 1 else 's'}"
         lines += [

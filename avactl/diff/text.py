@@ -27,6 +27,7 @@ _MOST_LINES = 20
 """Changed lines of one text that are shown."""
 
 FITS = "fits, waits: counted from the capacity and the specs that are declared; a check, not a reservation"
+NO_BASE = "the base has no specs in this directory: all of them are new"
 
 
 class _Style:
@@ -63,9 +64,16 @@ def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> st
     return "\n".join(out) + "\n"
 
 
+def empty_base(problems: Sequence[Diagnostic]) -> bool:
+    """Whether the base has nothing but no specs: a first commit, or the directory had another name."""
+    return [problem.code for problem in problems if problem.severity == "error"] == ["no-specs"]
+
+
 def _base_problems(problems: Sequence[Diagnostic], style: _Style) -> list[str]:
     if not problems:
         return []
+    if empty_base(problems):
+        return [style("dim", NO_BASE)]
     first = problems[0]
     count = f"{len(problems)} error{'' if len(problems) == 1 else 's'}"
     head = f"the base does not compile ({count}): what of it could be compiled is compared, the rest counts as new"

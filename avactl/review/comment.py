@@ -130,6 +130,7 @@ def _section(section: Section, room: int) -> str:
         size += _size(line)
         if size > room:
             lines.append("\n… and more")
+            lines += ["\n</details>"] * sum(told.count("<details>") - told.count("</details>") for told in lines)
             break
         lines.append(line)
     return "\n".join([f"### {section.title}\n", *lines, ""])

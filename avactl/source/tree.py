@@ -219,7 +219,7 @@ def _unknown(directory: str | Path, revision: str) -> GitError:
     """Why a revision means nothing here, and what may have been meant."""
     listed = git(directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
     names = listed.decode(errors="replace").split()
-    if not names and revision.partition("~")[0].partition("^")[0] == "HEAD":
+    if not names and not _has_commit(directory):
         return GitError("the repository has no commit yet", "commit once: there is nothing to compare with")
     if _shallow(directory):
         return GitError(f"there is no revision `{revision}` in this clone", _UNSHALLOW)
@@ -227,6 +227,14 @@ def _unknown(directory: str | Path, revision: str) -> GitError:
     near = remote[0] if remote else closest(revision, names)
     hint = f"did you mean `{near}`?" if near else f"branches and tags: {one_of(names, 6)}"
     return GitError(f"there is no revision `{revision}`", hint)
+
+
+def _has_commit(directory: str | Path) -> bool:
+    try:
+        git(directory, "rev-parse", "--verify", "--quiet", "HEAD")
+    except GitError:
+        return False
+    return True
 
 
 def merge_base(directory: str | Path, one: str, other: str) -> str:

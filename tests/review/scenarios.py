@@ -7,13 +7,14 @@ first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.review.comment import compose
-from avactl.review.sides import LOWERING, Sides, review_of
+from avactl.review.sides import LOWERING, SectionOf, Sides, review_of
 from avactl.source.tree import MemoryTree
 
 HERE = Path(__file__).parent.parent / "golden" / "pull-requests"
@@ -39,10 +40,10 @@ def edited(files: dict[str, str], edits: Path) -> dict[str, str]:
     return files
 
 
-def sides_of(base: dict[str, str], head: dict[str, str]) -> Sides:
+def sides_of(base: dict[str, str], head: dict[str, str], sections: Sequence[SectionOf] = ()) -> Sides:
     """Two sets of files, compiled and compared."""
     before, after = compiled(base), compiled(head)
-    return Sides(review_of(before, after, "1111111", "2222222"), after, ".")
+    return Sides(review_of(before, after, "1111111", "2222222", sections), after, ".")
 
 
 def compiled(files: dict[str, str]) -> Compilation:

@@ -139,6 +139,22 @@ def test_dry_run_anywhere(repository: Repository, avactl: Run) -> None:
     done = avactl("ci", "comment", "--dry-run", cwd=repository.root)
     assert (done.returncode, done.stdout) == (3, "")
     assert "there is no revision `origin/HEAD`" in done.stderr
+    assert "`--base main`" in done.stderr
+
+
+def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "first")
+    done = avactl("ci", "comment", "--dry-run", cwd=repository.root)
+    assert (done.returncode, "the repository has no commit yet" in done.stderr) == (3, True)
+    repository.commit({"README.md": "ours\n"})
+    repository.write({"platform.yaml": PLATFORM, "jobs.yaml": HEAD + job()})
+    done = avactl("ci", "comment", "--dry-run", "--base", "main", cwd=repository.root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "The base has no specs in this directory: all of them are new." in done.stdout
+    assert "not compile" not in done.stdout
+    for command in ("diff", "plan"):
+        done = avactl(command, cwd=repository.root)
+        assert (done.returncode, "the base has no specs" in done.stdout + done.stderr) == (0, True)
 
 
 @pytest.mark.parametrize(

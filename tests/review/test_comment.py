@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from avactl.cli.ci import plan_of
 from avactl.diff.model import Diff
 from avactl.review.comment import Artifact, Review, Section, compose, marker, whole
 from avactl.review.environment import LIMITS
@@ -106,6 +107,21 @@ def test_further_sections_have_their_room() -> None:
     assert "Empty" not in text
     long = Review("1", "2", diff=sides.review.diff, sections=[Section("Long", "- `x`\n" * 50_000)])
     assert len(compose(long, ".", sides.source, limit=65_000)) <= 65_000
+
+
+def test_a_fold_that_is_cut_is_closed() -> None:
+    long = Section("Long", "<details><summary>all</summary>\n\n" + "- `x`\n" * 50_000 + "\n</details>\n")
+    sides = case_sides(next(case for case in CASES if case.name == "scale-a-job"))
+    text = compose(Review("1", "2", diff=sides.review.diff, sections=[long]), ".", sides.source, limit=65_000)
+    assert text.count("<details>") == text.count("</details>") == 2
+
+
+def test_the_plan_of_many_jobs_fits_with_its_note() -> None:
+    one, other = ({**BASE, "jobs.yaml": jobs(400, image, each=True)} for image in ("train:1", "train:2"))
+    found = sides_of(one, other, [plan_of(None)]).review
+    text = compose(found, ".", lambda _: None, limit=65_000)
+    assert "A check, not a reservation" in text
+    assert text.count("<details>") == text.count("</details>") > 1
 
 
 def test_nothing_to_tell_is_quiet() -> None:
