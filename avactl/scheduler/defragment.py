@@ -15,10 +15,10 @@ from avactl.placement.score import Scorer
 from avactl.placement.state import WHOLE, Booking
 from avactl.placement.why import gang_words, why_gang
 from avactl.scheduler import overview
-from avactl.scheduler.decide import roles_of
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.queue import Unit
 from avactl.scheduler.quotas import Wish
+from avactl.scheduler.roles import roles_of
 from avactl.scheduler.rules import RuleError
 from avactl.scheduler.view import View
 
