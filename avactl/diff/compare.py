@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from avactl.compiler import Compilation
 from avactl.compiler.normalise import normalise
 from avactl.compiler.state import State
 from avactl.diff import capacity, consequences, intents
-from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, IntentKey, IntentOp, worst
+from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, IntentKey, IntentOp, ObjectChange, worst
 from avactl.diff.objects import Pair, object_changes
 from avactl.diff.rename import renames
 from avactl.kinds import registry
@@ -156,7 +156,7 @@ def _intent(
     return IntentChange(
         key=IntentKey(*item.key),
         op=op,
-        disruption=worst(change.disruption for change in objects),
+        disruption=worst(_disruptions(objects)),
         clusters=item.clusters,
         item=item,
         facts=intents.fact_changes(
@@ -168,6 +168,21 @@ def _intent(
         old_key=IntentKey(*old.key) if renamed and old else None,
         objects_known=op != "repaired" and not {old_key, new_key} & before.unknown,
     )
+
+
+def _disruptions(objects: tuple[ObjectChange, ...]) -> Iterator[Disruption]:
+    """How much each object's change disturbs the spec that asks for it.
+
+    A Job that is named after what it does (`read-mount-d1809e60dc`) and runs again replaces no more than itself.
+    """
+    again = {_stem(change.id.name) for change in objects if change.op == "created" and change.id.kind == "Job"}
+    for change in objects:
+        repeats = change.op == "deleted" and change.id.kind == "Job" and _stem(change.id.name) in again
+        yield min(change.disruption, Disruption.POD_RESTART) if repeats else change.disruption
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("-")[0]
 
 
 def _as_far_as_known(intent: IntentChange, after: _Side, broken: frozenset[tuple[str, str]]) -> IntentChange:
