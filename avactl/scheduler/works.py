@@ -57,11 +57,12 @@ def gather(fleet: Fleet, queue: Queue, budgets: Spares, team: str, model: str, w
     ledger = Ledger(list(fleet.quotas.fresh().quotas.values()), total)
     broken = _broken(groups.values(), budgets)
     pods: dict[Hashable, Sequence[Pod]] = {}
+    works: list[Work] = []
     for key, members in groups.items():
         everyone = [pod for pod, _ in members]
         if len(members) == 1 and not everyone[0].gang:
             pods[key] = everyone
-            ledger.start(_single(key, *members[0], broken))
+            works.append(_single(key, *members[0], broken))
             continue
         unit = queue.units.get(key[0])
         if unit is not None and unit.gang:
@@ -69,7 +70,8 @@ def gather(fleet: Fleet, queue: Queue, budgets: Spares, team: str, model: str, w
         everyone.sort(key=lambda pod: (pod.index, pod.name), reverse=True)
         pods[key] = everyone
         spare = -unit.missing if unit is not None and unit.gang else 0
-        ledger.start(_work(key, members, everyone, spare, broken))
+        works.append(_work(key, members, everyone, spare, broken))
+    ledger.start_all(works)
     return Works(ledger, pods)
 
 

@@ -223,10 +223,22 @@ def test_shares_add_up(running: list[tuple[str, int]]) -> None:
     assert used <= 40
 
 
+def test_many_works_count_as_one_by_one() -> None:
+    works = [work("x", "a", 2), work("y", "a", 2), work("z", "b", 3)]
+    one, all_ = ledger(quota("a", 4, None), running=tuple(works)), ledger(quota("a", 4, None))
+    all_.start_all(works)
+    for team in ("a", "b"):
+        assert all_.used(team, V) == one.used(team, V) > 0
+    all_.end("x")
+    assert all_.used("a", V) == 2
+
+
 def test_a_work_runs_once() -> None:
     book = ledger(running=(work("x", "a", 1),))
     with pytest.raises(ValueError, match="runs already"):
         book.start(work("x", "b", 1))
+    with pytest.raises(ValueError, match="run already"):
+        book.start_all([work("y", "b", 1), work("x", "b", 1)])
     other = book.copy()
     other.end("x")
     assert book.used("a", V) == 1
