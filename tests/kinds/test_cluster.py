@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ spec:
   daemons: {{scheduler: true, cache: true}}
   pullSecrets: [registry]
 """
+BUILTIN = "  reconcile: {mode: builtin, repository: 'https://git.example.com/platform/specs.git', secret: specs}\n"
 TIER = """
 ---
 kind: CacheTier
@@ -105,7 +109,7 @@ def test_daemons_restart_when_their_policy_changes() -> None:
 
 
 def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
-    result = compiled(DAEMONS + TIER)
+    result = compiled(DAEMONS + BUILTIN + TIER)
     rules = [
         rule for manifest in own(result) if manifest.kind in ("Role", "ClusterRole") for rule in manifest.body["rules"]
     ]
@@ -137,7 +141,7 @@ metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
     watched = DAEMONS.replace("cache: true", "cache: true, topology: true")
-    result = compiled(watched + TIER + team + machine("H100"))
+    result = compiled(watched + BUILTIN + TIER + team + machine("H100"))
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
         listed = body(result, kind, name, namespace)["rules"]
@@ -151,10 +155,41 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
     assert rules("ClusterRole", "avactl-topology") == documented("`avactl-topology`, on all nodes")
     assert rules("Role", "avactl-topology", "default") == documented("`avactl-topology`, in `default`")
+    assert rules("ClusterRole", "avactl-reconcile") == documented("`avactl-reconcile`, in all namespaces")
+    assert rules("Role", "avactl-reconcile", system) == documented("`avactl-reconcile`, in the system namespace")
     viewer = documented("`avactl-viewer`")
     assert rules("Role", "avactl-viewer", "vision") == viewer
     assert rules("Role", "avactl-member", "vision") == documented("`avactl-member`") | viewer
     assert rules("Role", "avactl-admin", "vision") == documented("`avactl-admin`")
+
+
+def test_the_reconciler_may_give_away_the_daemons_cluster_roles_and_no_others() -> None:
+    result = compiled(DAEMONS.replace("cache: true", "cache: true, topology: true") + BUILTIN + machine("H100"))
+    found = {m.name for m in own(result) if m.kind == "ClusterRole"}
+    (rule,) = (
+        rule
+        for rule in body(result, "ClusterRole", "avactl-reconcile")["rules"]
+        if "escalate" in rule["verbs"] and rule["resources"] == ["clusterroles"]
+    )
+    assert found - {"avactl-reconcile"} == set(rule["resourceNames"])
+
+
+def test_the_reconciler_reads_the_branch_with_what_the_secret_holds(tmp_path: Path) -> None:
+    """As git itself asks: username and password come out of the files of the Secret, as they are at that moment."""
+    pod = body(compiled(DAEMONS + BUILTIN), "Deployment", "avactl-reconcile", "avactl-system")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    (mount,) = (m for m in container["volumeMounts"] if m["name"] == "git")
+    env["GIT_CONFIG_VALUE_0"] = env["GIT_CONFIG_VALUE_0"].replace(mount["mountPath"], str(tmp_path))
+    for token in ("old", "n=w $(id) %s"):
+        (tmp_path / "username").write_text("robot")
+        (tmp_path / "password").write_text(token + "\n")
+        asked = subprocess.run(
+            ["git", "credential", "fill"], input="protocol=https\nhost=git.example.com\n\n", text=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **{k: v for k, v in env.items() if "GIT" in k}},
+            capture_output=True, check=True,
+        ).stdout  # fmt: skip
+        assert asked.splitlines()[-2:] == ["username=robot", f"password={token}"]
 
 
 def test_the_cache_daemon_needs_a_tier_for_its_role_there() -> None:
@@ -206,7 +241,7 @@ def plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def admin(plane: ControlPlane) -> Iterator[KubeClient]:
     with plane.client() as client:
-        apply(client, own(compiled(DAEMONS + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))))
+        apply(client, own(compiled(DAEMONS + BUILTIN + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))))
         yield client
 
 
@@ -260,7 +295,7 @@ def pod(namespace: str, name: str, scheduler: str = "avactl") -> dict[str, Any]:
 
 
 def test_apply_again_changes_nothing(admin: KubeClient) -> None:
-    result = compiled(DAEMONS + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))
+    result = compiled(DAEMONS + BUILTIN + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))
 
     def versions() -> list[tuple[str, str, Any]]:
         # Controllers write the status of what has a generation, which is a new resourceVersion too.
@@ -272,10 +307,10 @@ def test_apply_again_changes_nothing(admin: KubeClient) -> None:
 
 def test_daemon_pods_pass_restricted_pod_security(admin: KubeClient) -> None:
     """The ReplicaSets make their pods: nothing is refused by admission, in a namespace that enforces `restricted`."""
-    for name in ("avactl-scheduler", "avactl-cache"):
+    for name in ("avactl-scheduler", "avactl-cache", "avactl-reconcile"):
         ready = admin.wait_for(
             "apps/v1", "Deployment", name, "avactl-system",
-            until=lambda found: found.get("status", {}).get("replicas") == 2,
+            until=lambda found: found.get("status", {}).get("replicas") == found["spec"]["replicas"],
         )  # fmt: skip
         conditions = {entry["type"]: entry["status"] for entry in ready["status"].get("conditions", [])}
         assert conditions.get("ReplicaFailure") != "True"

@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 import pytest
-import yaml
 
 from avactl.kube import access
 from avactl.kube.client import Client, UnreachableError
@@ -348,15 +347,19 @@ def test_without_a_cluster_there_is_one_line(world: World) -> None:
     assert run.stderr.startswith("avactl: /nowhere: ")
 
 
-def test_the_documented_rights_are_enough(world: World) -> None:
-    """All of examples/modern, by the service account that the docs describe: applied, changed, pruned, told."""
-    text = (ROOT / "docs" / "reconcile.md").read_text().partition("```yaml\n")[2].partition("```")[0]
-    for body in yaml.safe_load_all(text):
-        world.kube.apply(body)
+def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
+    """All of examples/modern, by the account of mode builtin: itself too, applied, changed, pruned, told."""
+    world.commit(example=ROOT / "examples" / "modern")
+    world.replace(
+        "platform.yaml", "reconcile: {mode: argocd}",
+        "reconcile: {mode: builtin, repository: 'https://git.example.com/specs.git', secret: specs}",
+    )  # fmt: skip
+    for manifest in (each.manifest for each in world.wanted()):
+        if manifest.name in ("avactl-system", "avactl-reconcile") and manifest.kind != "Deployment":
+            world.kube.apply(manifest.body)
     token = world.plane.service_account_token("avactl-system", "avactl-reconcile")
     world.kubeconfig = world.folder / "restricted"
     world.plane.write_kubeconfig(world.kubeconfig, token)
-    world.commit(example=ROOT / "examples" / "modern")
     result = world.once(wait=False)
     assert result.complete, as_text(result, False)
     assert not result.unseen

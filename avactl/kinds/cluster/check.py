@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import namespaces
-from avactl.kinds.cluster import check_reconcile
+from avactl.kinds.cluster import builtin, check_reconcile
 from avactl.kinds.cluster.prices import price_problems
 from avactl.kinds.entries import duplicates
 from avactl.kinds.images import require_image
@@ -32,9 +32,11 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
     yield from check_reconcile.problems(item)
     on = [daemon for daemon in ("scheduler", "cache", "topology") if getattr(spec.daemons, daemon)]
+    # All daemons are one image: one missing image is one problem.
     if on:
-        # All daemons are one image: one missing image is one problem.
         yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))
+    elif builtin.follows(item):
+        yield from require_image(item, program, "avactl", ("spec", "reconcile", "repository"))
 
 
 def _version(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -52,6 +52,15 @@ def problems(item: Item) -> Iterator[Diagnostic]:
             item.span("spec", "reconcile", "interval"),
             hint="write `1m` or more",
         )
+    if spec.mode == "builtin" and str(spec.repository).startswith("ssh:"):
+        yield Diagnostic(
+            "invalid-value",
+            "spec.reconcile.repository: the built-in reconciler reads repositories over https",
+            item.span("spec", "reconcile", "repository"),
+            hint=f"write `{_over_https(str(spec.repository))}`, and in `secret` a Secret with `username` and `password`"
+            if spec.secret is None
+            else f"write `{_over_https(str(spec.repository))}`; `secret` has the keys `username` and `password`",
+        )
     if spec.secret is not None and str(spec.repository).startswith("http:"):
         yield Diagnostic(
             "invalid-value",
@@ -59,6 +68,12 @@ def problems(item: Item) -> Iterator[Diagnostic]:
             item.span("spec", "reconcile", "repository"),
             hint=f"write `https{str(spec.repository)[4:]}`",
         )
+
+
+def _over_https(url: str) -> str:
+    """Where a repository that is reached over ssh usually is over https."""
+    place, _, path = url.removeprefix("ssh://").rpartition("@")[2].partition("/")
+    return f"https://{place.partition(':')[0]}/{path}"
 
 
 def _elsewhere(name: str, mode: str) -> str:

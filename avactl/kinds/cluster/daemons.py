@@ -6,7 +6,7 @@ from typing import Any
 
 from avactl.kinds import k8s
 from avactl.kinds.base import GROUP
-from avactl.kinds.cluster import rbac, topology
+from avactl.kinds.cluster import builtin, rbac, topology
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.namespaces import tiers
@@ -53,6 +53,7 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
             result += _role(item, name, "cache", CACHE_NAMESPACE, rbac.cache_rules())
     if on.topology:
         result += topology.daemon_sets(item, program, SYSTEM_PRIORITY)
+    result += builtin.reconciler(item, SYSTEM_PRIORITY, HTTP_PORT)
     if result:
         result.append(_ingress(item))
     return result

@@ -82,3 +82,52 @@ def cache_rules() -> list[Body]:
         # What it did: loaded, pinned, written back.
         rule(["events.k8s.io"], ["events"], ("create", "patch")),
     ]
+
+
+APPLY = (*WATCH, "create", "patch", "delete")
+CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology")
+"""Roles over all namespaces that avactl's daemons have."""
+
+
+def reconcile_cluster_rules() -> list[Body]:
+    """The built-in reconciler: what it takes to apply and prune each kind that avactl compiles. No Secrets."""
+    kinds = {
+        "": (
+            "namespaces", "serviceaccounts", "resourcequotas", "limitranges", "configmaps", "persistentvolumes",
+            "persistentvolumeclaims", "services",
+        ),
+        "apps": ("daemonsets", "statefulsets", "deployments"),
+        "batch": ("jobs", "cronjobs"),
+        "networking.k8s.io": ("networkpolicies",),
+        "policy": ("poddisruptionbudgets",),
+        "autoscaling": ("horizontalpodautoscalers",),
+        "scheduling.k8s.io": ("priorityclasses",),
+        "storage.k8s.io": ("storageclasses",),
+        "resource.k8s.io": ("deviceclasses", "resourceclaimtemplates"),
+        "admissionregistration.k8s.io": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+        "apiextensions.k8s.io": ("customresourcedefinitions",),
+        "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
+    }  # fmt: skip
+    roles = ["rbac.authorization.k8s.io"]
+    return [
+        *(rule([group], resources, APPLY) for group, resources in kinds.items()),
+        # Who makes a role must have the rights in it, or these two verbs. Roles of teams: their names are the specs'.
+        rule(roles, ["roles"], ("escalate", "bind")),
+        # Over all namespaces only the daemons', and not its own: it cannot widen itself there.
+        rule(roles, ["clusterroles"], ("escalate", "bind"), resourceNames=list(CLUSTER_ROLES)),
+        # Labels and taints of machines.
+        rule([""], ["nodes"], (*WATCH, "patch")),
+        # Why a workload is not ready.
+        rule([""], ["pods"], ("list",)),
+        # What it did, on the objects.
+        rule(["events.k8s.io"], ["events"], ("create",)),
+    ]
+
+
+def reconcile_rules(lease: str, record: str) -> list[Body]:
+    """The same, in the system namespace."""
+    return [
+        *leader_rules(lease),
+        # The inventory's record, which is replaced as a whole; ConfigMaps elsewhere are patched.
+        rule([""], ["configmaps"], ("update",), resourceNames=[record]),
+    ]

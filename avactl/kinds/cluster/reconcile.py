@@ -23,6 +23,7 @@ USED: dict[str, frozenset[str]] = {
             "state_secret", "organization",
         )
     ),
+    "builtin": frozenset(("repository", "branch", "path", "interval", "secret")),
 }  # fmt: skip
 """Mode → fields beside `mode` that mean something there. Of the other modes there are none."""
 
@@ -107,22 +108,23 @@ class Reconcile(Model):
         "pulumi",
         description="`pulumi`: `avactl up`. `files`: rendered manifests and kubectl. `flux`, `argocd`: the engine "
         "follows rendered manifests; objects that hold data carry its mark against pruning. `pulumiOperator`: the "
-        "Pulumi Kubernetes Operator runs the stacks in the cluster. `builtin`: `avactl reconcile`.",
+        "Pulumi Kubernetes Operator runs the stacks in the cluster. `builtin`: `avactl reconcile`; with `repository` "
+        "as a Deployment of the cluster.",
     )
     repository: GitUrl | None = Field(
         None,
         description="Repository that the engine follows: that of the rendered manifests (`flux`, `argocd`) or of the "
-        "specs (`pulumiOperator`). Without it, no objects are compiled that make it follow one.",
+        "specs (`pulumiOperator`, `builtin`). Without it, no objects are compiled that make it follow one.",
     )
     branch: Branch | None = Field(
         None,
         description="Branch that it follows. Default: `rendered`, as `avactl render --publish rendered` writes it; "
-        "`main` for `pulumiOperator`.",
+        "`main` for `pulumiOperator` and `builtin`.",
     )
     path: RelPath | None = Field(
         None,
-        description="Directory of the branch with the rendered clusters; default: the top. For `pulumiOperator` the "
-        "directory with the Pulumi program; default: `stacks`.",
+        description="Directory of the branch with the rendered clusters, for `builtin` with the specs; default: the "
+        "top. For `pulumiOperator` the directory with the Pulumi program; default: `stacks`.",
     )
     interval: Interval | None = Field(
         None, description="How often the branch is looked at. Default: `1m`; for `pulumiOperator`, which then looks "
@@ -131,7 +133,8 @@ class Reconcile(Model):
     secret: Name | None = Field(
         None,
         description="Secret in the engine's namespace with which the repository is read. Flux: keys `username` and "
-        "`password`, or `identity` and `known_hosts`. Operator: key `accessToken`, or `sshPrivateKey`.",
+        "`password`, or `identity` and `known_hosts`. Operator: key `accessToken`, or `sshPrivateKey`. `builtin`: in "
+        "the system namespace, keys `username` and `password`.",
     )
     namespace: Name | None = Field(
         None, description="Namespace of the engine. Default: `flux-system`, `argocd`, `pulumi-kubernetes-operator`."

@@ -1,0 +1,106 @@
+"""The built-in reconciler in its own cluster: a Deployment that follows the specs' branch, and what it may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import k8s
+from avactl.kinds.cluster import rbac
+from avactl.kinds.k8s import compact
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pods import container_security, pod_security, resources
+from avactl.kinds.program import Item
+
+NAME = "avactl-reconcile"
+COMPONENT = "reconcile"
+_CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
+# git asks a program for credentials, which reads the files anew each time: a Secret that changes needs no restart.
+_HELPER = (
+    f'!f() {{ printf "username=%s\\npassword=%s\\n" '
+    f'"$(cat {_CREDENTIALS}/username)" "$(cat {_CREDENTIALS}/password)"; }}; f'
+)
+
+
+def follows(item: Item) -> bool:
+    """Whether the cluster runs the reconciler itself."""
+    spec = item.spec.reconcile
+    return spec.mode == "builtin" and spec.repository is not None
+
+
+def reconciler(item: Item, priority: str, port: int) -> list[Manifest]:
+    """The Deployment, its account and its rights; nothing where no `repository` is named."""
+    if not follows(item):
+        return []
+    system = item.spec.system_namespace
+    return [
+        _object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False),
+        *_rights(item, system),
+        _object(item, "apps/v1", "Deployment", namespace=system, spec=_deployment(item, priority, port)),
+    ]
+
+
+def _object(item: Item, api_version: str, kind: str, **fields: Any) -> Manifest:
+    return k8s.manifest(item, item.name, api_version, kind, NAME, component=COMPONENT, **fields)
+
+
+def _rights(item: Item, system: str) -> list[Manifest]:
+    version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
+    subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
+    made = []
+    for kind, namespace, rules in (
+        ("ClusterRole", None, rbac.reconcile_cluster_rules()),
+        ("Role", system, rbac.reconcile_rules(f"{NAME}-{item.name}", f"avactl-inventory-{item.name}")),
+    ):
+        role = {"apiGroup": group, "kind": kind, "name": NAME}
+        made.append(_object(item, version, kind, namespace=namespace, rules=rules))
+        made.append(
+            _object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
+        )
+    return made
+
+
+def _deployment(item: Item, priority: str, port: int) -> Body:
+    spec, select = item.spec.reconcile, k8s.selector(item, COMPONENT)
+    env: dict[str, str] = {"HOME": _CACHE, "TMPDIR": _CACHE, "XDG_CACHE_HOME": _CACHE}
+    mounts: list[Body] = [{"name": "cache", "mountPath": _CACHE}]
+    volumes: list[Body] = [{"name": "cache", "emptyDir": {"sizeLimit": "4Gi"}}]
+    if spec.secret:
+        env |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": _HELPER}
+        mounts.append({"name": "git", "mountPath": _CREDENTIALS, "readOnly": True})
+        volumes.append({"name": "git", "secret": {"secretName": spec.secret, "defaultMode": 0o440}})
+    container: Body = {
+        "name": COMPONENT,
+        "image": item.spec.images.avactl,
+        "command": ["avactl", "reconcile"],
+        "args": [
+            "--watch", "--repo", spec.repository, "--branch", spec.branch or "main", "--cluster", item.name,
+            "--interval", spec.interval or "1m", "--listen", f":{port}", *([spec.path] if spec.path else []),
+        ],
+        "env": [
+            *({"name": name, "value": value} for name, value in env.items()),
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+        "ports": [{"name": "http", "containerPort": port}],
+        "livenessProbe": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
+        # It is ready when it has read the branch: the first time of a large repository takes long.
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 10},
+        "resources": resources("500m", "1Gi"),
+        "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
+        "volumeMounts": mounts,
+    }  # fmt: skip
+    pod = compact(
+        serviceAccountName=NAME,
+        automountServiceAccountToken=True,
+        priorityClassName=priority,
+        securityContext=pod_security(),
+        enableServiceLinks=False,
+        imagePullSecrets=[{"name": secret} for secret in item.spec.pull_secrets] or None,
+        containers=[container],
+        volumes=volumes,
+    )
+    return {
+        # One: the cluster goes on without it. Whoever else runs at the same time waits for the Lease.
+        "replicas": 1,
+        "selector": {"matchLabels": dict(select)},
+        "template": {"metadata": {"labels": dict(select)}, "spec": pod},
+    }
