@@ -173,11 +173,12 @@ async def fill(plane: ControlPlane, nodes: int, pods: int) -> int:
     async with Client(from_kubeconfig(plane.kubeconfig), "benchmark") as client:
 
         async def post(path: str, item: dict[str, Any]) -> None:
-            await client.send("POST", path, item)
+            # On a machine that is busy with other things the API server may take its time.
+            await client.request("POST", path, item, timeout=PATIENCE)
 
         async def machine(number: int) -> None:
             item = node(number)
-            await client.send("POST", "/api/v1/nodes", item)
+            await post("/api/v1/nodes", item)
             # New nodes are tainted until a controller has seen them: there is none here.
             path = f"/api/v1/nodes/{item['metadata']['name']}"
             await client.send("PATCH", path, {"spec": {"taints": None}}, content_type=MERGE)
