@@ -77,7 +77,8 @@ class Proxy:
 
     def drop_watches(self) -> None:
         """Break all watches."""
-        self._loop.call_soon_threadsafe(lambda: [_abort(request) for request in list(self._watches.values())])
+        for request in list(self._watches.values()):
+            self._loop.call_soon_threadsafe(_abort, request)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 from typing import Any, Protocol
 
 import orjson
@@ -55,6 +56,11 @@ class Reflector:
         self._optional, self.failed = optional, failed
         self._version = ""
         self.synced = asyncio.Event()
+        self.since = float("-inf")
+        """When the last list that is in was asked for, by the monotonic clock."""
+        self._absent = self._afresh = False
+        self._listed: list[asyncio.Future[None]] = []
+        self._watching: asyncio.Task[None] | None = None
         self.kind = path.rsplit("/", 1)[-1]
 
     async def run(self) -> None:
@@ -62,14 +68,26 @@ class Reflector:
         wait = _BACKOFF[0]
         while True:
             try:
+                if self._afresh:
+                    self._version, self._afresh = "", False
                 if not self._version:
                     await self.load()
-                await self._watch()
+                if self._afresh:
+                    continue
+                self._absent = False
+                self._watching = asyncio.ensure_future(self._watch())
+                await self._watching
                 wait = _BACKOFF[0]
                 continue
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                continue  # only the watch was ended
             except ApiError as error:
                 if error.status == 404 and self._optional:
-                    self.synced.set()
+                    self._absent = True
+                    self._told()
                     wait = 60.0
                 elif error.status == 410 or error.reason in ("Expired", "Gone"):
                     self._version, wait = "", _BACKOFF[0]
@@ -84,9 +102,27 @@ class Reflector:
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, max(wait, _BACKOFF[1]))
 
+    async def again(self) -> None:
+        """List anew, and wait until that is in: then all is known that had happened when this was called."""
+        if self._absent:
+            return
+        listed = asyncio.get_running_loop().create_future()
+        self._listed.append(listed)
+        self._afresh = True
+        if self._watching is not None:
+            self._watching.cancel()
+        await listed
+
+    def _told(self) -> None:
+        self.synced.set()
+        for listed in self._listed:
+            if not listed.done():
+                listed.set_result(None)
+        self._listed.clear()
+
     async def load(self) -> None:
         """List all once; watching goes on from there. Raises ApiError and UnreachableError."""
-        query = {**self._query, "limit": str(_PAGE)}
+        since, query = monotonic(), {**self._query, "limit": str(_PAGE)}
         seen: set[str] = set()
         version = ""
         coming: asyncio.Task[Any] | None = asyncio.ensure_future(self._page(query))
@@ -109,8 +145,9 @@ class Reflector:
                 coming.cancel()
         for key in [key for key in self._store.keys() if key not in seen]:  # noqa: SIM118 - not a mapping
             self._store.remove(key)
-        self._version = version
-        self.synced.set()
+        self._version, self.since = version, since
+        if not self._afresh:
+            self._told()
         self.changed()
 
     async def _page(self, query: Mapping[str, str]) -> Any:

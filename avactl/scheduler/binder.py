@@ -31,6 +31,10 @@ _LOST = 60.0
 """Seconds after which a pod that the watch does not show as bound is asked for."""
 
 
+class LateError(Exception):
+    """Another replica may lead by now: what was decided here must not be done any more."""
+
+
 class Binder:
     """Sends bindings. `failed` is called with pods that are free again, `leading` says whether it still may."""
 
@@ -148,7 +152,7 @@ class Binder:
             if pod.assumed != order.node:
                 return  # the watch has told another story meanwhile
             if not self._leading():
-                self._give_up(pod, "lost")
+                await self._end(order, "lost")
                 return
             try:
                 for given in order.claims:
@@ -156,12 +160,14 @@ class Binder:
                 if any(self._readiness(given) is not True for given in order.claims):
                     self._start(self._prepare(order))
                     return
-                await self._rate.take()
+                await self._turn()
                 await self._client.send("POST", path, body)
+            except LateError:
+                await self._end(order, "lost")
+                return
             except ApiError as error:
                 if error.status == 404:
-                    await self._certain(order)
-                    self._give_up(pod, "gone")
+                    await self._end(order, "gone")
                     return
                 if error.status == 409:
                     metrics.BINDINGS.labels("conflict").inc()
@@ -173,8 +179,7 @@ class Binder:
                         return
                 else:
                     logs.error("binding refused", pod=pod.key, node=order.node, error=str(error))
-                    await self._certain(order)
-                    self._give_up(pod, "refused")
+                    await self._end(order, "refused")
                     return
             except UnreachableError:
                 if await self._settle(order) is not False:
@@ -184,8 +189,18 @@ class Binder:
                 return
             await asyncio.sleep(wait)
             wait *= 2
+        await self._end(order, "failed")
+
+    async def _turn(self) -> None:
+        """Wait for one's turn. Raises LateError; to be called right before what must not be done by two."""
+        await self._rate.take()
+        if not self._leading():
+            raise LateError
+
+    async def _end(self, order: Order, result: str) -> None:
+        """A binding has failed for good: free what it would have had, once it is known that nothing of it is in use."""
         await self._certain(order)
-        self._give_up(pod, "failed")
+        self._give_up(order.pod, result)
 
     async def _certain(self, order: Order) -> None:
         """Know which claims have their devices: what was sent without an answer may have had its effect."""
@@ -234,7 +249,8 @@ class Binder:
         task.add_done_callback(self._tasks.discard)
 
     async def _give(self, pod: Pod, given: Given) -> None:
-        """Allocate and reserve a claim, if that is not done. Raises ApiError: 409 where it has changed meanwhile."""
+        """Allocate and reserve a claim, if that is not done. Raises LateError, and ApiError: 409 where it has changed
+        meanwhile."""
         claim = given.claim
         path = _path(claim)
         known = self._fleet.dra.claims.get(claim.key)
@@ -242,6 +258,8 @@ class Binder:
             raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} is gone")
         if any(each["uid"] == pod.uid for each in known.reserved):
             return
+        if given.allocation is None and not known.allocated:
+            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} has lost its devices")
         consumer = {"resource": "pods", "name": pod.name, "uid": pod.uid}
         status: dict[str, Any] = {"reservedFor": [*known.reserved, consumer]}
         version = known.version
@@ -252,11 +270,11 @@ class Binder:
                 status["allocation"] = {**given.allocation, "allocationTimestamp": now}
             if not known.finalized:
                 # The finalizer comes first: no device is ever given to a claim that can vanish.
-                await self._rate.take()
+                await self._turn()
                 body = {"metadata": {"uid": claim.uid, "resourceVersion": version, "finalizers": [FINALIZER]}}
                 item = await self._client.request("PATCH", path, body, content_type=STRATEGIC)
                 version = item["metadata"]["resourceVersion"]
-        await self._rate.take()
+        await self._turn()
         body = {"metadata": {"uid": claim.uid, "resourceVersion": version}, "status": status}
         item = await self._client.request("PATCH", f"{path}/status", body, content_type=MERGE)
         self._fleet.claims.put(item)
@@ -266,6 +284,9 @@ class Binder:
         for claim in claims:
             mine = all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._fleet.dra.giving
             if mine and claim.uid not in self._returning:
+                # Until that is done nobody counts on them, and nobody is bound to where they are.
+                self._fleet.dra.returning.add(claim.uid)
+                self._fleet.dra.version += 1
                 self._returning[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
 
     async def _deallocate(self, claim: Claim) -> None:
@@ -273,12 +294,15 @@ class Binder:
         status = {"allocation": None, "reservedFor": None}
         body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.version}, "status": status}
         try:
-            await self._rate.take()
+            await self._turn()
             self._fleet.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
-        except (ApiError, UnreachableError) as error:
+        except (ApiError, UnreachableError, LateError) as error:
             logs.warn("claim not given back", claim=claim.key, error=str(error))
         finally:
             del self._returning[claim.uid]
+            self._fleet.dra.returning.discard(claim.uid)
+            self._fleet.dra.version += 1
+            self._fleet.arrived(f"claim {claim.key}")
 
     def _body(self, order: Order) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}
@@ -301,19 +325,31 @@ class Binder:
         self._failed(pod)
 
     async def _settle(self, order: Order) -> bool | None:
-        """Ask what became of a binding: True: bound as ordered, None: otherwise settled, False: not bound."""
-        pod = order.pod
-        try:
-            item = await self._client.request("GET", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}")
-        except ApiError as error:
-            if error.status != 404:
-                return False
-            self._give_up(pod, "gone")
-            return None
-        except UnreachableError:
-            return False
+        """Ask what became of a binding: True: bound as ordered, None: otherwise settled, False: not bound.
+
+        It is asked until that is known: a request without an answer may have had its effect, and what it has given
+        must be given to nobody else.
+        """
+        pod, wait = order.pod, 0.1
+        while True:
+            if pod.assumed != order.node:
+                return None  # the watch has told
+            if not self._leading():
+                self.assumed[pod.uid] = (pod, monotonic() - _LOST)
+                return None
+            try:
+                item = await self._client.request("GET", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}")
+                break
+            except ApiError as error:
+                if error.status == 404:
+                    await self._end(order, "gone")
+                    return None
+            except UnreachableError:
+                pass
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 5.0)
         if item["metadata"]["uid"] != pod.uid:
-            self._give_up(pod, "gone")
+            await self._end(order, "gone")
             return None
         node = item["spec"].get("nodeName")
         if not node:

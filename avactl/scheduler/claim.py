@@ -121,6 +121,12 @@ class Claim:
         return self.allocation is not None
 
 
+def older(one: Claim, other: Claim) -> bool:
+    """Whether one state of a claim came before another: resourceVersions can be compared (KEP-5504)."""
+    versions = (one.version, other.version)
+    return all(version.isdigit() for version in versions) and int(one.version) < int(other.version)
+
+
 def _ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> bool | None:
     """As kube-scheduler's isClaimReadyForBinding (KEP-5007)."""
     said = {

@@ -12,7 +12,7 @@ from avactl.placement.request import Request
 from avactl.placement.score import Choice
 from avactl.placement.state import Booking, BookingError
 from avactl.scheduler.allocator import Found, StuckError
-from avactl.scheduler.claim import Claim
+from avactl.scheduler.claim import Claim, older
 from avactl.scheduler.devices import Key, Result
 from avactl.scheduler.dra import Demand, Offers
 from avactl.scheduler.pod import Pod
@@ -45,6 +45,8 @@ class Claims:
         before = self._dra.claims.get(claim.key)
         if before is not None and before.uid != claim.uid:
             self.drop(claim.key)
+        elif before is not None and older(claim, before):
+            return  # the watch is behind the answer to a request
         self._dra.claims[claim.key] = claim
         self._dra.version += 1
         if claim.allocated:

@@ -32,6 +32,7 @@ from avactl.scheduler.intake import Intake
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Policy
 from avactl.scheduler.queue import Queue, Unit
+from avactl.scheduler.remains import Remains
 from avactl.scheduler.reports import Reports
 from avactl.scheduler.server import serve
 from avactl.scheduler.volumes import Volumes
@@ -45,6 +46,8 @@ _PLANNING = 0.1
 """Share of the time that plans for room may take that come to nothing."""
 _COLLECT = (200_000, 20, 100)
 """Thresholds of the garbage collector."""
+_BOOKED = ("pods", "resourceclaims")
+"""What says who has which devices."""
 _FAILED = 60.0
 """Seconds after which a unit is tried again on which a decision failed."""
 
@@ -89,8 +92,9 @@ class Daemon:
         self.decider = Decider(
             self.fleet, self.queue, self.binder, self.reports, self.volumes, evictor, self.budgets, _PLANNING
         )
+        self.remains = Remains(self.fleet, evictor, self._wanted)
         self.intake = Intake(self.fleet, self.queue, self.decider.forget)
-        self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace)
+        self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace, self.leading)
         self._wake = asyncio.Event()
         self._retried = (0, 0.0)
         self._ticked = monotonic()
@@ -152,7 +156,7 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as group:
                 for reflector in self._reflectors:
-                    group.create_task(reflector.run())
+                    group.create_task(self._follow(reflector))
                 if self._leader is not None:
                     group.create_task(self._leader.run())
                 group.create_task(self.reports.run())
@@ -164,12 +168,21 @@ class Daemon:
             if runner is not None:
                 await runner.cleanup()
 
+    async def _follow(self, reflector: Reflector) -> None:
+        if self._leader is not None:
+            # Whoever leads at once has nothing to list twice.
+            await self._leader.tried.wait()
+        await reflector.run()
+
     async def _decide(self) -> None:
         for reflector in self._reflectors:
             await reflector.synced.wait()
         logs.info("synced", nodes=len(self.fleet.nodes), pods=len(self.fleet.pods))
         if self._leader is not None:
             await self._leader.won.wait()
+            # What the one before did last may not have been told yet: a watch can be behind, or dead and not know it.
+            behind = [each for each in self._reflectors if each.kind in _BOOKED and each.since < self._leader.since]
+            await asyncio.gather(*(each.again() for each in behind))
         while True:
             await self._turn()
             with contextlib.suppress(TimeoutError):
@@ -179,6 +192,8 @@ class Daemon:
     async def _turn(self) -> None:
         """Decide on all that can be decided now."""
         self._wake.clear()
+        if not self.leading():
+            return
         until = monotonic() + _SLICE
         self._tidy()
         while self.leading():
@@ -224,6 +239,7 @@ class Daemon:
             self._ticked = now
             self.reports.later()
             self.gangs.look()
+            self.remains.look()
             for key in [key for key, since in self._failed.items() if now - since > _FAILED]:
                 del self._failed[key]
                 unit = self.queue.units.get(key)

@@ -17,11 +17,12 @@ from avactl.placement.why import gang_words, pod_words, short, why_gang, why_pod
 from avactl.scheduler import metrics
 from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.fleet import Fleet, Mask
+from avactl.scheduler.plans import Need
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Binds, Evicts, Order, Tells
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.quotas import Wish
-from avactl.scheduler.room import Need, Room
+from avactl.scheduler.room import Room
 from avactl.scheduler.rules import NotYetError, RuleError
 from avactl.scheduler.volumes import Volumes
 from avactl.scheduler.works import Spares
@@ -429,9 +430,8 @@ class Decider:
 
     def _give_back(self, pods: Sequence[Pod]) -> None:
         """Devices that were allocated for pods before they were bound, and that now keep them from being placed."""
-        for pod in pods:
-            if pod.claims:
-                self.binder.give_back(pod, self.fleet.dra.demand(pod).held)
+        for pod, held in [(pod, self.fleet.dra.demand(pod).held) for pod in pods if pod.claims]:
+            self.binder.give_back(pod, held)
 
     def _extra(self, unit: Unit, pod: Pod) -> bool:
         try:

@@ -73,6 +73,8 @@ class Dra:
         self.claims: dict[str, Claim] = {}
         self.giving: dict[str, dict[str, Any]] = {}
         """Allocations that are on their way, by the claim's uid."""
+        self.returning: set[str] = set()
+        """Claims, by uid, whose devices are being given back."""
         self.version = 0
         """Counts what can change a pod's demand."""
         self._gpus: dict[str, tuple[Device, ...]] = {}
@@ -198,6 +200,8 @@ class Dra:
             claim = self.claims.get(key) if made else None
             if claim is None or claim.deleting:
                 raise NotYetError(f"waits for its ResourceClaim {made or name}, which is not there yet", f"claim {key}")
+            if claim.uid in self.returning:
+                raise NotYetError(f"waits until ResourceClaim {made} has given its devices back", f"claim {key}")
             if claim.allocated or claim.uid in self.giving:
                 if len(claim.reserved) >= CONSUMERS and all(each["uid"] != pod.uid for each in claim.reserved):
                     raise RuleError(f"ResourceClaim {made} is in use by {CONSUMERS} pods, which is the most")

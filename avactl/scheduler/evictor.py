@@ -53,6 +53,10 @@ class Evictor:
         """Take back the nomination of pods that wait."""
         self._start(self._nominate(dict.fromkeys(pods)))
 
+    def spare(self, pods: Sequence[Pod]) -> None:
+        """Take back the mark of pods that stay."""
+        self._start(self._spare(pods))
+
     def _start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -93,6 +97,12 @@ class Evictor:
             return False
         return all(done)
 
+    async def _spare(self, pods: Sequence[Pod]) -> None:
+        done = await asyncio.gather(*(self._patch(pod, spared(pod)) for pod in pods), return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException):
+                logs.warn("mark not taken back", error=str(error))
+
     async def _mark(self, victim: Victim) -> None:
         if victim.pod.doomed != victim.note:
             await self._patch(victim.pod, disrupted(victim.pod, PREEMPTED, victim.note))
@@ -114,6 +124,8 @@ class Evictor:
         async with self._few:
             for left in reversed(range(_TRIES)):
                 await self._rate.take()
+                if not self._leading():
+                    raise UnreachableError("another replica may lead by now")
                 try:
                     await self._client.send(method, path, body, content_type=content_type)
                     return True
@@ -137,4 +149,10 @@ def disrupted(pod: Pod, reason: str, note: str) -> dict[str, Any]:
     condition = {
         "type": DISRUPTED, "status": "True", "reason": reason, "message": note, "lastTransitionTime": now,
     }  # fmt: skip
+    return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+
+
+def spared(pod: Pod) -> dict[str, Any]:
+    """The status that takes it back."""
+    condition = {"type": DISRUPTED, "status": "False", "reason": "NotMoved", "message": "it stays where it is"}
     return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}

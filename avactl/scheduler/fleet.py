@@ -48,6 +48,8 @@ class Fleet:
         """Whether the state must be built anew before it is asked."""
         self.nominated: set[str] = set()
         """Units of pods that wait and for which room is made on a node, by whoever it is."""
+        self.remains: set[str] = set()
+        """Pods by key that are marked as victims, or nominated: somebody has to see it through, or take it back."""
         self.freed = 0
         """Counts what may help pods that wait."""
         self.state = State(_BASE, levels)
@@ -233,6 +235,9 @@ class Fleet:
         self._account(pod)
         if pod.nominated and pod.waiting:
             self.nominated.add(pod.gang or pod.uid)
+            self.remains.add(key)
+        elif pod.marked:
+            self.remains.add(key)
         if pod.ended and not pod.gang:
             del self.pods[key]
         return pod

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 
 from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.scheduler import metrics
 from avactl.scheduler.evictor import disrupted
-from avactl.scheduler.pod import Pod
+from avactl.scheduler.pod import PARTIAL, Pod
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.reports import Reports
 
@@ -20,8 +21,11 @@ _SETTLED = 2.0
 class Gangs:
     """Looks after gangs that a crash, a lost node or a deleted pod has left in part."""
 
-    def __init__(self, client: Client, rate: Rate, queue: Queue, reports: Reports, grace: float) -> None:
+    def __init__(
+        self, client: Client, rate: Rate, queue: Queue, reports: Reports, grace: float, leading: Callable[[], bool]
+    ) -> None:
         self._client, self._rate, self._queue, self._reports, self._grace = client, rate, queue, reports, grace
+        self._leading = leading
         self._tasks: set[asyncio.Task[None]] = set()
         self._going: set[str] = set()
 
@@ -69,29 +73,36 @@ class Gangs:
 
     async def _delete(self, pod: Pod, note: str) -> None:
         try:
-            await evict(self._client, self._rate, pod, "PartialGang", note)
-            metrics.EVICTIONS.labels("partial-gang").inc()
-            self._reports.stopped(pod, "PartialGang", note)
+            if await self._evict(pod, note):
+                metrics.EVICTIONS.labels("partial-gang").inc()
+                self._reports.stopped(pod, PARTIAL, note)
         except (ApiError, UnreachableError) as error:
             logs.warn("pod not stopped", pod=pod.key, error=str(error))
         finally:
             self._going.discard(pod.uid)
+
+    async def _evict(self, pod: Pod, note: str) -> bool:
+        """Delete a pod, marked so that its Job does not count it as a failure; whether that was done.
+
+        Raises ApiError and UnreachableError.
+        """
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        try:
+            await self._rate.take()
+            if self._leading():
+                marked = disrupted(pod, PARTIAL, note)
+                await self._client.send("PATCH", f"{path}/status", marked, content_type=STRATEGIC)
+            await self._rate.take()
+            if self._leading():
+                await self._client.send("DELETE", path, {"preconditions": {"uid": pod.uid}})
+                return True
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        return False
 
 
 def partial(unit: Unit) -> bool:
     """Whether some of a gang hold resources while others that must be there do not."""
     holding = any(pod.node and not (pod.ended or pod.deleting or pod.leaving) for pod in unit.pods.values())
     return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())
-
-
-async def evict(client: Client, rate: Rate, pod: Pod, reason: str, note: str) -> None:
-    """Delete a pod, marked so that its Job does not count it as a failure. Raises ApiError and UnreachableError."""
-    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-    try:
-        await rate.take()
-        await client.send("PATCH", f"{path}/status", disrupted(pod, reason, note), content_type=STRATEGIC)
-        await rate.take()
-        await client.send("DELETE", path, {"preconditions": {"uid": pod.uid}})
-    except ApiError as error:
-        if error.status not in (404, 409):
-            raise

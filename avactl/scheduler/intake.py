@@ -59,11 +59,14 @@ class Intake:
                 return
             unit = self._queue.units[key] = Unit(key, bool(pod.gang))
         new = unit.add(pod)
-        if pod.waiting:
-            # A gang of hundreds is not looked at until the last of them is there.
-            if (new or named) and len(unit.pods) >= unit.size:
+        if pod.waiting or (new and pod.gang):
+            # A gang of hundreds is not looked at until the last of them is there, be it one that waits or that runs.
+            whole = (new or named) and len(unit.pods) >= unit.size
+            if whole and (pod.waiting or any(each.waiting for each in unit.pods.values())):
                 self._queue.push(unit)
-        elif not pod.gang and not pod.assumed and not pod.gated:
+        if pod.waiting:
+            return
+        if not pod.gang and not pod.assumed and not pod.gated:
             self._queue.drop(key)
         elif pod.gated:
             # Once the gates are gone it is new.

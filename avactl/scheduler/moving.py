@@ -13,10 +13,10 @@ from typing import Any
 
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
 from avactl.scheduler.defragment import Plan
-from avactl.scheduler.evictor import disrupted
-from avactl.scheduler.pod import DISRUPTED, PREEMPTED, Pod
+from avactl.scheduler.evictor import disrupted, spared
+from avactl.scheduler.plans import purpose
+from avactl.scheduler.pod import PREEMPTED, Pod
 from avactl.scheduler.queue import Unit
-from avactl.scheduler.room import purpose
 from avactl.scheduler.view import View
 
 _TAKEN_UP = 30.0
@@ -86,12 +86,13 @@ class Mover:
 
     async def _undo(self) -> None:
         """Take back all that was written, as far as the API server can be reached."""
-        nothing = {"type": DISRUPTED, "status": "False", "reason": "NotMoved", "message": "it stays where it is"}
-        patches: list[tuple[Pod, Mapping[str, Any]]] = [(pod, {"nominatedNodeName": None}) for pod in self._nominees]
-        patches += [(pod, {"conditions": [nothing]}) for pod in self._marked]
-        for pod, status in patches:
+        patches: list[tuple[Pod, Mapping[str, Any]]] = [
+            (pod, {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": None}}) for pod in self._nominees
+        ]
+        patches += [(pod, spared(pod)) for pod in self._marked]
+        for pod, body in patches:
             try:
-                await self._patch(pod, {"metadata": {"uid": pod.uid}, "status": status})
+                await self._patch(pod, body)
             except ApiError:
                 continue
             except UnreachableError as error:

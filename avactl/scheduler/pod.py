@@ -12,6 +12,10 @@ from avactl.scheduler.shape import Shape, shape_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
 """Condition of pods that are evicted, and its reason where a scheduler does it for others: as kube-scheduler's."""
+FOR = "Preempted for "
+"""How the message begins of those that this scheduler, or `avactl defrag`, has marked."""
+PARTIAL = "PartialGang"
+"""The reason where a gang runs in part and starts anew."""
 _ENDED = ("Succeeded", "Failed")
 _NOTHING: Mapping[str, str] = {}
 
@@ -21,9 +25,9 @@ class Pod:
 
     __slots__ = (
         "assumed", "claims", "created", "deleting", "devices", "doomed", "ends", "gang", "gang_size", "gated", "grace",
-        "index", "key", "labels", "leaving", "message", "modest", "name", "namespace", "node", "nominated", "ours",
-        "phase", "preemptible", "priority", "reported", "requested", "seen", "serving", "shape", "started", "told",
-        "uid", "volumes", "within",
+        "index", "key", "labels", "leaving", "marked", "message", "modest", "name", "namespace", "node", "nominated",
+        "ours", "phase", "preemptible", "priority", "reported", "requested", "seen", "serving", "shape", "started",
+        "told", "uid", "volumes", "within",
     )  # fmt: skip
 
     def __init__(self, item: Mapping[str, Any], seen: float) -> None:
@@ -64,11 +68,15 @@ class Pod:
         """Node on which others make room for it."""
         self.doomed = ""
         """For whom it must go, as its condition says."""
+        self.marked = False
+        """Whether a condition of this scheduler's says that it ends, for whatever reason."""
         self.started = ""
         """When it got its node."""
         self.ends = 0.0
         """When its time to end in peace is over, Unix time; 0: it is not being deleted."""
         self.labels: Mapping[str, str] = _NOTHING
+        self.node = ""
+        self.devices: str | None = None
         if self.ours:
             self._gang(metadata.get("labels") or _NOTHING, notes)
         self.update(item)
@@ -92,15 +100,18 @@ class Pod:
             self.labels = {intern(key): intern(value) for key, value in labels.items()}
         elif not labels:
             self.labels = _NOTHING
-        self.node: str = intern(spec.get("nodeName") or "")
+        node = spec.get("nodeName")
+        if node:
+            # Bound once and for all: where that is known by the answer to a request, the watch may still be behind it.
+            self.node = intern(node)
         self.phase: str = intern(status.get("phase") or "")
         self.deleting = "deletionTimestamp" in metadata
         if self.deleting and not self.ends:
             self.ends = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
         self.gated = bool(spec.get("schedulingGates"))
-        if self.node or not self.assumed:
+        if node or not (self.assumed or self.node):
             notes = metadata.get("annotations")
-            self.devices: str | None = notes.get(names.DEVICES) if notes else None
+            self.devices = notes.get(names.DEVICES) if notes else None
         if spec.get("resourceClaims"):
             made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
             self.claims = tuple(
@@ -116,14 +127,19 @@ class Pod:
             self._status(status)
 
     def _status(self, status: Mapping[str, Any]) -> None:
-        self.nominated, self.doomed = intern(status.get("nominatedNodeName") or ""), ""
+        self.nominated, self.doomed, self.marked = intern(status.get("nominatedNodeName") or ""), "", False
         for condition in status.get("conditions") or ():
             if condition["type"] == "PodScheduled" and not self.node:
                 self.message = condition.get("message") or ""
             elif condition["type"] == "PodScheduled":
                 self.started = intern(condition.get("lastTransitionTime") or "")
-            elif condition["type"] == DISRUPTED and condition.get("reason") == PREEMPTED:
-                self.doomed = condition.get("message") or "" if condition["status"] == "True" else ""
+            elif condition["type"] == DISRUPTED and condition["status"] == "True":
+                message = condition.get("message") or ""
+                if condition.get("reason") == PREEMPTED:
+                    self.doomed = message
+                    self.marked = message.startswith(FOR)
+                else:
+                    self.marked = condition.get("reason") == PARTIAL
 
     @property
     def rank(self) -> tuple[bool, int]:

@@ -11,41 +11,26 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import NamedTuple, cast
+from typing import cast
 
 from avactl.kube import logs
 from avactl.placement.quota import Work
 from avactl.placement.reclaim import Take, make_room
-from avactl.placement.state import WHOLE, Booking, BookingError
+from avactl.placement.state import Booking, BookingError
 from avactl.scheduler.absence import Absence
 from avactl.scheduler.fleet import Fleet, Mask
 from avactl.scheduler.holds import Holds, Place, keys_of
+from avactl.scheduler.pace import Pace
+from avactl.scheduler.plans import Need, Trial, models_of, purpose, title, victim_of, wanted_work, words_of
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Eviction, Evicts, Victim
 from avactl.scheduler.queue import Queue, Unit
-from avactl.scheduler.quotas import Wish
 from avactl.scheduler.works import Spares, Works, gather
 
 _SLACK = 60.0
 """Seconds beyond the time in which a pod may end in peace, after which nobody waits for it any more."""
 _AGAIN = 30.0
 """Seconds before others are evicted for a unit that did not start once its room was there."""
-_KNOWN = 10_000
-"""Groups of units of which it is remembered that there is no plan."""
-_NAMED = 3
-"""Works that a message names."""
-
-
-class Need(NamedTuple):
-    """A unit that finds no place."""
-
-    unit: Unit
-    pods: Sequence[Pod]
-    wishes: Sequence[Wish]
-    find: Callable[[Mask | None], Sequence[Booking] | None]
-    """Where its pods would go as things stand, and nothing is changed; only among some nodes, if a mask is given."""
-    special: bool
-    """Whether where it may go depends on other pods."""
 
 
 class Nomination:
@@ -73,15 +58,11 @@ class Room:
     ) -> None:
         """`share` of all time may go into plans that come to nothing."""
         self._fleet, self._queue, self._budgets, self._evictor, self._choose = fleet, queue, budgets, evictor, choose
-        self._share = share
+        self._pace = Pace(queue, share)
         self._nominations: dict[str, Nomination] = {}
         self._holds = Holds(fleet)
-        self._vain: dict[Hashable, tuple[int, str]] = {}
-        """Groups of units for which nobody was evicted: what had been freed by then, and what else they were told."""
         self._gathered: dict[tuple[str, str], tuple[Hashable, Works]] = {}
-        self._skipped: dict[str, None] = {}
-        """Units that had no plan because planning rested."""
-        self._rests, self._again = 0.0, dict[str, float]()
+        self._again: dict[str, float] = {}
         self._seen, self._checked = -1, 0.0
         self._restored = False
         self.lifted = False
@@ -96,8 +77,7 @@ class Room:
             self._restore()
         if self._fleet.nominated:
             self._adopt(now)
-        if self._skipped and now >= self._rests:
-            self._push(next(iter(self._skipped)))
+        self._pace.look()
         if self._seen == self._fleet.freed and now - self._checked < 1.0:
             return
         self._seen, self._checked = self._fleet.freed, now
@@ -122,7 +102,6 @@ class Room:
         return key in self._fleet.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
 
     def _push(self, key: str) -> None:
-        self._skipped.pop(key, None)
         unit = self._queue.units.get(key)
         if unit is not None and unit.waiting:
             self._queue.push(unit)
@@ -146,7 +125,7 @@ class Room:
 
     def rebuilt(self) -> None:
         """The state was built anew: what was kept must be kept again."""
-        self._vain.clear()
+        self._pace.clear()
         self._holds.lost()
         self._restored = False
 
@@ -166,7 +145,6 @@ class Room:
             self.abandon(key)
         if not pod.gang:
             self._again.pop(key, None)
-            self._skipped.pop(key, None)
 
     def abandon(self, key: str) -> None:
         """Keep nothing for a unit any more."""
@@ -237,34 +215,18 @@ class Room:
             return f"{message}; {nomination.words}"
         if self._evictor is None or any(pod.modest for pod in need.pods) or now < self._again.get(key, 0.0):
             return message
-        freed, words = self._vain.get(group, (-1, ""))
-        if freed == self._fleet.freed:
-            return f"{message}; {words}" if words else message
-        models = self._models(need)
+        known = self._pace.known(group, self._fleet.freed)
+        if known is not None:
+            return f"{message}; {known}" if known else message
+        models = models_of(self._fleet, need)
         if not any(self._fleet.quotas.may_give(pod, models) for pod in need.pods[:1]):
             return message
-        if now < self._rests:
-            self._skipped[key] = None
+        if not self._pace.begin(key, group):
             return message
         words = self._plan(need, models)
         if key not in self._nominations:
-            if len(self._vain) > _KNOWN:
-                self._vain.clear()
-            self._vain[group] = (self._fleet.freed, words)
-        if not words:
-            done = monotonic()
-            self._rests = done + (done - now) * (1 / self._share - 1)
-            return message
-        return f"{message}; {words}"
-
-    def _models(self, need: Need) -> list[str]:
-        """GPU models of which any would do; none where its roles want different ones, for which there is no plan."""
-        asking = [wish.request for wish in need.wishes if wish.request.gpus]
-        if not asking:
-            return [""]
-        named = [request.models for request in asking if request.models]
-        models = set.intersection(*map(set, named)) if named else {each for each in self._fleet.state.models if each}
-        return sorted(models)
+            self._pace.vain(group, self._fleet.freed, words)
+        return f"{message}; {words}" if words else message
 
     def _plan(self, need: Need, models: Sequence[str]) -> str:
         team = self._fleet.quotas.team(need.pods[0])
@@ -274,9 +236,9 @@ class Room:
                 works = self._works(team, model, going)
                 for kept in self._fleet.quotas.kept:
                     works.ledger.start(kept)
-                mask, wanted = self._fleet.quotas.model_mask(model) if model else None, self._wanted(need, team, model)
+                mask, wanted = self._fleet.quotas.model_mask(model) if model else None, wanted_work(need, team, model)
                 with Absence(self._fleet, need.special) as absence:
-                    trial = _Trial(self._fleet, absence, need, works, mask)
+                    trial = Trial(self._fleet, absence, need, works, mask)
                     takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
                     if takes == []:
                         # What others have given back is on its way, or what ends by itself.
@@ -288,18 +250,6 @@ class Room:
                 return ""
         self._carry_out(need, team, takes, works, found, victims)
         return self._nominations[need.unit.key].words
-
-    def _wanted(self, need: Need, team: str, model: str) -> Work:
-        amounts = [0, 0]
-        for wish in need.wishes:
-            for index in range(2):
-                amounts[index] += len(wish.pods) * wish.request.amounts[index]
-        pods = need.pods
-        return Work(
-            ("wanted", need.unit.key), team, 1, sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
-            model, priority=max(pod.priority for pod in pods), serving=any(pod.serving for pod in pods),
-            preemptible=all(pod.preemptible for pod in pods), amounts=tuple(amounts),
-        )  # fmt: skip
 
     def _kept(self, key: str) -> list[Work]:
         """A unit that has room as good as made, by GPU model; it is no victim."""
@@ -326,37 +276,13 @@ class Room:
         ]
         for pod in victims:
             pod.leaving = True
-        self._nominations[unit.key] = Nomination(places, victims, self._keys(victims), self._words(unit, takes, works))
+        self._nominations[unit.key] = Nomination(places, victims, self._keys(victims), words_of(unit, takes, works))
         self._hold()
         told = {pod: take for take in takes for pod in works.victims([take])}
-        evictions = [self._victim(unit, team, pod, told[pod], works) for pod in victims]
+        evictions = [victim_of(unit, team, pod, told[pod], works) for pod in victims]
         logs.info("makes room", unit=title(unit), victims=len(victims), nodes=len({place.node for place in places}))
         assert self._evictor is not None
         self._evictor.evict(Eviction(unit.key, {place.pod: place.node for place in places}, evictions))
-
-    def _victim(self, unit: Unit, team: str, pod: Pod, take: Take, works: Works) -> Victim:
-        giver = works.ledger.works[take.key].team
-        if giver != team:
-            return Victim(pod, "quota-reclaim", f"{purpose(unit)}team {giver} has borrowed what team {team} now needs")
-        if take.why == "surplus":
-            return Victim(pod, "elastic", f"{purpose(unit)}its gang runs without it")
-        return Victim(pod, "priority", f"{purpose(unit)}it ranks above")
-
-    def _words(self, unit: Unit, takes: Sequence[Take], works: Works) -> str:
-        """`8 more GPUs when job vision/x ends (quota reclaim)`."""
-        namespace = next(iter(unit.pods.values())).namespace
-        parts = []
-        for take in takes[:_NAMED]:
-            work, pod = works.ledger.works[take.key], works.pods[take.key][0]
-            name = pod.gang or pod.key
-            name = name.removeprefix(f"{namespace}/") if pod.namespace == namespace else name
-            gpus = take.members * work.gpus / WHOLE
-            what = f"{gpus:g} more GPU{'' if gpus == 1 else 's'} when" if gpus else "room when"
-            why = "priority" if take.why == "priority" else "quota reclaim"
-            verb = "ends" if take.whole else "shrinks"
-            parts.append(f"{what} {'job' if pod.gang else 'pod'} {name} {verb} by {why}")
-        more = len(takes) - _NAMED
-        return ", ".join([*parts, *([f"and {more} others"] if more > 0 else [])])
 
     # -- as things will be ------------------------------------------------------------------------------------------
 
@@ -464,37 +390,3 @@ class Room:
         self._nominations[unit.key] = Nomination(places, victims, keys, words)
         self._hold()
         return True
-
-
-class _Trial:
-    """Tries plans on the real state."""
-
-    def __init__(self, fleet: Fleet, absence: Absence, need: Need, works: Works, mask: Mask | None) -> None:
-        self._fleet, self._absence, self._need, self._works, self._mask = fleet, absence, need, works, mask
-        self.found: Sequence[Booking] | None = None
-
-    def enough(self, takes: Sequence[Take]) -> bool:
-        """Whether the unit finds its place once these are gone."""
-        self._absence.only(self._works.victims(takes))
-        self.found = self._need.find(self._mask)
-        return self.found is not None
-
-    def near(self, takes: Sequence[Take]) -> list[Take]:
-        """Those that stand where the unit would go."""
-        if not self.enough(takes) or self.found is None:
-            return list(takes)
-        state = self._fleet.state
-        nodes = {state.names[booking.node] for booking in self.found}
-        return [
-            take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
-        ]
-
-
-def title(unit: Unit) -> str:
-    """The name of a unit, for people."""
-    return unit.key if unit.gang else next(iter(unit.pods.values())).key
-
-
-def purpose(unit: Unit) -> str:
-    """How the message of a victim's condition begins: by it the room is found again after a crash."""
-    return f"Preempted for {title(unit)}: "

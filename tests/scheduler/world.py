@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -85,13 +86,16 @@ class World:
 
     # -- the daemon -------------------------------------------------------------------------------------------------
 
-    def start(self, *arguments: str, lease: str = LEASE) -> subprocess.Popen[bytes]:
-        """Start a replica."""
+    def start(
+        self, *arguments: str, lease: str = LEASE, kubeconfig: Path | None = None, name: str = ""
+    ) -> subprocess.Popen[bytes]:
+        """Start a replica; in the Lease it goes by its name."""
         command = [sys.executable, "-m", "avactl.cli.main", "scheduler", "--config", str(self.policy)]
-        command += ["--kubeconfig", str(self.kubeconfig), "--lease", lease, *arguments]
+        command += ["--kubeconfig", str(kubeconfig or self.kubeconfig), "--lease", lease, *arguments]
         log = self.folder / f"scheduler-{len(list(self.folder.iterdir()))}.log"
+        environment = {**os.environ, "POD_NAME": name} if name else None
         with log.open("wb") as output:
-            process = subprocess.Popen(command, stderr=output)
+            process = subprocess.Popen(command, stderr=output, env=environment)
         self.running.append(process)
         return process
 

@@ -1,0 +1,117 @@
+"""What plans for room are made of: who asks, whether it would do, and the words for those that must go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from avactl.placement.quota import Work
+from avactl.placement.reclaim import Take
+from avactl.placement.state import WHOLE, Booking
+from avactl.scheduler.absence import Absence
+from avactl.scheduler.fleet import Fleet, Mask
+from avactl.scheduler.pod import FOR, Pod
+from avactl.scheduler.ports import Victim
+from avactl.scheduler.queue import Unit
+from avactl.scheduler.quotas import Wish
+from avactl.scheduler.works import Works
+
+_NAMED = 3
+"""Works that a message names."""
+
+
+class Need(NamedTuple):
+    """A unit that finds no place."""
+
+    unit: Unit
+    pods: Sequence[Pod]
+    wishes: Sequence[Wish]
+    find: Callable[[Mask | None], Sequence[Booking] | None]
+    """Where its pods would go as things stand, and nothing is changed; only among some nodes, if a mask is given."""
+    special: bool
+    """Whether where it may go depends on other pods."""
+
+
+class Trial:
+    """Tries plans on the real state."""
+
+    def __init__(self, fleet: Fleet, absence: Absence, need: Need, works: Works, mask: Mask | None) -> None:
+        self._fleet, self._absence, self._need, self._works, self._mask = fleet, absence, need, works, mask
+        self.found: Sequence[Booking] | None = None
+
+    def enough(self, takes: Sequence[Take]) -> bool:
+        """Whether the unit finds its place once these are gone."""
+        self._absence.only(self._works.victims(takes))
+        self.found = self._need.find(self._mask)
+        return self.found is not None
+
+    def near(self, takes: Sequence[Take]) -> list[Take]:
+        """Those that stand where the unit would go."""
+        if not self.enough(takes) or self.found is None:
+            return list(takes)
+        state = self._fleet.state
+        nodes = {state.names[booking.node] for booking in self.found}
+        return [
+            take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
+        ]
+
+
+def models_of(fleet: Fleet, need: Need) -> list[str]:
+    """GPU models of which any would do; none where its roles want different ones, for which there is no plan."""
+    asking = [wish.request for wish in need.wishes if wish.request.gpus]
+    if not asking:
+        return [""]
+    named = [request.models for request in asking if request.models]
+    models = set.intersection(*map(set, named)) if named else {each for each in fleet.state.models if each}
+    return sorted(models)
+
+
+def wanted_work(need: Need, team: str, model: str) -> Work:
+    """What a unit asks for, as a work of its team."""
+    amounts = [0, 0]
+    for wish in need.wishes:
+        for index in range(2):
+            amounts[index] += len(wish.pods) * wish.request.amounts[index]
+    pods = need.pods
+    return Work(
+        ("wanted", need.unit.key), team, 1, sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
+        model, priority=max(pod.priority for pod in pods), serving=any(pod.serving for pod in pods),
+        preemptible=all(pod.preemptible for pod in pods), amounts=tuple(amounts),
+    )  # fmt: skip
+
+
+def victim_of(unit: Unit, team: str, pod: Pod, take: Take, works: Works) -> Victim:
+    """A pod that a plan for a unit of a team stops, and what it is told."""
+    giver = works.ledger.works[take.key].team
+    if giver != team:
+        return Victim(pod, "quota-reclaim", f"{purpose(unit)}team {giver} has borrowed what team {team} now needs")
+    if take.why == "surplus":
+        return Victim(pod, "elastic", f"{purpose(unit)}its gang runs without it")
+    return Victim(pod, "priority", f"{purpose(unit)}it ranks above")
+
+
+def words_of(unit: Unit, takes: Sequence[Take], works: Works) -> str:
+    """`8 more GPUs when job vision/x ends (quota reclaim)`."""
+    namespace = next(iter(unit.pods.values())).namespace
+    parts = []
+    for take in takes[:_NAMED]:
+        work, pod = works.ledger.works[take.key], works.pods[take.key][0]
+        name = pod.gang or pod.key
+        name = name.removeprefix(f"{namespace}/") if pod.namespace == namespace else name
+        gpus = take.members * work.gpus / WHOLE
+        what = f"{gpus:g} more GPU{'' if gpus == 1 else 's'} when" if gpus else "room when"
+        why = "priority" if take.why == "priority" else "quota reclaim"
+        verb = "ends" if take.whole else "shrinks"
+        parts.append(f"{what} {'job' if pod.gang else 'pod'} {name} {verb} by {why}")
+    more = len(takes) - _NAMED
+    return ", ".join([*parts, *([f"and {more} others"] if more > 0 else [])])
+
+
+def title(unit: Unit) -> str:
+    """The name of a unit, for people."""
+    return unit.key if unit.gang else next(iter(unit.pods.values())).key
+
+
+def purpose(unit: Unit) -> str:
+    """How the message of a victim's condition begins: by it the room is found again after a crash."""
+    return f"{FOR}{title(unit)}: "
