@@ -70,6 +70,7 @@ def plan(
         asked = _asked(make.clusters(before, after), cluster, live)
         plans = [make.make_plan(before, after, name, live, everything=everything) for name in asked]
     sys.stdout.write(_render(plans, output))
+    gc.freeze()  # nor need it do so once more at the end
     if exit_code and not all(each.fine for each in plans):
         raise typer.Exit(CHANGES)
 

@@ -65,6 +65,19 @@ def test_a_snapshot_takes_the_place_of_what_is_declared(repository: Repository, 
     assert "on the snapshot of 2026-01-02T00:00:00Z: 4 machines, 0 pods" in done.stdout
 
 
+def test_sides_from_processes_of_their_own_say_the_same(repository: Repository, avactl: Run, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_bytes(snapshot(compile_(platform())))
+    at_once = avactl("plan", "--snapshot", str(state), "-o", "json", cwd=repository.root)
+    in_turn = avactl("plan", "--snapshot", str(state), "-o", "json", "--cluster", "main", cwd=repository.root)
+    assert json.loads(at_once.stdout)["clusters"][0]["specs"][0]["line"] > 1
+    assert at_once.stdout == in_turn.stdout
+    repository.write({"platform.yaml": documents(platform(), job("old", 3), job("one", 9))})
+    broken = avactl("plan", "--snapshot", str(state), cwd=repository.root)
+    assert (broken.returncode, broken.stdout) == (1, "")
+    assert broken.stderr.count("error[gang-never-fits]") == 1
+
+
 def test_wrong_input_gets_one_line(repository: Repository, avactl: Run, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     for arguments, code, words in (
