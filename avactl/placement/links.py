@@ -223,6 +223,6 @@ def links(machine: Machine) -> Links:
 
 @lru_cache(maxsize=32)
 def unknown_links(gpus: int) -> Links:
-    """The tables of a machine with `gpus` GPUs of which nothing more is known: all pairs are alike."""
-    switch = PcieSwitch(0, tuple(range(gpus)))
-    return links(Machine("", gpus, 0, 0.0, 0, (switch,) if gpus else (), None, (), 1.0, 1.0, 1.0))
+    """The tables of a machine of which only the number of GPUs is known: all pairs are alike, and none is close."""
+    apart = tuple(PcieSwitch(gpu, (gpu,)) for gpu in range(gpus))
+    return links(Machine("", gpus, 0, 0.0, 0, apart, None, (), 1.0, 1.0, 1.0))

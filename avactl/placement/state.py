@@ -331,6 +331,18 @@ class State:
         other.allowed = {key: mask.copy() for key, mask in self.allowed.items()}
         return other
 
+    def emptied(self) -> State:
+        """A copy in which nobody holds anything."""
+        other = self.copy()
+        other.bookings, other.held = {}, [set() for _ in self.held]
+        other.free = other.capacity.copy()
+        present = other.gpu_free != ABSENT
+        other.gpu_free[present] = WHOLE
+        other.gpu_total[:] = WHOLE * other.gpu_count
+        other.whole[:] = (present << np.arange(MAX_GPUS)).sum(1)
+        other.model_free[:] = np.bincount(other.model, other.gpu_total, len(other.model_free)).astype(np.int64)
+        return other
+
     # -- for caches -------------------------------------------------------------------------------------------------
 
     @property

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from avactl.placement.fragmentation import Ints
-from avactl.placement.gang import Gang, Role, rooms
+from avactl.placement.gang import Gang, Role, place_gang, rooms
 from avactl.placement.request import Request
+from avactl.placement.score import Scorer
 from avactl.placement.state import ABSENT, WHOLE, State
 
 _DOMAINS = 3
@@ -21,8 +22,8 @@ class Cause(NamedTuple):
     """What some nodes lack."""
 
     what: str
-    """`nodes` (not among those that the pod may run on), `model`, `size` (too small even if empty), `gpus`, `share`,
-    `link`, or the name of a resource."""
+    """`nodes` (not among those that the pod may run on), `model`, `size` (too small even if empty), `never-linked` (not
+    so linked even if empty), `gpus`, `share`, `link`, or the name of a resource."""
     nodes: int
     best: int
     """The most that any of them has left of it, in its unit; 0 where that means nothing."""
@@ -39,12 +40,19 @@ class PodReason(NamedTuple):
     causes: tuple[Cause, ...]
     """What most nodes lack, first."""
 
+    @property
+    def barred(self) -> bool:
+        """Whether all nodes of its GPU model are kept from it: size is not what is wrong."""
+        return not self.fitting and {cause.what for cause in self.causes} in ({"nodes"}, {"nodes", "model"})
+
 
 class DomainRoom(NamedTuple):
     """Room for members of a gang in one domain."""
 
     name: Hashable
     room: int
+    alone: bool = False
+    """Whether it is a node that is in no domain of the level."""
 
 
 class GangReason(NamedTuple):
@@ -84,19 +92,22 @@ def _lacks(
     state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None
 ) -> Iterator[tuple[str, npt.NDArray[np.bool_], npt.NDArray[np.integer] | None]]:
     """What may be lacking, which nodes lack it, and what they have of it, from what never changes to what may soon."""
+    if request.gpus and request.models:
+        wanted = np.array([model in request.models for model in state.models], np.bool_)
+        yield "model", ~wanted[state.model[slots]], None
     may = np.ones(len(slots), np.bool_)
     if request.nodes is not None:
         may &= state.allowed[request.nodes][slots]
     if among is not None:
         may &= among[slots]
     yield "nodes", ~may, None
-    if request.gpus and request.models:
-        wanted = np.array([model in request.models for model in state.models], np.bool_)
-        yield "model", ~wanted[state.model[slots]], None
-    anywhere = Request(request.amounts, request.gpus, request.milli, link=request.link, required=request.required)
+    anywhere = Request(request.amounts, request.gpus, request.milli)
     yield "size", rooms(state, anywhere, slots, empty=True) == 0, state.gpu_count[slots]
+    if request.gpus and request.required:
+        linked = Request(request.amounts, request.gpus, link=request.link, required=True)
+        yield "never-linked", rooms(state, linked, slots, empty=True) == 0, None
     if request.gpus and request.milli < WHOLE:
-        most = state.gpu_free[slots, : state.width].max(1)
+        most = state.gpu_free[slots, : state.width].max(1, initial=0)
         yield "share", most < request.milli, most
     elif request.gpus:
         whole = (state.gpu_free[slots, : state.width] == WHOLE).sum(1)
@@ -129,6 +140,21 @@ def why_gang(state: State, gang: Gang, among: npt.NDArray[np.bool_] | None = Non
     return None
 
 
+def fits_empty(
+    state: State,
+    gang: Gang,
+    among: npt.NDArray[np.bool_] | None = None,
+    allowed: Mapping[Hashable, npt.NDArray[np.bool_]] | None = None,
+) -> bool:
+    """Whether the gang finds its places in a fleet where nothing runs: roles that fit one by one can be too much.
+
+    `allowed` are node sets as they may become, by key.
+    """
+    empty = state.emptied()
+    empty.allowed.update(allowed or {})
+    return place_gang(Scorer(empty), "", gang, among) is not None
+
+
 def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
     """The room of each domain, the most first; of the fleet where no level is required."""
     if within is None:
@@ -139,7 +165,7 @@ def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
     sums = np.bincount(domain[domain != ABSENT], room[domain != ABSENT], len(known)).astype(np.int64)
     found = [DomainRoom(name, count) for name, count in zip(known, sums.tolist(), strict=True)]
     alone = np.flatnonzero((domain == ABSENT) & (room > 0)).tolist()
-    found += [DomainRoom(state.names[slot], int(room[slot])) for slot in alone]
+    found += [DomainRoom(state.names[slot], int(room[slot]), True) for slot in alone]
     return sorted(found, key=lambda each: (-each.room, str(each.name)))
 
 
@@ -152,18 +178,20 @@ def pod_words(reason: PodReason) -> str:
     if reason.fitting:
         return f"fits on {reason.fitting} of {nodes}"
     causes = ", ".join(f"{cause.nodes} {_lack(cause, reason.request)}" for cause in reason.causes)
-    never = "" if reason.ever else "; no node is large enough even if it is empty"
+    small = any(cause.what == "size" for cause in reason.causes)
+    never = "" if reason.ever else f"; no node {'is large enough' if small else 'will do'} even if it is empty"
     return f"fits on none of {nodes}: {causes}{never}" if causes else "there is no node"
 
 
 def _lack(cause: Cause, request: Request) -> str:
-    model = _model(request)
+    model, free = _model(request), _model(request, request.gpus == 1)
     have, are = ("has", "is") if cause.nodes == 1 else ("have", "are")
     return {
         "nodes": "may not run it (selector, affinity, taints, cordon)",
         "model": f"{have} no {model}",
         "size": f"{are} too small",
-        "gpus": f"{have} fewer than {request.gpus} free {model} (at most {cause.best})",
+        "never-linked": f"{have} no {request.gpus} {model} that are known to have link {request.link}",
+        "gpus": f"{have} fewer than {request.gpus} free {free} (at most {cause.best})",
         "share": f"{have} no {model} with {request.milli / WHOLE:g} free",
         "link": f"{have} no {request.gpus} free {model} with link {request.link}",
     }.get(cause.what, f"{have} too little {cause.what} left")
@@ -176,14 +204,15 @@ def gang_words(reason: GangReason) -> str:
     if request.gpus:
         share = f"{request.milli / WHOLE:g} of a free" if request.milli < WHOLE else f"{request.gpus} free"
         what = f"room for {role.least} {role.name} pods with" if reason.per_node > 1 else f"{what} with"
-        what = f"{what} {share} {_model(request)}"
+        what = f"{what} {share} {_model(request, request.gpus == 1)}"
+        what += f" and link {request.link}" if request.required else ""
     else:
         what = f"room for {role.least} {role.name} pods"
     if reason.within is None:
         text = f"needs {what}; there {'is' if reason.room == 1 else 'are'} {reason.room}"
     else:
         level = short(reason.within)
-        found = ", ".join(f"{level} {_domain(name)} has {room}" for name, room in reason.domains if room)
+        found = ", ".join(f"{_where(each, reason.within)} has {each.room}" for each in reason.domains if each.room)
         text = f"needs {what} in one {level}; {found or f'no {level} has any'}"
     if not reason.ever:
         text += "; the cluster is too small for it even if it is empty"
@@ -195,10 +224,15 @@ def short(level: str) -> str:
     return level.rpartition("/")[2]
 
 
+def _where(domain: DomainRoom, level: str) -> str:
+    """`rack b1/r1`, or a node by its name."""
+    return f"{domain.name} (without label {level})" if domain.alone else f"{short(level)} {_domain(domain.name)}"
+
+
 def _domain(name: Hashable) -> str:
     """A domain; where racks of different blocks can have one name, with the block: `b1/r1`."""
     return "/".join(part for part in name if part) if isinstance(name, tuple) else str(name)
 
 
-def _model(request: Request) -> str:
-    return " or ".join(sorted(request.models)) or "GPUs"
+def _model(request: Request, one: bool = False) -> str:
+    return " or ".join(sorted(request.models)) or ("GPU" if one else "GPUs")

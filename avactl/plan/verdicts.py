@@ -11,10 +11,10 @@ from avactl.placement.why import why_gang
 from avactl.plan.cluster_state import OTHERS
 from avactl.plan.model import Place, Verdict, Wait
 from avactl.plan.world import World
-from avactl.scheduler.decide import gang_of, roles_of
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.queue import Unit
 from avactl.scheduler.quotas import Wish
+from avactl.scheduler.roles import gang_of, roles_of
 from avactl.scheduler.rules import NotYetError, RuleError
 
 _DOMAINS = 4
@@ -93,18 +93,11 @@ def _cause(world: World, unit: Unit | None, pods: Sequence[Pod]) -> tuple[Verdic
     else:
         gang = Gang(tuple(Role("pod", request, len(members)) for request, members in roles.items()))
     reason = why_gang(fleet.state, gang, models)
-    if reason is not None and not reason.ever:
-        causes = reason.pod.causes
-        barred = not reason.pod.fitting and bool(causes) and all(cause.what == "nodes" for cause in causes)
-        # Taints and cordons go: where no machine may run it now, that is not for ever.
-        if not barred or not any(map(_goes, fleet.asks.obstacles(reason.role.request))):
-            return Verdict.NEVER, ""
+    small = len(gang.roles) > 1 if reason is None else not reason.ever
+    # Taints and cordons go: where no machine may run it now, that is not for ever.
+    if small and fleet.asks.never(gang, models, untried=reason is None):
+        return Verdict.NEVER, ""
     return Verdict.ROOM, _room(world, gang, len(pods))
-
-
-def _goes(obstacle: str) -> bool:
-    """Whether what keeps a pod from a machine is there for a while only."""
-    return obstacle == "cordoned" or obstacle.startswith("taint ")
 
 
 def _ever(world: World, wishes: Sequence[Wish]) -> bool:

@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from avactl import names
+from avactl.placement.gang import Gang
 from avactl.placement.request import Request
 from avactl.placement.state import MAX_GPUS, WHOLE
+from avactl.placement.why import fits_empty
 from avactl.scheduler.dra import Demand
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.rules import Rules
 from avactl.scheduler.shape import Shape
 
 if TYPE_CHECKING:
-    from avactl.scheduler.fleet import Fleet
+    from avactl.scheduler.fleet import Fleet, Mask
 
 _SETS = 512
 """Node sets that are kept up to date."""
@@ -79,6 +81,8 @@ class Asks:
                 if device_class:
                     return f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
                 return f"no node has the resource {name}"
+        if shape.share and self.gpu_count(shape):
+            return f"asks for a part of a GPU (annotation {names.GPU_SHARE}) and for whole ones in one pod"
         gpus = 1 if shape.share else self.gpu_count(shape)
         if wanted is not None and wanted.gpus:
             gpus = wanted.gpus
@@ -140,12 +144,34 @@ class Asks:
             self._looked_at = len(self._fleet.nodes)
         rules, resource, number = next((*key, number) for key, number in self._sets.items() if number == request.nodes)
         if number not in self._reasons:
-            reasons = (self._obstacle(rules, resource, info) for info in self._fleet.nodes.values())
-            self._reasons[number] = Counter(filter(None, reasons))
+            # Nodes with other GPUs are counted by themselves.
+            nodes = [
+                info
+                for info in self._fleet.nodes.values()
+                if not request.models or self._fleet.model_of(info.name) in request.models
+            ]
+            self._reasons[number] = Counter(filter(None, (self._obstacle(rules, resource, info) for info in nodes)))
         return self._reasons[number]
 
-    def _obstacle(self, rules: Rules, resource: str, info: NodeInfo) -> str:
-        """Why a pod with these rules must not run on a node; empty where it may."""
+    def never(self, gang: Gang, among: Mask | None = None, untried: bool = False) -> bool:
+        """Whether a gang for which an empty fleet is too small now has room in none that may come: cordons go.
+
+        `untried`: nobody knows yet whether it is too small, for the roles fit by themselves.
+        """
+        sets = {role.request.nodes: self._lasting(role.request) for role in gang.roles}
+        wider = {key: mask for key, mask in sets.items() if mask is not None}
+        return not ((untried or wider) and fits_empty(self._fleet.state, gang, among, wider))
+
+    def _lasting(self, request: Request) -> Mask | None:
+        """A request's node set without taints and cordons, which go; None where none keeps it from a node."""
+        if not any(each == "cordoned" or each.startswith("taint ") for each in self.obstacles(request)):
+            return None
+        rules, resource = next(key for key, number in self._sets.items() if number == request.nodes)
+        nodes = self._fleet.nodes.values()
+        return self._fleet.mask(info.name for info in nodes if not self._obstacle(rules, resource, info, True))
+
+    def _obstacle(self, rules: Rules, resource: str, info: NodeInfo, lasting: bool = False) -> str:
+        """Why a pod with these rules must not run on a node; empty where it may. `lasting`: but for what goes."""
         if resource == _SHARED:
             if not info.gpu_resource:
                 return "no GPUs to share"
@@ -154,7 +180,8 @@ class Asks:
                 return "no devices as its ResourceClaim selects"
         elif resource.startswith(_SEARCHED):
             # Who has the devices now is found by a search.
-            return self._obstacle(rules, resource[len(_SEARCHED) : resource.index("\n")], info)
+            return self._obstacle(rules, resource[len(_SEARCHED) : resource.index("\n")], info, lasting)
         elif resource and info.gpu_resource != resource:
             return f"no {resource}"
-        return rules.obstacle(info.name, info.labels, info.taints, info.cordoned, info.features)
+        taints, cordoned = ((), False) if lasting else (info.taints, info.cordoned)
+        return rules.obstacle(info.name, info.labels, taints, cordoned, info.features)

@@ -22,6 +22,7 @@ from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Binds, Evicts, Order, Tells
 from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.quotas import Wish
+from avactl.scheduler.roles import gang_of, roles_of
 from avactl.scheduler.room import Room
 from avactl.scheduler.rules import NotYetError, RuleError
 from avactl.scheduler.volumes import Volumes
@@ -60,6 +61,8 @@ class Decider:
         self._full: dict[Hashable, tuple[int, str]] = {}
         """Requests that fitted nowhere: what had been freed by then, and why."""
         self._learnt: set[str] = set()
+        self._told: tuple[tuple[int, int, int], dict[Request, str]] = ((0, 0, 0), {})
+        """Why requests that may go anywhere fit nowhere, and how far everything was then."""
 
     def look(self) -> None:
         """Notice what was freed for whom. To be called after changes, when nothing may be left to decide."""
@@ -90,7 +93,7 @@ class Decider:
             wishes = [Wish(request, [pod])]
             over, models = self.fleet.quotas.refuse(wishes)
             among, words = self._among(pod)
-            among = narrower(among, models)
+            among, words = narrower(among, models), joined(words, self.fleet.quotas.beyond(models))
         except NotYetError as error:
             self.reports.not_yet(pod, str(error))
             self.queue.rest(unit)
@@ -174,14 +177,14 @@ class Decider:
             if held is not None:
                 lost = int((~held)[: self.fleet.state.size].sum())
                 more = f"{lost} out of reach of the devices that its ResourceClaim has"
-                words = ", ".join(filter(None, [words, more]))
+                words = joined(words, more)
                 mask = narrower(mask, held)
         if pod.volumes:
             reach = self.volumes.among(pod)
             if reach is not None:
                 lost = int((~reach)[: self.fleet.state.size].sum())
                 more = f"{lost} out of reach of its volumes, or full of such" if lost else ""
-                words = ", ".join(filter(None, [words, more]))
+                words = joined(words, more)
                 mask = narrower(mask, reach)
         return mask, words
 
@@ -199,6 +202,7 @@ class Decider:
     def clear(self) -> None:
         """The state was built anew."""
         self._full.clear()
+        self._told = ((0, 0, 0), {})
         self.room.rebuilt()
 
     def _bind(self, pod: Pod, node: int, booking: Booking) -> None:
@@ -218,13 +222,23 @@ class Decider:
         self.queue.park(unit, group)
 
     def _pod_words(self, pod: Pod, request: Request, among: Mask | None, words: str) -> str:
+        if pod.claims or among is not None or words:
+            return self._own_words(pod, request, among, words)
+        now = (self.fleet.state.position, self.fleet.freed, self.fleet.nodes_changed)
+        if self._told[0] != now:
+            self._told = (now, {})
+        told = self._told[1]
+        if request not in told:
+            told[request] = self._own_words(pod, request, among, words)
+        return told[request]
+
+    def _own_words(self, pod: Pod, request: Request, among: Mask | None, words: str) -> str:
         claims = self.fleet.claims.explain(pod, request) if pod.claims else None
         if claims is not None:
             request, mask, more = claims
-            among, words = narrower(among, mask), ", ".join(filter(None, [words, more]))
+            among, words = narrower(among, mask), joined(words, more)
         reason = why_pod(self.fleet.state, request, among)
-        if all(cause.what == "nodes" for cause in reason.causes):
-            # Size is not what is wrong, and taints and cordons go.
+        if reason.barred or not (reason.ever or self.fleet.asks.never(Gang((Role("", request, 1),)))):
             reason = reason._replace(ever=True)
         return self._detailed(pod_words(reason), request, words)
 
@@ -355,14 +369,15 @@ class Decider:
                 return f"{where}{self._one_by_one(pods, requests, narrower(among, models))}"
             return f"{where}no machine has the label {unit.within}"
         among = narrower(self._near(unit)[-1], models)
-        reason = why_gang(self.fleet.state, gang_of(unit, pods, requests)[0], among)
+        gang = gang_of(unit, pods, requests)[0]
+        reason = why_gang(self.fleet.state, gang, among)
         if reason is None:
-            return "its pods are in each other's way: each would fit, but not all of them together"
-        if not reason.pod.fitting and all(cause.what == "nodes" for cause in reason.pod.causes):
-            # As with a pod: size is not what is wrong.
+            never = ", not even if the cluster is empty" if self.fleet.asks.never(gang, among, untried=True) else ""
+            return f"its pods are in each other's way: each would fit, but not all of them together{never}"
+        if reason.pod.barred or not (reason.ever or self.fleet.asks.never(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
         text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
-        return self._detailed(text, reason.role.request)
+        return self._detailed(text, reason.role.request, self.fleet.quotas.beyond(models))
 
     def _assign(
         self, unit: Unit, gang: Gang, placed: list[Member], roles: list[list[Pod]], pods: list[Pod]
@@ -446,7 +461,7 @@ class Decider:
         if over:
             self.reports.unschedulable(pod, f"the gang runs; more of it: {over}")
             return False
-        among = narrower(among, models)
+        among, words = narrower(among, models), joined(words, self.fleet.quotas.beyond(models))
         choice: Choice | None = None
         for near in self._near(unit):
             choice = self.fleet.choose(pod, request, narrower(among, near))
@@ -457,13 +472,6 @@ class Decider:
         return False
 
 
-def gang_of(unit: Unit, pods: Sequence[Pod], requests: dict[str, Request]) -> tuple[Gang, list[list[Pod]]]:
-    """Pods of a gang for the engine, and the pods of each of its roles."""
-    roles = roles_of(pods, requests)
-    made = (Role(f"{unit.key}/{number}", request, len(mine)) for number, (request, mine) in enumerate(roles.items()))
-    return Gang(tuple(made), unit.within or None), list(roles.values())
-
-
 def narrower(one: Mask | None, other: Mask | None) -> Mask | None:
     """What both leave; None leaves all."""
     if one is None or other is None:
@@ -471,9 +479,6 @@ def narrower(one: Mask | None, other: Mask | None) -> Mask | None:
     return one & other
 
 
-def roles_of(pods: Sequence[Pod], requests: dict[str, Request]) -> dict[Request, list[Pod]]:
-    """Pods by what they ask for."""
-    roles: dict[Request, list[Pod]] = {}
-    for pod in pods:
-        roles.setdefault(requests[pod.uid], []).append(pod)
-    return roles
+def joined(*words: str) -> str:
+    """What there is of them, as a list."""
+    return ", ".join(filter(None, words))

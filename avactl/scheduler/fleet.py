@@ -153,10 +153,14 @@ class Fleet:
         gpus = info.devices or min(info.allocatable.get(info.gpu_resource, 0), MAX_GPUS)
         if info.devices:
             info.gpu_resource = ""
-        machine = pool.machine if pool is not None and pool.machine.gpus == gpus else None
-        if machine is not None and info.differs:
-            # Its links are not those of its type, so none is counted on: who requires one goes elsewhere.
-            machine = replace(machine, switches=tuple(PcieSwitch(gpu, (gpu,)) for gpu in range(gpus)), nvlink=None)
+        machine = pool.machine if pool is not None else None
+        if machine is not None and (info.differs or machine.gpus != gpus):
+            # Its links are not those of its type, so none is counted on: who requires one goes elsewhere. But for
+            # GPUs that are gone: those left reach each other through NVSwitch, whichever they are.
+            switched = machine.nvlink is not None and machine.nvlink.switch_links > 0
+            kept = machine.nvlink if switched and not info.differs and gpus < machine.gpus else None
+            apart = tuple(PcieSwitch(gpu, (gpu,)) for gpu in range(gpus))
+            machine = replace(machine, gpus=gpus, switches=apart, nvlink=kept, nics=())
         domains: list[tuple[str, ...] | None] = []
         path: tuple[str, ...] = ()
         for level in self.levels:

@@ -147,6 +147,9 @@ class Quotas:
         first = ""
         named = {model for wish in wishes for model in wish.request.models}
         gpus = any(wish.request.gpus for wish in wishes)
+        unnamed = gpus and not named and self._unnamed()
+        if unnamed:
+            models.append("")
         for model in (sorted(named) or models) if gpus else [""]:
             words = self._try(ledger, wishes, model)
             if not words:
@@ -157,9 +160,24 @@ class Quotas:
         if named or not gpus or len(open_) == len(models):
             return "", None
         state = self._fleet.state
-        may = np.array([model in open_ for model in state.models])
+        # Without a model, and without GPUs, are machines for pods that need none.
+        may = np.array([model in open_ or not (model or unnamed) for model in state.models])
         mask: Mask = may[state.model]
         return "", mask
+
+    def beyond(self, models: Mask | None) -> str:
+        """How many machines with GPUs `refuse` keeps a pod from, in words."""
+        if models is None:
+            return ""
+        lost = int((~models & (self._fleet.state.gpu_count > 0)).sum())
+        return f"{lost} of a GPU model beyond its quota" if lost else ""
+
+    def _unnamed(self) -> bool:
+        """Whether there are GPUs of which nobody says the model: no quota gives any of them."""
+        state = self._fleet.state
+        if "" not in state.models:
+            return False
+        return bool(state.gpu_count[: state.size][state.model[: state.size] == state.models.index("")].any())
 
     def _try(self, ledger: Ledger, wishes: Sequence[Wish], model: str) -> str:
         """Why they must not start with GPUs of a model; roles that ask for another model count for that one."""
@@ -178,7 +196,7 @@ class Quotas:
             )  # fmt: skip
             refusals = ledger.may_start(work)
             if refusals:
-                words = _words(refusals, work)
+                words = _words(refusals, work, all(pod.preemptible for pod in pods))
                 break
             ledger.start(work)
             started.append(work.key)
@@ -230,7 +248,7 @@ def _in_milli(quota: Quota) -> Quota:
     )
 
 
-def _words(refusals: Sequence[Refusal], work: Work) -> str:
+def _words(refusals: Sequence[Refusal], work: Work, preemptible: bool) -> str:
     """`quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
     parts = []
     for refusal in refusals:
@@ -241,8 +259,14 @@ def _words(refusals: Sequence[Refusal], work: Work) -> str:
             continue
         guaranteed, most = refusal.guaranteed / WHOLE, refusal.limit / WHOLE
         borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
-        if not work.preemptible:
+        if preemptible and not work.preemptible:
+            borrowed = " (what it may borrow is kept for others of the team)"
+        elif not work.preemptible:
             borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
         have = f"has {refusal.used / WHOLE:g}, and may have {most:g}{borrowed}"
-        parts.append(f"asks for {refusal.asked / WHOLE:g} {refusal.what or 'GPUs'}, {have}")
-    return f"quota of team {refusals[0].quota}: {'; '.join(parts)}"
+        what = refusal.what or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
+        parts.append(f"asks for {refusal.asked / WHOLE:g} {what}, {have}")
+    # While its team must not borrow, that is not for ever.
+    ever = preemptible and not work.preemptible
+    never = "" if ever or all(each.asked <= each.limit for each in refusals) else "; with this quota it never starts"
+    return f"quota of team {refusals[0].quota}: {'; '.join(parts)}{never}"

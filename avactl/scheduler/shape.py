@@ -87,7 +87,10 @@ class Shape:
         self.link_required = notes.get(names.LINK_POLICY) == "required"
         share = notes.get(names.GPU_SHARE)
         if share is not None:
-            self.share = amount("cpu", share)
+            try:
+                self.share = amount("cpu", share)
+            except ValueError:
+                self.share = 0
             if not 0 < self.share < 1000:
                 raise RuleError(f"annotation {names.GPU_SHARE}: `{share}` is no part of one GPU, such as 0.5")
 

@@ -112,6 +112,7 @@ def test_room_counts_disjoint_sets() -> None:
 
 def test_unknown_hardware_takes_the_lowest_gpus() -> None:
     assert unknown_links(4).best(0b1110, 2) == 0b0110
+    assert unknown_links(4).best(0b1110, 2, "pcieSwitch", required=True) == 0
     assert unknown_links(0).best(0, 1) == 0
 
 

@@ -14,7 +14,7 @@ from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 from avactl.placement.state import WHOLE, Booking, Node, State
-from avactl.placement.why import Cause, gang_words, pod_words, why_gang, why_pod
+from avactl.placement.why import Cause, fits_empty, gang_words, pod_words, why_gang, why_pod
 from tests.kinds.test_hardware import of
 
 H100 = frozenset({"H100"})
@@ -41,7 +41,7 @@ def test_a_gang_is_told_which_block_comes_nearest() -> None:
     reason = why_gang(state, gang)
     assert reason is not None
     assert reason.ever
-    assert [tuple(each) for each in reason.domains] == [("b1", 3), ("b2", 2)]
+    assert [(each.name, each.room) for each in reason.domains] == [("b1", 3), ("b2", 2)]
     assert gang_words(reason) == "needs 4 machines with 8 free H100 in one block; block b1 has 3, block b2 has 2"
 
 
@@ -71,7 +71,7 @@ def test_servers_without_gpus_have_reasons_too() -> None:
         ),
         (
             Request((1000, 1), 1, models=frozenset({"A100"})),
-            "fits on none of 8 nodes: 8 have no A100; no node is large enough even if it is empty",
+            "fits on none of 8 nodes: 8 have no A100; no node will do even if it is empty",
         ),
         (Request((60000, 1), 8, models=H100), "fits on 5 of 8 nodes"),
     ],
@@ -91,7 +91,8 @@ def test_every_lack_has_its_words() -> None:
         "fits on none of 8 nodes: 5 have too little cpu left, 2 have no H100, 1 has fewer than 4 free H100 (at most 3)"
     )
     assert words(state, Request((3000, 1), 3, link="socket", required=True, nodes="tolerated")) == (
-        "fits on 1 of 8 nodes"
+        "fits on none of 8 nodes: 5 may not run it (selector, affinity, taints, cordon), "
+        "2 have no 3 GPUs that are known to have link socket, 1 has no 3 free GPUs with link socket"
     )
     assert words(state, Request((3000, 1), 3, models=frozenset({"V100"}), link="socket", required=True)) == (
         "fits on none of 8 nodes: 7 have no V100, 1 has no 3 free V100 with link socket"
@@ -104,6 +105,56 @@ def test_every_lack_has_its_words() -> None:
     assert words(state, Request((0, 600), 1, nodes="tolerated")) == (
         "fits on none of 8 nodes: 5 may not run it (selector, affinity, taints, cordon), 3 are too small; "
         "no node is large enough even if it is empty"
+    )
+
+
+def test_links_that_no_machine_has_are_not_called_a_lack_of_size() -> None:
+    state = State(("cpu",))
+    state.put_node(Node("v", (64000,), 8, "V100", of("v100-pcie-8").machine))
+    state.put_node(Node("nobody-knows-its-links", (64000,), 8, "V100"))
+    state.put_node(Node("cpu", (64000,)))
+    assert words(state, Request((1,), 6, link="socket", required=True)) == (
+        "fits on none of 3 nodes: 2 have no 6 GPUs that are known to have link socket, 1 is too small; "
+        "no node is large enough even if it is empty"
+    )
+    gang = Gang((Role("w", Request((1,), 2, link="pcieSwitch", required=True), 4),))
+    assert why_gang(state, gang) is None
+    state.book("one", Booking(0, (0,), 1))
+    reason = why_gang(state, gang)
+    assert reason is not None
+    assert gang_words(reason) == "needs room for 4 w pods with 2 free GPUs and link pcieSwitch; there are 3"
+
+
+def test_a_node_in_no_rack_is_not_called_a_rack() -> None:
+    state = State(("cpu",), ("example.com/rack",))
+    state.put_node(Node("a", (4,), 8, domains=("r1",)))
+    state.put_node(Node("b", (4,), 8))
+    reason = why_gang(state, Gang((Role("w", Request((1,), 8), 2),), within="example.com/rack"))
+    assert reason is not None
+    assert "in one rack; b (without label example.com/rack) has 1, rack r1 has 1" in gang_words(reason)
+
+
+def test_roles_that_are_too_much_together() -> None:
+    """Each role alone has room; whether they ever do together, the empty fleet says."""
+    state = State(("cpu",))
+    for name in ("a", "b"):
+        state.put_node(Node(name, (4,), 8))
+    state.book("runs", Booking(1, (1,), 1))
+    roles = Role("worker", Request((1,), 8), 1), Role("server", Request((1,), 4), 3)
+    assert why_gang(state, Gang(roles)) is None
+    assert place_gang(Scorer(state), "x", Gang(roles)) is None
+    assert not fits_empty(state, Gang(roles))
+    fewer = Gang((roles[0], Role("server", Request((1,), 4), 2)))
+    assert place_gang(Scorer(state), "x", fewer) is None
+    assert fits_empty(state, fewer)
+    assert list(state.bookings) == ["runs"]
+
+
+def test_shares_where_there_are_no_gpus() -> None:
+    state = State(("cpu",))
+    state.put_node(Node("cpu", (4,)))
+    assert words(state, Request((1,), 1, 500)) == (
+        "fits on none of 1 node: 1 is too small; no node is large enough even if it is empty"
     )
 
 

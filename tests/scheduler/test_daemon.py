@@ -67,7 +67,7 @@ def test_shares_of_one_gpu_stay_together(world: World) -> None:
     used = [world.devices(f"half-{number}") for number in range(3)]
     assert sorted(len([each for each in used if each == {gpu}]) for gpu in (0, 1)) == [1, 2]
     world.pod("whole", 1)
-    assert "fewer than 1 free GPUs" in world.waiting("whole")
+    assert "fewer than 1 free GPU " in world.waiting("whole")
 
 
 def test_a_new_process_knows_what_is_held(world: World) -> None:

@@ -51,6 +51,43 @@ def test_a_guarantee_comes_back_from_the_youngest_borrower(lent: Memory) -> None
     assert len(lent.evictions) == 1
 
 
+def test_gpus_of_which_nobody_says_the_model_are_in_no_quota() -> None:
+    world = Memory()
+    for name, labels in (("n0", {}), ("cpu", {})):
+        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **({"nvidia.com/gpu": "8"} if name == "n0" else {})}
+        world.fleet.put_node({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": amounts}})
+    world.quota("a", 16)
+    for number in range(3):
+        world.pod("a", f"p{number}", 8)
+    world.pod("a", "light")
+    world.pod("other", "free", 8)
+    world.settle()
+    # A team without a quota takes what is idle.
+    assert set(world.where().items()) >= {("p0", "n1"), ("free", "n0")}
+    assert "p1" not in world.where()
+    assert "light" in world.where()
+    assert world.said["p1"] == (
+        "fits on none of 3 nodes: 2 may not run it (1 no nvidia.com/gpu, 1 of a GPU model beyond its quota), "
+        "1 has fewer than 8 free GPUs (at most 0)"
+    )
+
+
+def test_what_a_quota_never_allows_is_told_at_once() -> None:
+    world = Memory()
+    world.quota("a", 4, 4)
+    world.gang("a", "large", 2, 8)
+    world.pod("a", "sure", 8, {"avactl.dev/preemptible": "false"})
+    world.settle()
+    never = "; with this quota it never starts"
+    assert world.said["large-0"].endswith(f"asks for 16 V100, has 0, and may have 8 (4 guaranteed + 4 borrowed){never}")
+    assert world.said["sure"].endswith(never)
+    world.pod("a", "small", 4)
+    world.settle()
+    world.pod("a", "more", 8)
+    world.settle()
+    assert world.said["more"].endswith("has 4, and may have 8 (4 guaranteed + 4 borrowed)")
+
+
 def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(lent: Memory) -> None:
     lent.gang("guest", "elastic", 3, 4, size=1)
     lent.pod("guest", "young", 4)

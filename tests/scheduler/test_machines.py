@@ -1,0 +1,160 @@
+"""Machines that are not what their type says, or of which nobody says anything; GPUs that are asked for oddly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl import names
+from avactl.hardware.machine import Machine, Nvlink
+from avactl.scheduler.pools import Pool
+from tests.hardware.topo_matrices import library_machine
+from tests.scheduler.memory import Memory
+
+
+def world(machine: Machine | None, gpus: int, **status: Any) -> Memory:
+    """One machine with so many GPUs of a pool with this type."""
+    made = Memory(machines=0)
+    if machine is not None:
+        made.fleet.put_pool(Pool("p", "devicePlugin", "nvidia.com/gpu", "", "", machine))
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    labels = {names.POOL_LABEL: "p", names.GPU_LABEL: "V100"}
+    made.fleet.put_node({"metadata": {"name": "n", "labels": labels}, "status": {"allocatable": amounts, **status}})
+    return made
+
+
+def starts(made: Memory, gpus: int, link: str = "any") -> bool:
+    made.pod("a", "p", gpus, {names.LINK: link, names.LINK_POLICY: "required"})
+    made.settle()
+    return "p" in made.where()
+
+
+PCIE, SWITCHED = library_machine("v100-pcie-8"), library_machine("a100-sxm-8")
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "link", "expected"),
+    [
+        (PCIE, 8, "socket", True),
+        # Which of them went nobody knows, so those that are left may be anywhere.
+        (PCIE, 6, "socket", False),
+        (PCIE, 6, "node", True),
+        (PCIE, 10, "socket", False),
+        (None, 8, "pcieSwitch", False),
+        (None, 8, "any", True),
+        # All that are left reach each other through NVSwitch.
+        (SWITCHED, 7, "nvlink", True),
+        (SWITCHED, 9, "nvlink", False),
+    ],
+)
+def test_links_are_counted_on_where_they_are_known(
+    machine: Machine | None, gpus: int, link: str, expected: bool
+) -> None:
+    made = world(machine, gpus)
+    assert starts(made, 4, link) is expected
+    if not expected:
+        assert f"1 has no 4 GPUs that are known to have link {link}; no node will do" in made.said["p"]
+
+
+def test_a_machine_that_differs_has_no_links_through_nvswitch() -> None:
+    condition = {"type": names.TOPOLOGY_CONDITION, "status": "False"}
+    assert isinstance(SWITCHED.nvlink, Nvlink)
+    assert not starts(world(SWITCHED, 7, conditions=[condition]), 4, "nvlink")
+
+
+def test_gpus_go_under_a_pod_and_come_back() -> None:
+    made = world(PCIE, 8)
+    assert starts(made, 8)
+    item = {"metadata": {"name": "n", "labels": made.fleet.nodes["n"].labels}}
+    for gpus, words in ((6, "1 has fewer than 2 free GPUs (at most 0)"), (8, "(at most 0)")):
+        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+        made.fleet.put_node({**item, "status": {"allocatable": amounts}})
+        made.pod("a", f"late{gpus}", 2)
+        made.settle()
+        assert words in made.said[f"late{gpus}"]
+    made.drop("a", "p")
+    made.settle()
+    assert {"late6", "late8"} <= set(made.where())
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "half", "-0.5", "1/2", ""])
+def test_shares_that_there_are_not(share: str) -> None:
+    made = world(PCIE, 8)
+    made.pod("a", "p", 0, {names.GPU_SHARE: share})
+    made.settle()
+    assert made.said["p"] == f"annotation {names.GPU_SHARE}: `{share}` is no part of one GPU, such as 0.5"
+
+
+def test_a_part_of_a_gpu_beside_whole_ones() -> None:
+    made = world(PCIE, 8)
+    made.pod("a", "p", 1, {names.GPU_SHARE: "0.5"})
+    made.settle()
+    assert "a part of a GPU" in made.said["p"]
+    made.drop("a", "p")
+    made.pod("a", "q", 0, {names.GPU_SHARE: "0.5"})
+    made.settle()
+    assert "q" in made.where()
+
+
+def test_shares_in_a_cluster_without_gpus() -> None:
+    made = world(None, 0)
+    made.pod("a", "p", 0, {names.GPU_SHARE: "0.5"})
+    made.settle()
+    assert made.said["p"] == "fits on none of 1 node: 1 may not run it (1 no GPUs to share)"
+
+
+def test_a_gang_whose_roles_never_fit_together() -> None:
+    made = world(PCIE, 8)
+    labels, notes = {names.GANG_LABEL: "g"}, {names.GANG_SIZE: "3"}
+    made.pod("a", "small", 1, notes, labels=labels)
+    for name, gpus in (("chief", 4), ("worker", 5)):
+        made.pod("a", name, gpus, notes, labels=labels)
+    made.settle()
+    assert made.said["chief"].endswith("but not all of them together, not even if the cluster is empty")
+
+
+def node(made: Memory, name: str, gpus: int = 8, model: str = "V100", **spec: Any) -> None:
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    metadata = {"name": name, "labels": {names.GPU_LABEL: model}}
+    made.fleet.put_node({"metadata": metadata, "spec": spec, "status": {"allocatable": amounts}})
+
+
+CORDONED = {"unschedulable": True}
+TAINTED = {"taints": [{"key": "upgrade", "effect": "NoSchedule"}]}
+
+
+@pytest.mark.parametrize(
+    ("pods", "gpus", "model", "never"),
+    [
+        (1, 8, "V100", False),
+        (3, 8, "V100", False),
+        (4, 8, "V100", True),
+        (1, 9, "V100", True),
+        (1, 8, "T4", True),
+        (1, 4, "T4", False),
+        (1, 1, "H100", True),
+    ],
+)
+def test_cordons_and_taints_go_but_no_machine_grows(pods: int, gpus: int, model: str, never: bool) -> None:
+    """Three V100 machines, of which two are kept from pods for a while; never is told at once, and only then."""
+    made = Memory(machines=0)
+    for name, model_, spec in (("a", "V100", {}), ("b", "V100", CORDONED), ("c", "V100", TAINTED), ("t", "T4", {})):
+        node(made, name, 4 if model_ == "T4" else 8, model_, **spec)
+    for name, label in (("busy", "V100"), ("busy4", "T4")):
+        made.pod("a", name, 1, nodeSelector={names.GPU_LABEL: label})
+    made.settle()
+    made.gang("a", "g", pods, gpus, nodeSelector={names.GPU_LABEL: model})
+    made.pod("a", "alone", gpus, nodeSelector={names.GPU_LABEL: model})
+    made.settle()
+    assert ("even if it is empty" in made.said["g-0"]) is never, made.said["g-0"]
+    assert ("even if it is empty" in made.said["alone"]) is (never and pods == 1), made.said["alone"]
+
+
+def test_machines_are_counted_once() -> None:
+    made = Memory(machines=0)
+    for name, model, spec in (("a", "V100", CORDONED), ("b", "V100", TAINTED), ("c", "H100", CORDONED)):
+        node(made, name, 8, model, **spec)
+    made.pod("a", "p", 8, nodeSelector={names.GPU_LABEL: "V100"})
+    made.settle()
+    assert made.said["p"] == ("fits on none of 3 nodes: 2 may not run it (1 cordoned, 1 taint upgrade), 1 has no V100")
