@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from avactl.cli.common import MISSING, USAGE, fail
 
 if TYPE_CHECKING:
+    from avactl.kube.access import Access
     from avactl.scheduler.view import View
 
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")]
@@ -53,9 +54,19 @@ def viewing(
     try:
         asyncio.run(run())
     except (ApiError, UnreachableError) as error:
-        fail(f"the API server does not tell: {error}", MISSING)
+        refused(error, found)
     except KeyboardInterrupt:
         raise typer.Exit from None
+
+
+def refused(error: Exception, access: Access) -> NoReturn:
+    """Say that the API server gave no answer, or not this one, and exit with MISSING."""
+    from avactl.kube.client import UnreachableError
+
+    if isinstance(error, UnreachableError):
+        hint = "is the cluster up, and is it this one? `--kubeconfig FILE` or $KUBECONFIG names another"
+        fail(f"no answer from the API server {access.url}", MISSING, hint)
+    fail(f"the API server does not tell: {error}", MISSING)
 
 
 def _allowed(view: View, namespace: str, everything: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from avactl.cli.common import MISSING, USAGE, colour, fail
+from avactl.cli.viewing import refused
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -56,7 +57,7 @@ async def _pods(access: Access, namespace: str) -> list[dict[str, Any]]:
         try:
             answer = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
         except (ApiError, UnreachableError) as error:
-            fail(f"the API server does not tell: {error}", MISSING)
+            refused(error, access)
     items: list[dict[str, Any]] = answer["items"]
     return items
 

@@ -63,7 +63,8 @@ def from_kubeconfig(path: Path) -> Access:
     except OSError as error:
         raise AccessError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
-        raise AccessError(f"{path}: not a kubeconfig with a current context ({error})") from None
+        why = " ".join(str(error).split())
+        raise AccessError(f"{path}: not a kubeconfig with a current context{why and f' ({why})'}") from None
     for way in ("exec", "auth-provider", "username"):
         if way in user:
             raise AccessError(f"{path}: users by `{way}` are not supported; use a token or a client certificate")

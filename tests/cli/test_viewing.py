@@ -1,0 +1,36 @@
+"""Commands that look at a cluster, where there is none: one line on what is wrong, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Run
+
+GONE = """
+current-context: x
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+users: [{name: u, user: {token: t}}]
+"""
+
+
+@pytest.mark.parametrize("command", ["top --once", "why job", "pool -o p.svg", "defrag job"])
+def test_nobody_answers(avactl: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / "config").write_text(GONE)
+    done = avactl(*command.split(), "--kubeconfig", "config")
+    assert done.returncode == 3
+    first, hint = done.stderr.splitlines()
+    assert first == "avactl: no answer from the API server http://127.0.0.1:1"
+    assert "--kubeconfig" in hint
+    assert not (tmp_path / "p.svg").exists()
+
+
+@pytest.mark.parametrize("text", ["garbage: [", "", "[]", "current-context: other", GONE.replace("server:", "x:")])
+def test_what_is_no_kubeconfig(avactl: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").write_text(text)
+    done = avactl("why", "job", "--kubeconfig", "config")
+    assert done.returncode == 2
+    assert done.stderr.startswith("avactl: config: not a kubeconfig with a current context")
+    assert len(done.stderr.splitlines()) == 1
