@@ -52,15 +52,20 @@ def parse(arguments: list[str]) -> dict[str, Any] | None:
     return found
 
 
-def run(arguments: dict[str, Any]) -> int:
-    """Run what `parse` understood; the exit code."""
-    parallel.allow()
-    gc.disable()  # a short life: the collector would only walk what is imported
+def start_quickly() -> None:
+    """For a process with a short life, before it imports what compiles."""
+    gc.disable()  # the collector would only walk what is imported
     # pydantic looks for plug-ins in the metadata of every installed package: none has to do with specs, and the import
     # of what reads metadata takes longer than a compile. Where this module has another name, nothing is lost but time.
     no_plugins = ModuleType("pydantic.plugin._loader")
     no_plugins.get_plugins = tuple  # type: ignore[attr-defined]
     sys.modules.setdefault(no_plugins.__name__, no_plugins)
+
+
+def run(arguments: dict[str, Any]) -> int:
+    """Run what `parse` understood; the exit code."""
+    parallel.allow()
+    start_quickly()
     paths, cache = arguments["paths"], arguments.get("cache", True)
     try:
         if arguments["command"] == "validate":

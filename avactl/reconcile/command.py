@@ -166,8 +166,6 @@ async def run(request: Request) -> int:
 
         return await follow(request)
     logs.mute()
-    # Objects come by the thousand, none of them in cycles: the collector would only walk them again and again.
-    gc.set_threshold(200_000, 50, 100)
     revision = source_of(request).newest()
     declared = declare(request, revision)
     coloured = _colour(sys.stderr)
@@ -180,6 +178,10 @@ async def run(request: Request) -> int:
             await status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         return PROBLEMS
     _warn_of_others(declared)
+    # Objects come by the thousand, none of them in cycles: the collector would only walk them again and again.
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 100)
+    gc.enable()
     async with Client(request.access, agent=AGENT) as client:
         with Progress(sys.stderr, request.json) as progress:
             result, reconciler = await once(client, declared.options, declared.wanted, progress.listener())

@@ -107,8 +107,10 @@ class Reconciler:
         if options.wait:
             await wait_gone(self.api, result.steps, patience=patience)
         left = max(0.0, ends - monotonic())
+        # What was written a moment ago is as it was, or has no state yet.
+        judged = result.steps if options.wait else [step for step in result.steps if step.after is None]
         result.health = await wait_healthy(
-            self.api, result.steps, options.inventory, patience=left, say=self.listener.waiting
+            self.api, judged, options.inventory, patience=left, say=self.listener.waiting
         )
         if not options.wait:
             result.health = {name: h for name, h in result.health.items() if h.state.value == "ill"}
