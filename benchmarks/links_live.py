@@ -6,7 +6,8 @@ The stream of `benchmarks.links`, with time run fast: all jobs arrive within `--
 deleted when its time is over. Both schedulers get the same arrivals. Which GPUs a pod has says avactl's annotation;
 with kube-scheduler they are those that a device plugin without topology gives: any. A pair on different sockets was
 avoidable where another subset of the GPUs free on that machine had fewer of them; GPUs that became free less than
-0.25 s before do not count, because the decision may be older.
+0.25 s before do not count, because the decision may be older. On a machine that is busy with other things it may be
+older still: twice the longest time that a deletion took lately to be seen is added.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections import deque
 from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
@@ -39,6 +41,8 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 POOL = "v100"
 SETTLED = 0.25
 """Seconds for which a GPU must have been free for the scheduler to have known it."""
+LATELY = 5.0
+"""Seconds in which the slowest deletion says how late events are."""
 PATIENCE = 300.0
 """Seconds after the last arrival by which all jobs must have run."""
 
@@ -61,6 +65,9 @@ class Side:
         self._rng = Random(1)
         self._free: dict[str, int] = {}
         self._freed: dict[tuple[str, int], float] = {}
+        self._deleted: dict[str, float] = {}
+        self._lags: deque[tuple[float, float]] = deque()
+        """When deletions were seen, and how long after they were asked for."""
         self._held: dict[str, Held] = {}
         self._created: dict[str, float] = {}
         self._waits: dict[str, float] = {}
@@ -130,6 +137,7 @@ class Side:
             held = self._held.pop(name)
             self._free[held.node] |= held.gpus
             now = time.monotonic()
+            self._lags.append((now, now - self._deleted.pop(name)))
             self._freed.update({(held.node, gpu): now for gpu in members(held.gpus)})
             self._gone += 1
         elif node and name not in self._held:
@@ -141,7 +149,8 @@ class Side:
         if self._scheduler == "avactl":
             text = item["metadata"]["annotations"][names.DEVICES]
             gpus = sum(1 << int(index) for index in text.split(","))
-            known = sum(1 << gpu for gpu in members(free) if now - self._freed.get((node, gpu), 0.0) > SETTLED)
+            settled = now - SETTLED - 2 * self._lag(now)
+            known = sum(1 << gpu for gpu in members(free) if self._freed.get((node, gpu), 0.0) < settled)
         else:
             gpus = sum(1 << gpu for gpu in self._rng.sample(members(free), job.gpus))
             known = free
@@ -156,8 +165,15 @@ class Side:
             self._small.append(self._crossed.pairs(gpus) > 0)
         self._spawn(self._end(name, job.runs / self._pace))
 
+    def _lag(self, now: float) -> float:
+        """Seconds that the slowest of the latest deletions took to be seen."""
+        while self._lags and self._lags[0][0] < now - LATELY:
+            self._lags.popleft()
+        return max((lag for _, lag in self._lags), default=0.0)
+
     async def _end(self, name: str, after: float) -> None:
         await asyncio.sleep(after)
+        self._deleted[name] = time.monotonic()
         await self._client.send("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
 
 
