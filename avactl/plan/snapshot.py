@@ -15,6 +15,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
+from avactl.plan.shape import want_objects
 from avactl.scheduler.pod import DISRUPTED
 from avactl.scheduler.pools import Policy
 
@@ -300,9 +301,14 @@ def read(text: bytes, name: str) -> ClusterState:
     try:
         objects: dict[str, list[Body]] = dict(data["objects"])
         specs = objects.pop("podSpecs")
+        want_objects(objects, specs)
+        if not isinstance(data["taken"], str) or not isinstance(data["cluster"], str):
+            raise TypeError("`taken` and `cluster` are texts")
         pods = []
         for pod in objects["pods"]:
             spec = {**specs[pod["spec"]["is"]], **_only(pod["spec"], "nodeName")}
+            if not isinstance(spec.get("nodeName", ""), str) or not {"namespace", "uid"} <= pod["metadata"].keys():
+                raise ValueError(f"pod {pod['metadata']['name']} needs `namespace`, `uid`, and of its machine the name")
             pods.append({**pod, "spec": spec})
         objects["pods"] = pods
         return ClusterState(data["cluster"], Policy.parse(orjson.dumps(data["policy"])), objects, data["taken"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from avactl.compiler import Compilation
@@ -11,7 +12,7 @@ from avactl.plan.change import place_all
 from avactl.plan.cluster_state import configured, declared, machines
 from avactl.plan.make import make_plan
 from avactl.plan.model import Entry, Plan, Verdict
-from avactl.plan.snapshot import read, strip, write
+from avactl.plan.snapshot import SnapshotError, read, strip, write
 from avactl.plan.text import render_text
 from avactl.plan.workloads import surroundings, workloads
 from avactl.plan.world import World
@@ -277,3 +278,20 @@ def test_budgets_protect_what_the_base_runs() -> None:
             world.protect(manifest.body)
     api = next(work for id_, work in works.items() if id_.name == "api")
     assert len(world.budgets.broken(world.pods_of(api))) == 2
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["nodes.0.metadata", "nodes.0.metadata.labels", "nodes.0.status.allocatable.cpu", "pods.0.metadata.namespace",
+     "pods.0.spec.nodeName", "podSpecs.0.containers.0.resources.requests.cpu", "configmaps.0"],
+)  # fmt: skip
+def test_a_snapshot_that_somebody_damaged_is_refused(place: str) -> None:
+    data = orjson.loads(snapshot(compile_(platform(), job("old", 3))))
+    read(orjson.dumps(data), "state.json")
+    inner = data["objects"]
+    *steps, last = (int(step) if step.isdecimal() else step for step in place.split("."))
+    for step in steps:
+        inner = inner[step]
+    inner[last] = ["x"]
+    with pytest.raises(SnapshotError, match="the snapshot is damaged"):
+        read(orjson.dumps(data), "state.json")
