@@ -296,7 +296,7 @@ def test_a_lease_that_is_not_given_back_is_not_waited_for_for_ever(world: World)
 
 def test_a_server_that_is_gone_costs_its_patience_once(world: World) -> None:
     """Not once for each wave and each object in the queue: a run against a dead server comes to its end."""
-    many, patience = 200, 2.0
+    many, patience = 200, 1.0
     with Proxy(world.plane, world.folder) as proxy:
 
         async def ask(api: Api) -> int:
@@ -315,8 +315,7 @@ def test_a_server_that_is_gone_costs_its_patience_once(world: World) -> None:
                 assert 0 < proxy.counts["GET"] <= many
                 proxy.faults = {}
                 assert await ask(api) == 0
-                proxy.counts.clear()
-                proxy.faults = {0: 0.5}
+                api.patience, proxy.faults = 60.0, {0: 0.3}
                 assert await ask(api) == 0, "one that answers is asked again"
 
         asyncio.run(go())
