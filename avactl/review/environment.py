@@ -85,7 +85,7 @@ def _github(env: Mapping[str, str]) -> Pipeline:
     )
     return Pipeline(
         "github",
-        env.get("GITHUB_API_URL", "https://api.github.com").rstrip("/"),
+        (env.get("GITHUB_API_URL") or "https://api.github.com").rstrip("/"),
         project,
         number=_ref_number(env.get("GITHUB_REF", "")) or _number(pull.get("number")),
         base=base,

@@ -12,11 +12,11 @@ Done = Literal["created", "edited", "unchanged", "nothing"]
 
 
 def find(forge: Forge, marker: str) -> Comment | None:
-    """Our comment: the oldest one that begins with the marker and was written with our token.
+    """Our comment: the oldest one with the marker as a line, which somebody may have written above, and by our token.
 
     Anybody can write the marker, so it alone proves nothing; who wrote a comment is asked only where one has it.
     """
-    return next((c for c in forge.comments() if c.body.lstrip().startswith(marker) and forge.own(c)), None)
+    return next((c for c in forge.comments() if marker in map(str.strip, c.body.splitlines()) and forge.own(c)), None)
 
 
 def publish(

@@ -75,6 +75,7 @@ def test_on_github(repository: Repository, github: FakeForge, avactl: Run, tmp_p
     assert "backoffLimit" in (repository.root / "whole.txt").read_text()
 
     repository.commit({"jobs.yaml": HEAD + job(strategy="allReduc")})
+    github.comments[0]["body"] = f"Please look at this.\n\n{body}"  # a maintainer may write into it
     done = avactl("ci", "comment", cwd=repository.root, **env)
     assert (done.returncode, done.stdout) == (1, "comment edited on pull request #7 of acme/platform\n")
     (body,) = github.bodies()
