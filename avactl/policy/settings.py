@@ -64,7 +64,9 @@ def _policy_name(value: str) -> str:
     return value
 
 
-PolicyName = Annotated[str, AfterValidator(_policy_name), WithJsonSchema({"type": "string", "pattern": NAME})]
+PolicyName = Annotated[
+    str, AfterValidator(_policy_name), WithJsonSchema({"type": "string", "pattern": NAME, "maxLength": 63})
+]
 """What a policy is called."""
 
 
