@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import orjson
 
-from benchmarks.clusters import NAMESPACE, PATIENCE, SCHEDULERS, Bound, bar, cluster, create, pod, running
+from benchmarks.clusters import NAMESPACE, PATIENCE, SCHEDULERS, Bound, bar, cluster, create, create_pods, pod, running
 from tools.controlplane import ControlPlane, KubeClient
 
 NODES = 500
@@ -43,7 +43,7 @@ def small_jobs(count: int = 4000) -> None:
         time.sleep(5.0)  # synced
         bound = Bound(plane, kube, count)
         began = time.monotonic()
-        create(kube, [job(number) for number in range(count)])
+        create_pods(plane, [job(number) for number in range(count)])
         created = time.monotonic() - began
         if not bound.done.wait(PATIENCE):
             raise RuntimeError(f"not all of {count} jobs were bound in {PATIENCE:g} s")
@@ -129,13 +129,13 @@ def refusal(others: int = 2000) -> None:
         plane, kube = stack.enter_context(cluster(NODES))
         stack.enter_context(running(plane, "avactl"))
         bound = Bound(plane, kube, NODES * 8)
-        create(kube, [job(number) for number in range(NODES * 8)])
+        create_pods(plane, [job(number) for number in range(NODES * 8)])
         if not bound.done.wait(PATIENCE):
             raise RuntimeError("the machines are not busy")
         told = Told(plane)
         waiting = range(NODES * 8, NODES * 8 + others)
         began = time.monotonic()
-        create(kube, [job(number) for number in waiting])
+        create_pods(plane, [job(number) for number in waiting])
         all_told = told.wait([f"pod-{number}" for number in waiting]) - began
         with Churn(plane, [f"pod-{number}" for number in range(NODES * 8)]):
             times = [one_refusal(kube, told, number) for number in range(TRIES)]
