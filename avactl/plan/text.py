@@ -56,6 +56,8 @@ def _plan(console: Console, plan: Plan) -> None:
         console.print()
         for line in foot:
             console.print(Text(line))
+    if not (plan.entries or lines or foot):
+        return  # what nothing was said about needs no reservations either
     console.print()
     console.print(Text(f"on {plan.source}", style="dim"))
     console.print(Text(NOTE, style="dim"))
