@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail
-from avactl.cli.viewing import Kubeconfig, SystemNamespace, span, viewing
+from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, span, viewing
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request
@@ -32,6 +32,7 @@ def defrag(
     timeout: Annotated[float, typer.Option(min=1, help="With --yes: seconds to wait until the job is placed.")] = 300.0,
     output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json`.")] = "table",
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Propose the fewest moves that make room for a job, or for pods as the options say; `--yes` does it.
@@ -64,7 +65,7 @@ def defrag(
         if yes and unit is not None and plan.moves:
             await _move(view, unit, plan, timeout)
 
-    viewing(show, kubeconfig, system_namespace, everything=True, with_volumes=True)
+    viewing(show, kubeconfig, context, system_namespace, everything=True, with_volumes=True)
 
 
 def _request(view: View, gpus: int, gpu: str, cpu: str, memory: str) -> Request:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import MISSING, USAGE, fail
-from avactl.cli.viewing import Kubeconfig, SystemNamespace, viewing
+from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, viewing
 
 if TYPE_CHECKING:
     from avactl.scheduler.view import View
@@ -19,6 +19,7 @@ def pool(
     names: Annotated[list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all")] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="File to write; - prints.")] = "pool.svg",
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """A picture (SVG) of pools: machines by rack, and which job is on which GPU. For those who run the platform."""
@@ -42,4 +43,4 @@ def pool(
         machines = sum(1 for slot in view.fleet.state.slots.values() if view.fleet.state.gpu_count[slot])
         print(f"{out}: {', '.join(names) if names else f'{machines} machines with GPUs'}")
 
-    viewing(show, kubeconfig, system_namespace, everything=True)
+    viewing(show, kubeconfig, context, system_namespace, everything=True)

@@ -12,6 +12,7 @@ import typer
 
 from avactl.cli.common import INCOMPLETE, MISSING, USAGE, fail
 from avactl.cli.plain import start_quickly
+from avactl.cli.viewing import Context
 
 if TYPE_CHECKING:
     from avactl.reconcile.command import Request
@@ -31,6 +32,7 @@ def reconcile(
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
     ] = None,
+    context: Context = "",
     inventory: Annotated[str, typer.Option(help="Name of what is pruned together. Default: the cluster's name.")] = "",
     wait: Annotated[bool, typer.Option(help="Wait until what was applied is healthy.")] = True,
     timeout: Annotated[str, typer.Option(help="Longest wait.")] = "5m",
@@ -76,7 +78,7 @@ def reconcile(
             branch=branch,
             watch=watch,
             cluster=cluster,
-            access=access.find(kubeconfig),
+            access=access.find(kubeconfig, context),
             inventory=inventory,
             wait=wait,
             timeout=command.duration(timeout, "--timeout"),

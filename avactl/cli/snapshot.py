@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import MISSING, USAGE, fail
+from avactl.cli.viewing import Context
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -23,6 +24,7 @@ def snapshot(
         str, typer.Option("--namespace", "-n", help="Namespace of avactl's ConfigMaps: the Cluster's systemNamespace.")
     ] = "avactl-system",
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")] = None,
+    context: Context = "",
 ) -> None:
     """What runs in the cluster now, as `avactl plan --snapshot` reads it. Reads only; takes no secrets.
 
@@ -33,7 +35,7 @@ def snapshot(
     except ModuleNotFoundError as error:
         fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     try:
-        found = access.find(kubeconfig)
+        found = access.find(kubeconfig, context)
     except access.AccessError as error:
         fail(str(error), USAGE, "`--kubeconfig FILE` says where the cluster is")
     text = asyncio.run(_take(found, namespace))

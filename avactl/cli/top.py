@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.cli.common import colour
-from avactl.cli.viewing import Kubeconfig, SystemNamespace, age, span, viewing
+from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, age, span, viewing
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -39,6 +39,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print once; so it does where this is no terminal.")] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json` (once, and complete).")] = "table",
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Teams with their quotas, pools, and the jobs that run and wait: live, until Ctrl-C. Reads only."""
@@ -56,7 +57,7 @@ def top(
         else:
             _console().print(_page(view, namespace))
 
-    viewing(show, kubeconfig, system_namespace, namespace)
+    viewing(show, kubeconfig, context, system_namespace, namespace)
 
 
 def _console() -> Console:

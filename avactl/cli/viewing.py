@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from avactl.scheduler.view import View
 
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")]
+Context = Annotated[str, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
 SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
 
 
 def viewing(
     show: Callable[[View], Awaitable[None]],
     kubeconfig: Path | None,
+    context: str,
     system_namespace: str,
     namespace: str = "",
     everything: bool = False,
@@ -39,7 +41,7 @@ def viewing(
     except ModuleNotFoundError as error:
         fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     try:
-        found = access.find(kubeconfig)
+        found = access.find(kubeconfig, context)
     except access.AccessError as error:
         fail(str(error), USAGE)
     logs.mute()
@@ -64,7 +66,7 @@ def refused(error: Exception, access: Access) -> NoReturn:
     from avactl.kube.client import UnreachableError
 
     if isinstance(error, UnreachableError):
-        hint = "is the cluster up, and is it this one? `--kubeconfig FILE` or $KUBECONFIG names another"
+        hint = "is the cluster up, and is it this one? `--kubeconfig FILE`, $KUBECONFIG or `--context` names another"
         fail(f"no answer from the API server {access.url}", MISSING, hint)
     fail(f"the API server does not tell: {error}", MISSING)
 

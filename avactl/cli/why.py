@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from avactl.cli.common import MISSING, USAGE, colour, fail
-from avactl.cli.viewing import refused
+from avactl.cli.viewing import Context, refused
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -31,6 +31,7 @@ def why(
     name: Annotated[str, typer.Argument(help="A pod, a Job, or a TrainingJob; `NAMESPACE/NAME` names its namespace.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")] = None,
+    context: Context = "",
 ) -> None:
     """Say why a pod or a job waits, and where the rest of it runs."""
     try:
@@ -40,7 +41,7 @@ def why(
     if "/" in name:
         namespace, name = name.split("/", 1)
     try:
-        found = access.find(kubeconfig)
+        found = access.find(kubeconfig, context)
     except access.AccessError as error:
         fail(str(error), USAGE)
     pods = asyncio.run(_pods(found, namespace))

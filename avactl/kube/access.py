@@ -40,25 +40,30 @@ def in_cluster() -> Access | None:
     return Access(f"https://{name}:{port}", context, _file_token(_ACCOUNT / "token"))
 
 
-def find(kubeconfig: Path | None = None) -> Access:
-    """Access by this kubeconfig, else the pod's own, else by $KUBECONFIG or ~/.kube/config. Raises AccessError."""
-    if kubeconfig is None:
+def find(kubeconfig: Path | None = None, context: str = "") -> Access:
+    """Access by this kubeconfig, else the pod's own, else by $KUBECONFIG or ~/.kube/config. Raises AccessError.
+
+    `context`: which of the kubeconfig; empty: its current one. Where it is named, the pod's own account is not meant.
+    """
+    if kubeconfig is None and not context:
         inside = in_cluster()
         if inside is not None:
             return inside
+    if kubeconfig is None:
         named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
         kubeconfig = Path(named) if named else Path.home() / ".kube" / "config"
-    return from_kubeconfig(kubeconfig)
+    return from_kubeconfig(kubeconfig, context)
 
 
-def from_kubeconfig(path: Path) -> Access:
-    """Access by the current context of a kubeconfig. Raises AccessError."""
+def from_kubeconfig(path: Path, context: str = "") -> Access:
+    """Access by a context of a kubeconfig, by default its current one. Raises AccessError."""
     try:
         config = yaml.safe_load(path.read_text())
-        current = config["current-context"]
-        context = _named(config["contexts"], current)["context"]
-        cluster = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"] or {}
+        if context and context not in (known := [entry["name"] for entry in config["contexts"]]):
+            raise AccessError(f"{path} has no context `{context}`: it has {', '.join(map(str, known)) or 'none'}")
+        chosen = _named(config["contexts"], context or config["current-context"])["context"]
+        cluster = _named(config["clusters"], chosen["cluster"])["cluster"]
+        user = _named(config["users"], chosen["user"])["user"] or {}
         server = str(cluster["server"]).rstrip("/")
     except OSError as error:
         raise AccessError(f"{path}: {error.strerror}") from None

@@ -27,6 +27,15 @@ def test_nobody_answers(avactl: Run, tmp_path: Path, command: str) -> None:
     assert not (tmp_path / "p.svg").exists()
 
 
+def test_a_context_is_chosen_by_name(avactl: Run, tmp_path: Path) -> None:
+    there = GONE.replace("127.0.0.1:1", "127.0.0.1:2").replace("name: x", "name: there")
+    (tmp_path / "config").write_text(there)
+    done = avactl("snapshot", "--kubeconfig", "config", "--context", "there")
+    assert (done.returncode, "127.0.0.1:2" in done.stderr) == (3, True), done.stderr
+    done = avactl("why", "job", "--kubeconfig", "config", "--context", "their")
+    assert (done.returncode, done.stderr) == (2, "avactl: config has no context `their`: it has there\n")
+
+
 @pytest.mark.parametrize("text", ["garbage: [", "", "[]", "current-context: other", GONE.replace("server:", "x:")])
 def test_what_is_no_kubeconfig(avactl: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
