@@ -91,6 +91,7 @@ class Claims:
                     state.book(uid, booking, forced=True)
                 except BookingError as error:
                     logs.error("devices are allocated twice", claim=uid, error=str(error))
+                    self._fleet.stale = True  # what claims have comes before what is kept for others
 
     def _release(self, uid: str) -> None:
         if self._dra.devices.release(uid):
@@ -253,6 +254,11 @@ class Claims:
             labels = self._fleet.nodes[name].labels
             if demand.exact and self._dra.simple(name, labels, demand.key):
                 found = self._dra.split(demand, name, booking.gpus)
+                taken = [
+                    each.device.key for mine in found for each in mine if self._dra.devices.in_use(each.device.key)
+                ]
+                if taken:
+                    raise BookingError(f"{pod.key}: device {'/'.join(taken[0])} is in use")
             else:
                 found = self._search(demand, booking.node, booking.gpus)
             for (claim, _), mine in zip(demand.wanted, found, strict=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from avactl.hardware.topology import members
 from avactl.placement.state import Booking
+from avactl.scheduler.devices import Result
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pod import Pod
 
@@ -68,11 +70,16 @@ class _Coming:
 
 
 class Holds:
-    """Bookings in the names of units. What their places need and does not come free is taken from what is."""
+    """Bookings in the names of units. What their places need and does not come free is taken from what is.
+
+    The devices behind booked GPUs are held too, so that the allocator, which searches devices, leaves them alone.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._held: dict[str, list[Hashable]] = {}
+        self._devices: dict[str, tuple[Result, ...]] = {}
+        """By name of the hold."""
 
     def renew(self, places: Mapping[str, Sequence[Place]], on_its_way: Callable[[Pod], bool]) -> None:
         """Hold for these units, by key, and for no others."""
@@ -102,6 +109,8 @@ class Holds:
             key = ("hold", unit, name)
             state.book(key, part)
             held.append(key)
+            if part.gpus:
+                self._take(self._devices, str(key), place.node, part.gpus)
 
     def release(self, unit: str | None = None) -> None:
         """Hold nothing for a unit, or for any."""
@@ -109,6 +118,30 @@ class Holds:
             for key in self._held.pop(each, ()):
                 if key in self._fleet.state.bookings:
                     self._fleet.state.release(key)
+                if self._devices.pop(str(key), None):
+                    self._fleet.dra.devices.release(str(key))
+
+    def _take(self, held: dict[str, tuple[Result, ...]], name: str, node: str, gpus: int) -> None:
+        found = tuple(Result(key, False, False, ()) for key in self._fleet.dra.keys(node, gpus))
+        if found:
+            held[name] = found
+            self._fleet.dra.devices.hold(name, found)
+
+    @contextmanager
+    def trial(self, lifted: bool) -> Iterator[Callable[[Place], None]]:
+        """While it lasts, places that are booked for a trial hold their devices too, once this is called with them;
+        `lifted`: and devices that are kept for units are not."""
+        devices, tried = self._fleet.dra.devices, dict[str, tuple[Result, ...]]()
+        kept = dict(self._devices) if lifted else {}
+        for name in kept:
+            devices.release(name)
+        try:
+            yield lambda place: self._take(tried, f"place {place.pod.uid}", place.node, place.booking.gpus)
+        finally:
+            for name in tried:
+                devices.release(name)
+            for name, results in kept.items():
+                devices.hold(name, results)
 
     def bookings(self) -> list[Hashable]:
         """The bookings that hold."""
@@ -118,3 +151,6 @@ class Holds:
     def lost(self) -> None:
         """The state was built anew, without holds."""
         self._held.clear()
+        for name in self._devices:
+            self._fleet.dra.devices.release(name)
+        self._devices.clear()

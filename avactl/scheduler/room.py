@@ -307,13 +307,14 @@ class Room:
     def _future(self, need: Need, going: set[Pod]) -> Iterator[None]:
         """The state once all that ends has ended, and all that room is made for has started."""
         state = self._fleet.state
-        with self.without(going, need.special):
+        with self.without(going, need.special), self._holds.trial(lifted=True) as hold:
             for key in self._holds.bookings():
                 state.release(key)
             for nomination in self._nominations.values():
                 for place in nomination.places:
                     with suppress(BookingError):
                         state.book(("place", place.pod.uid), place.booking)
+                        hold(place)
             yield
 
     @contextmanager
@@ -374,13 +375,14 @@ class Room:
             pod.leaving = True
         keys = self._keys(victims)
         ending = {pod for pod in self._going() if not pod.doomed}
-        with self.without(ending.union(victims), True):
+        with self.without(ending.union(victims), True), self._holds.trial(lifted=False) as hold, suppress(BookingError):
             for pod, node in nodes.items():
                 booking = self._choose(pod, self._fleet.mask([node]))
                 if booking is None:
                     break
                 state.book(("place", pod.uid), booking)
                 places.append(Place(pod, node, booking))
+                hold(places[-1])
         if len(places) < len(nodes) or len(nodes) < unit.missing:
             # Nobody was evicted yet, or what was given is somebody else's by now: it is planned anew.
             for pod in victims:
