@@ -55,6 +55,7 @@ def main() -> None:
         run("avactl set teams/vision/serving.yaml spec.replicas.min=6 spec.replicas.max=30", repository)
         run("avactl set teams/vision/team.yaml --name Team/vision spec.workspace.storage=20Gi", repository)
         run("avactl diff", repository)
+        run("avactl plan", repository)
 
         heading("A mistake, and what you are told")
         run("avactl set --force teams/video/jobs.yaml --name captioning spec.workers.gpu=V1000", repository)
