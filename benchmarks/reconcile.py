@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -142,7 +143,7 @@ def bare(specs: Path, kubeconfig: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=OBJECTS, help=f"about how many; default {OBJECTS}")
-    parser.add_argument("--repeats", type=int, default=3, help="of the runs with nothing to do; the median counts")
+    parser.add_argument("--repeats", type=int, default=3, help="of all runs; the medians count")
     options = parser.parse_args()
     try:
         kubectl = str(build_binaries(["kubectl"])["kubectl"])
@@ -163,22 +164,29 @@ def run(folder: Path, kubectl: str, objects: int, repeats: int) -> None:
     timed([*avactl, "reconcile", "--help"])
     shutil.rmtree(folder / ".cache", ignore_errors=True)
     load = os.getloadavg()[0]
-    with ControlPlane(controller_manager=True) as one:
-        ours = [*avactl, "reconcile", str(specs), "--once", "--no-wait", "--kubeconfig", str(one.kubeconfig)]
-        before = plane_cpu(one)
-        apply = timed(ours)
-        served = plane_cpu(one) - before
-        idle = [timed(ours) for _ in range(repeats)]
-    with ControlPlane(controller_manager=True) as other:
-        theirs = [kubectl, "--kubeconfig", str(other.kubeconfig)]
-        where = ["-R", "-f", str(files)]
-        before = plane_cpu(other)
-        kubectl_apply = timed([*theirs, "apply", "--server-side", "--field-manager=bench", *where])
-        kubectl_served = plane_cpu(other) - before
-        kubectl_diff = timed([*theirs, "diff", "--server-side", "--field-manager=bench", *where], allowed=(0, 1))
-    with ControlPlane(controller_manager=True) as third:
-        loop = bare(specs, third.kubeconfig)
-    quiet = (statistics.median(wall for wall, _ in idle), statistics.median(cpu for _, cpu in idle))
+    where = ["-R", "-f", str(files)]
+    took: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    # In turn, each time on control planes of their own: what else the machine does meets both sides alike.
+    for _ in range(repeats):
+        with ControlPlane(controller_manager=True) as one:
+            ours = [*avactl, "reconcile", str(specs), "--once", "--no-wait", "--kubeconfig", str(one.kubeconfig)]
+            before = plane_cpu(one)
+            took["apply"].append((*timed(ours), plane_cpu(one) - before))
+            took["quiet"].append(timed(ours))
+        with ControlPlane(controller_manager=True) as other:
+            theirs = [kubectl, "--kubeconfig", str(other.kubeconfig)]
+            before = plane_cpu(other)
+            applied = timed([*theirs, "apply", "--server-side", "--field-manager=bench", *where])
+            took["kubectl apply"].append((*applied, plane_cpu(other) - before))
+            took["kubectl diff"].append(
+                timed([*theirs, "diff", "--server-side", "--field-manager=bench", *where], allowed=(0, 1))
+            )
+        with ControlPlane(controller_manager=True) as third:
+            took["bare"].append((bare(specs, third.kubeconfig),))
+    # Each figure by itself: a median of wall times, of client's CPU times, of control planes'.
+    middle = {name: tuple(map(statistics.median, zip(*runs, strict=True))) for name, runs in took.items()}
+    (*apply, served), (*kubectl_apply, kubectl_served) = middle["apply"], middle["kubectl apply"]
+    quiet, kubectl_diff, (loop,) = middle["quiet"], middle["kubectl diff"], middle["bare"]
     table = Table(title=f"{count} objects, load {load:.1f} at the start")
     for heading in ("", "avactl reconcile", "kubectl", "ratio"):
         table.add_column(heading, justify="right" if heading else "left")
