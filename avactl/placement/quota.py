@@ -147,7 +147,7 @@ class Ledger:
         self._count(work, work.members)
 
     def start_all(self, works: Sequence[Work]) -> None:
-        """They run now, as with `start`; a third of its time where there are thousands of them."""
+        """They run now, as with `start`; counted at once, for thousands of them."""
         new = {work.key: work for work in works}
         if len(new) < len(works) or not self.works.keys().isdisjoint(new):
             raise ValueError("some of them run already")
