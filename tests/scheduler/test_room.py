@@ -53,9 +53,9 @@ def test_a_guarantee_comes_back_from_the_youngest_borrower(lent: Memory) -> None
 
 def test_gpus_of_which_nobody_says_the_model_are_in_no_quota() -> None:
     world = Memory()
-    for name, labels in (("n0", {}), ("cpu", {})):
+    for name in ("n0", "cpu"):
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **({"nvidia.com/gpu": "8"} if name == "n0" else {})}
-        world.fleet.put_node({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": amounts}})
+        world.fleet.put_node({"metadata": {"name": name, "labels": {}}, "status": {"allocatable": amounts}})
     world.quota("a", 16)
     for number in range(3):
         world.pod("a", f"p{number}", 8)
