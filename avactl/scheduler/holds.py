@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -81,28 +81,34 @@ class Holds:
         self._devices: dict[str, tuple[Result, ...]] = {}
         """By name of the hold."""
 
-    def renew(self, places: Mapping[str, Sequence[Place]], on_its_way: Callable[[Pod], bool]) -> None:
-        """Hold for these units, by key, and for no others."""
+    def renew(
+        self, places: Mapping[str, Sequence[Place]], on_its_way: Callable[[Pod], bool], ready: Collection[str]
+    ) -> None:
+        """Hold for these units, by key, and for no others.
+
+        Nothing more comes for those that are `ready`: theirs is what is free, before others take of it.
+        """
         self.release()
         coming: dict[str, _Coming] = {}
-        for unit, wanted in places.items():
-            for place in wanted:
+        for unit in sorted(places, key=lambda unit: unit not in ready):
+            for place in places[unit]:
                 if place.node in self._fleet.state.slots:
                     if place.node not in coming:
                         coming[place.node] = _Coming(self._fleet, place.node, on_its_way)
-                    self._hold(unit, place, coming[place.node])
+                    self._hold(unit, place, None if unit in ready else coming[place.node])
 
-    def _hold(self, unit: str, place: Place, coming: _Coming) -> None:
+    def _hold(self, unit: str, place: Place, coming: _Coming | None) -> None:
         state, held = self._fleet.state, self._held.setdefault(unit, [])
         slot, booking = state.slots[place.node], place.booking
         free = state.free[slot].tolist()
         amounts = tuple(
-            max(0, min(free[index], coming.amount(index, wanted))) for index, wanted in enumerate(booking.amounts)
+            max(0, min(free[index], coming.amount(index, wanted) if coming else wanted))
+            for index, wanted in enumerate(booking.amounts)
         )
         nothing = (0,) * len(amounts)
         parts = [(place.pod.uid, Booking(slot, amounts))]
         for gpu in members(booking.gpus):
-            milli = min(int(state.gpu_free[slot][gpu]), coming.gpu(gpu, booking.milli))
+            milli = min(int(state.gpu_free[slot][gpu]), coming.gpu(gpu, booking.milli) if coming else booking.milli)
             if milli > 0:
                 parts.append((f"{place.pod.uid}/{gpu}", Booking(slot, nothing, 1 << gpu, milli)))
         for name, part in parts:

@@ -110,7 +110,9 @@ class Room:
         if self._fleet.stale:
             return  # all is held anew once the state is
         self._keep()
-        self._holds.renew({key: nomination.places for key, nomination in self._nominations.items()}, self._on_its_way)
+        places = {key: nomination.places for key, nomination in self._nominations.items()}
+        ready = {key for key, nomination in self._nominations.items() if not nomination.keys}
+        self._holds.renew(places, self._on_its_way, ready)
 
     def _keep(self, without: str = "") -> None:
         """Tell the quotas."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl import names
 from avactl.placement.state import WHOLE
 from avactl.scheduler import room
 from tests.scheduler.memory import Memory
@@ -431,3 +432,26 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
     assert all(each.why == "priority" for more in others for each in more.victims if "mine" in each.pod.name)
     total = 3 * 8 * WHOLE
     assert sum(world.fleet.quotas.fresh().used(name, "V100") for name in "abcd") <= total
+
+
+def test_what_came_free_for_one_is_not_kept_for_another_whose_room_is_still_to_come() -> None:
+    world = Memory(machines=0)
+    amounts = {"cpu": "2", "memory": "64Gi", "pods": "30", "nvidia.com/gpu": "8"}
+    world.fleet.put_node(
+        {"metadata": {"name": "n0", "labels": {names.GPU_LABEL: "V100"}}, "status": {"allocatable": amounts}}
+    )
+    world.pod("a", "low-1", 1, priority=-5)
+    world.pod("a", "low-2", 1, priority=-5)
+    world.settle()
+    world.pod("a", "high-1", 1, priority=5)
+    world.settle()
+    world.pod("a", "high-2", 1, priority=5)
+    world.settle()
+    first, second = (eviction.victims[0].pod for eviction in world.evictions)
+    world.drop("a", first.name)
+    world.settle()
+    assert set(world.where()) == {second.name, "high-1"}
+    world.drop("a", second.name)
+    world.settle()
+    assert set(world.where()) == {"high-1", "high-2"}
+    assert len(world.evictions) == 2
