@@ -127,6 +127,9 @@ def test_pods_are_called_as_the_rendezvous_says(admin: KubeClient, jobs: Compila
     assert sorted(f"{spec['hostname']}.{spec['subdomain']}.vision.svc" for spec in specs) == named
     # The first elastic worker is the only one that the Service of its name finds.
     select = body(jobs, "Service", "waves-worker-0", "vision")["spec"]["selector"]
+    admin.wait_for(
+        "batch/v1", "Job", "waves-worker", "vision", until=lambda job: bool(job.get("status", {}).get("active"))
+    )
     found = admin.list("v1", "Pod", "vision", label_selector=",".join(f"{k}={v}" for k, v in select.items()))
     assert [pod["spec"]["hostname"] for pod in found] == ["waves-worker-0"]
 

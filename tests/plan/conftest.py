@@ -10,8 +10,6 @@ from avactl.kube import logs
 from tests.plan.arena import Arena
 from tools.controlplane import ControlPlane
 
-pytest_plugins = ["tests.cli.running"]
-
 
 @pytest.fixture(scope="package")
 def _plane(control_plane_binaries: None) -> Iterator[tuple[ControlPlane, Arena]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -70,11 +71,30 @@ class World:
             process.kill()
             process.wait()
         self.running.clear()
-        pods = f"/api/v1/namespaces/{self.namespace}/pods"
-        self.kube.request("DELETE", pods, body={"gracePeriodSeconds": 0})
+        self._sweep()
         self.kube.request("DELETE", "/api/v1/nodes")
         self.kube.delete("v1", "Namespace", self.namespace)
         self.free_lease()
+
+    def _sweep(self) -> None:
+        """No controller makes pods anew, and no pod waits for a kubelet or a Job that will never look at it."""
+        for version, kind in (("batch/v1", "Job"), ("apps/v1", "Deployment"), ("apps/v1", "ReplicaSet")):
+            for item in self.kube.list(version, kind):
+                path = f"/apis/{version}/namespaces/{item['metadata']['namespace']}/{kind.lower()}s"
+                self.kube.request("DELETE", path, body={"propagationPolicy": "Background"})
+
+        def gone() -> bool:
+            pods = self.kube.list("v1", "Pod")
+            for pod in pods:
+                path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+                with contextlib.suppress(ApiError):  # it is gone meanwhile
+                    self.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+                    if pod["metadata"].get("finalizers"):
+                        body = {"metadata": {"finalizers": None}}
+                        self.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+            return not pods
+
+        self.wait(gone)
 
     def free_lease(self) -> None:
         """Whoever held it is dead: nobody has to wait until it runs out."""
