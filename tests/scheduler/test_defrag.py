@@ -239,7 +239,7 @@ def test_without_a_scheduler_nothing_is_moved(crowded: World) -> None:
     )  # fmt: skip
     crowded.wait(lambda: crowded.pods()["big"]["status"].get("nominatedNodeName"))
     command.send_signal(signal.SIGINT)
-    command.communicate(timeout=20)
+    command.communicate(timeout=60)
     # What was written is taken back.
     assert "nominatedNodeName" not in crowded.pods()["big"]["status"]
     conditions = [
