@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -62,6 +63,8 @@ def run(program: Callable[[], Any], stack: str, config: Mapping[str, str] | None
     """What a program registers on a stack of project `avactl`; the stack itself is left out."""
     monitor = _Monitor(stack)
     set_all_config({f"avactl:{key}": value for key, value in (config or {}).items()})
+    # Pulumi takes the thread's loop, which `asyncio.run` of an earlier test has taken away.
+    asyncio.set_event_loop(asyncio.new_event_loop())
     mocks.set_mocks(monitor.mocks, project="avactl", stack=stack, monitor=monitor)
 
     def awaited() -> pulumi.Output[None]:
@@ -72,4 +75,6 @@ def run(program: Callable[[], Any], stack: str, config: Mapping[str, str] | None
         pulumi.runtime.test(awaited)()  # type: ignore[no-untyped-call]
     finally:
         set_all_config({})
+        asyncio.get_event_loop().close()
+        asyncio.set_event_loop(None)
     return [entry for entry in monitor.found if entry.type != "pulumi:pulumi:Stack"]
