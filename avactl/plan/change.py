@@ -91,7 +91,7 @@ class Change:
         create: list[tuple[Workload, range]] = []
         for work in _in_order(head.values()):
             old = base.get(work.id)
-            if old is None or old.body["spec"] != work.body["spec"]:
+            if old is None or old.body["spec"] != work.body["spec"] or self._scaled(old, work):
                 create += self._changed(old, work)
             elif everything:
                 running = self.world.pods_of(work)
@@ -100,6 +100,13 @@ class Change:
                     create.append((work, range(work.count())))
         for work, numbers in create:
             _create(self.world, self._maker, work, numbers)
+
+    def _scaled(self, old: Workload, work: Workload) -> bool:
+        """Whether an autoscaler's new bounds ask for another number of pods than run: it is an object of its own."""
+        if (old.fewest, old.most) == (work.fewest, work.most):
+            return False
+        running = len(self.world.pods_of(work))
+        return work.count(running) != running
 
     def _changed(self, old: Workload | None, work: Workload) -> list[tuple[Workload, range]]:
         """Stop what the change stops; which pods are to be made."""

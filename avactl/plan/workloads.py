@@ -51,6 +51,8 @@ class Workload:
     body: Body
     fewest: int | None = None
     """Pods below which an autoscaler does not go, where one says how many there are."""
+    most: int = 1 << 30
+    """Pods above which it does not go."""
 
     @property
     def spec(self) -> Body:
@@ -70,7 +72,7 @@ class Workload:
         if self.id.kind == "Job":
             return 0 if spec.get("suspend") else min(spec.get("parallelism", 1), spec.get("completions", 1 << 30))
         if self.fewest is not None:
-            return max(self.fewest, now or 0)
+            return min(max(self.fewest, now or 0), self.most)
         replicas: int = spec.get("replicas", 1)
         return replicas
 
@@ -95,7 +97,7 @@ class Surroundings:
 def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, Workload]:
     """What runs pods in a cluster, in apply order."""
     found: dict[WorkloadId, Workload] = {}
-    fewest: dict[WorkloadId, int] = {}
+    scaled: dict[WorkloadId, tuple[int, int]] = {}
     origins: dict[tuple[str, str, str], Origin] = {}
     for manifest in manifests:
         if manifest.cluster != cluster:
@@ -110,10 +112,10 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
         elif kind == "HorizontalPodAutoscaler":
             target = manifest.body["spec"]["scaleTargetRef"]
             id_ = WorkloadId(target["kind"], manifest.namespace, target["name"])
-            fewest[id_] = manifest.body["spec"].get("minReplicas", 1)
-    for id_, least in fewest.items():
+            scaled[id_] = manifest.body["spec"].get("minReplicas", 1), manifest.body["spec"]["maxReplicas"]
+    for id_, (fewest, most) in scaled.items():
         if id_ in found:
-            found[id_] = Workload(id_, found[id_].origin, found[id_].body, least)
+            found[id_] = Workload(id_, found[id_].origin, found[id_].body, fewest, most)
     return found
 
 

@@ -173,6 +173,21 @@ def test_a_rollout_needs_room_for_its_surge() -> None:
     assert (api.verdict, api.placed) == (Verdict.STARTS, 4)
 
 
+def test_an_autoscaler_with_new_bounds_changes_how_many_pods_run() -> None:
+    def scaled(least: int, most: int) -> Compilation:
+        api = service(3).replace("replicas: 3", f"replicas: {{min: {least}, max: {most}}}")
+        return compile_(platform(), job("a", 1), api)
+
+    base = scaled(2, 4)
+    more = entry(plan(base, scaled(3, 4)), "api")
+    assert (more.verdict, more.pods, more.placed) == (Verdict.STARTS, 3, 3)
+    full = plan(base, scaled(4, 4))
+    assert (entry(full, "api").verdict, entry(full, "api").placed) == (Verdict.STARTS, 4)
+    assert [(effect.owner.name, effect.what) for effect in full.effects] == [("a", "preempted")]
+    assert not plan(base, scaled(2, 3)).entries  # two run, and two is what both ask for
+    assert not plan(base, scaled(1, 4)).entries  # nobody stops one that runs but the load
+
+
 def test_whoever_borrowed_gives_back_and_whoever_waited_starts() -> None:
     quotas = quota("vision", 16, 16) + quota("ads", 16, 16)
     base = compile_(platform(quotas=quotas), job("borrows", 4, "ads"))
