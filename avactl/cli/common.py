@@ -73,6 +73,18 @@ def fail(message: str, code: int, hint: str = "") -> NoReturn:
     sys.exit(code)
 
 
+def write_text(out: str, text: str, told: str) -> None:
+    """Write a text to a file, and say what was written; `-` prints it. Exits with MISSING where it cannot."""
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{out}: {(error.strerror or str(error)).lower()}", MISSING)
+    print(f"{out}: {told}")
+
+
 def find_root(path: Path) -> Path:
     """The repository of a path: the nearest directory above with an avactl.yaml, else the path itself."""
     start = path if path.is_dir() else path.parent

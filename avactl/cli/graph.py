@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, fail, open_repository, report
+from avactl.cli.common import open_repository, report, write_text
 
 
 def graph(
@@ -22,12 +21,5 @@ def graph(
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)
     report(compilation, tree)
-    picture = draw(compilation)
-    if out == "-":
-        sys.stdout.write(picture)
-        return
-    try:
-        Path(out).write_text(picture, encoding="utf-8")
-    except OSError as error:
-        fail(f"{out}: {error.strerror}", MISSING)
-    print(f"{out}: {len(compilation.program.items)} specs, {len(compilation.manifests)} objects")
+    told = f"{len(compilation.program.items)} specs, {len(compilation.manifests)} objects"
+    write_text(out, draw(compilation), told)

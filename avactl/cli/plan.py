@@ -14,6 +14,7 @@ import typer
 
 from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
 from avactl.cli.common import Format as ProblemFormat
+from avactl.cli.viewing import packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,11 +99,9 @@ def _parsed(path: Path, text: bytes) -> ClusterState:
 
 def _maker() -> ModuleType:
     """What makes plans. Exits with MISSING where it is not installed."""
-    try:
+    with packages():
         from avactl.kube import logs
         from avactl.plan import make
-    except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     logs.mute()  # the scheduler tells of its decisions, which here are not made
     return make
 

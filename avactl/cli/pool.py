@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, fail
+from avactl.cli.common import USAGE, fail, write_text
 from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, viewing
 
 if TYPE_CHECKING:
@@ -32,15 +30,8 @@ def pool(
         for name in names or ():
             if name not in known:
                 fail(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
-        picture = draw(view.fleet, names)
-        if out == "-":
-            sys.stdout.write(picture)
-            return
-        try:
-            Path(out).write_text(picture, encoding="utf-8")
-        except OSError as error:
-            fail(f"{out}: {error.strerror}", MISSING)
         machines = sum(1 for slot in view.fleet.state.slots.values() if view.fleet.state.gpu_count[slot])
-        print(f"{out}: {', '.join(names) if names else f'{machines} machines with GPUs'}")
+        told = ", ".join(names) if names else f"{machines} machines with GPUs"
+        write_text(out, draw(view.fleet, names), told)
 
     viewing(show, kubeconfig, context, system_namespace, everything=True)

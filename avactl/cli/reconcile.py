@@ -12,7 +12,7 @@ import typer
 
 from avactl.cli.common import INCOMPLETE, MISSING, USAGE, fail
 from avactl.cli.plain import start_quickly
-from avactl.cli.viewing import Context
+from avactl.cli.viewing import Context, DaemonKubeconfig, connection, packages
 
 if TYPE_CHECKING:
     from avactl.reconcile.command import Request
@@ -29,9 +29,7 @@ def reconcile(
         str, typer.Option(help="Branch to follow. Default: what lies in PATH; with --watch and --repo, HEAD and main.")
     ] = "",
     cluster: Annotated[str, typer.Option(help="Cluster to apply. Default: the only one of the repository.")] = "",
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
-    ] = None,
+    kubeconfig: DaemonKubeconfig = None,
     context: Context = "",
     inventory: Annotated[str, typer.Option(help="Name of what is pruned together. Default: the cluster's name.")] = "",
     wait: Annotated[bool, typer.Option(help="Wait until what was applied is healthy.")] = True,
@@ -64,11 +62,8 @@ def reconcile(
         fail("--watch and --dry-run exclude each other", USAGE)
     if not watch:
         start_quickly()
-    try:
-        from avactl.kube import access
+    with packages():
         from avactl.reconcile import command
-    except ModuleNotFoundError as error:
-        fail(f"reconciling needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     from avactl.source.tree import GitError
 
     try:
@@ -78,7 +73,7 @@ def reconcile(
             branch=branch,
             watch=watch,
             cluster=cluster,
-            access=access.find(kubeconfig, context),
+            access=connection(kubeconfig, context),
             inventory=inventory,
             wait=wait,
             timeout=command.duration(timeout, "--timeout"),
@@ -93,7 +88,7 @@ def reconcile(
             listen=listen,
         )
         code = asyncio.run(command.run(request))
-    except (access.AccessError, ValueError) as error:
+    except ValueError as error:
         fail(str(error), USAGE)
     except GitError as error:
         fail(str(error), MISSING, error.hint)

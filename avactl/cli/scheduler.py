@@ -9,16 +9,15 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, fail
+from avactl.cli.common import USAGE, fail
+from avactl.cli.viewing import DaemonKubeconfig, connection, packages
 
 
 def scheduler(
     config: Annotated[Path, typer.Option("--config", help="policy.json, as the Cluster compiles it.")],
     lease: Annotated[str, typer.Option(help="Lease of the leader election; empty: this is the only replica.")] = "",
     listen: Annotated[str, typer.Option(help="HOST:PORT of /metrics, /livez and /readyz; empty: none.")] = "",
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
-    ] = None,
+    kubeconfig: DaemonKubeconfig = None,
     namespace: Annotated[
         str | None, typer.Option(help="Of the Lease and the ConfigMaps. Default: as the policy says.")
     ] = None,
@@ -29,17 +28,14 @@ def scheduler(
     ] = 30.0,
 ) -> None:
     """Run the scheduler for pods with `schedulerName: avactl`."""
-    try:
-        from avactl.kube import access
+    with packages():
         from avactl.scheduler import daemon
         from avactl.scheduler.pools import Policy
-    except ModuleNotFoundError as error:
-        fail(f"the scheduler needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     try:
         policy = Policy.read(config)
-        found = access.find(kubeconfig)
-    except (OSError, ValueError, access.AccessError) as error:
+    except (OSError, ValueError) as error:
         fail(str(error), USAGE)
+    found = connection(kubeconfig)
     options = daemon.Options(
         policy=policy,
         lease=lease,

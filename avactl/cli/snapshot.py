@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import MISSING, USAGE, fail
-from avactl.cli.viewing import Context
+from avactl.cli.viewing import Context, Kubeconfig, connection, packages, refused
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -23,22 +23,16 @@ def snapshot(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of avactl's ConfigMaps: the Cluster's systemNamespace.")
     ] = "avactl-system",
-    kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")] = None,
+    kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
     """What runs in the cluster now, as `avactl plan --snapshot` reads it. Reads only; takes no secrets.
 
     Of pods only what scheduling needs is taken: no environment, arguments, images, or annotations but avactl's own.
     """
-    try:
-        from avactl.kube import access
-    except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
-    try:
-        found = access.find(kubeconfig, context)
-    except access.AccessError as error:
-        fail(str(error), USAGE, "`--kubeconfig FILE` says where the cluster is")
-    text = asyncio.run(_take(found, namespace))
+    with packages():
+        from avactl.plan import take  # noqa: F401 - what reads snapshots schedules too
+    text = asyncio.run(_take(connection(kubeconfig, context), namespace))
     if output is None:
         sys.stdout.buffer.write(text)
         return
@@ -58,6 +52,6 @@ async def _take(found: Access, namespace: str) -> bytes:
         try:
             return await take(client, namespace)
         except UnreachableError as error:
-            fail(f"the API server at {found.url} does not answer: {error}", MISSING)
+            refused(error, found)
         except SnapshotError as error:
             fail(str(error), MISSING, error.hint)

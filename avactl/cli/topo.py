@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, open_repository
+from avactl.cli.common import PROBLEMS, USAGE, colour, fail, find_root, open_repository
+from avactl.cli.viewing import DaemonKubeconfig, connection, packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,19 +190,14 @@ def watch(
     ] = "nvidia-smi topo -m",
     interval: Annotated[float, typer.Option("--interval", min=1, help="Seconds between two looks.")] = 300.0,
     once: Annotated[bool, typer.Option("--once", help="Print what would be told, and tell nobody.")] = False,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
-    ] = None,
+    kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Run on a machine: keep its node's condition `avactl.dev/TopologyMatches` up to date."""
     import asyncio
     import shlex
 
-    try:
-        from avactl.kube import access
+    with packages():
         from avactl.topology import daemon
-    except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -213,8 +209,4 @@ def watch(
         verdict = asyncio.run(daemon.look(options))
         print(f"{verdict.status}: {verdict.message}")
         raise typer.Exit(PROBLEMS if verdict.status != "True" else 0)
-    try:
-        found = access.find(kubeconfig)
-    except access.AccessError as error:
-        fail(str(error), USAGE)
-    asyncio.run(daemon.run(found, options))
+    asyncio.run(daemon.run(connection(kubeconfig), options))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -17,8 +18,33 @@ if TYPE_CHECKING:
     from avactl.scheduler.view import View
 
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")]
+DaemonKubeconfig = Annotated[
+    Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
+]
 Context = Annotated[str, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
 SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
+
+
+@contextmanager
+def packages() -> Iterator[None]:
+    """Around the imports of what talks to clusters. Exits with MISSING where its packages are not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+
+
+def connection(kubeconfig: Path | None, context: str = "") -> Access:
+    """Where the API server is, and who asks.
+
+    Exits with MISSING without the packages for it, with USAGE without a kubeconfig.
+    """
+    with packages():
+        from avactl.kube import access, client  # noqa: F401 - the client needs more than the address does
+    try:
+        return access.find(kubeconfig, context)
+    except access.AccessError as error:
+        fail(str(error), USAGE)
 
 
 def viewing(
@@ -34,16 +60,11 @@ def viewing(
 
     Exits with USAGE without a kubeconfig, with MISSING where the API server does not answer or refuses.
     """
-    try:
-        from avactl.kube import access, logs
+    with packages():
+        from avactl.kube import logs
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.scheduler.view import View
-    except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
-    try:
-        found = access.find(kubeconfig, context)
-    except access.AccessError as error:
-        fail(str(error), USAGE)
+    found = connection(kubeconfig, context)
     logs.mute()
 
     async def run() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, colour, fail
-from avactl.cli.viewing import Context, refused
+from avactl.cli.common import USAGE, colour, fail
+from avactl.cli.viewing import Context, Kubeconfig, connection, refused
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -30,21 +29,13 @@ class Row(NamedTuple):
 def why(
     name: Annotated[str, typer.Argument(help="A pod, a Job, or a TrainingJob; `NAMESPACE/NAME` names its namespace.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
-    kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")] = None,
+    kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
     """Say why a pod or a job waits, and where the rest of it runs."""
-    try:
-        from avactl.kube import access
-    except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
     if "/" in name:
         namespace, name = name.split("/", 1)
-    try:
-        found = access.find(kubeconfig, context)
-    except access.AccessError as error:
-        fail(str(error), USAGE)
-    pods = asyncio.run(_pods(found, namespace))
+    pods = asyncio.run(_pods(connection(kubeconfig, context), namespace))
     mine = select(pods, name)
     if not mine:
         fail(f"there is no pod or job {name} in namespace {namespace}", USAGE, "`-n NAMESPACE` looks elsewhere")

@@ -21,7 +21,9 @@ class Done(NamedTuple):
     work: Workload
     op: Op
     stopped: int = 0
-    """Pods that ran and were stopped."""
+    """Pods that ran and were stopped, to be made anew."""
+    ends: int = 0
+    """Pods that ran and were stopped for good."""
     surge: Surge | None = None
     later: bool = False
     """Whether the pods that run end first."""
@@ -87,7 +89,7 @@ class Change:
         With `everything`, workloads of which nothing runs are started also where they did not change.
         """
         for id_ in base.keys() - head.keys():
-            self.done[id_] = Done(base[id_], "removed", self._stop(self.world.pods_of(base[id_])))
+            self.done[id_] = Done(base[id_], "removed", ends=self._stop(self.world.pods_of(base[id_])))
         create: list[tuple[Workload, range]] = []
         for work in _in_order(head.values()):
             old = base.get(work.id)
@@ -118,8 +120,7 @@ class Change:
             self.done[work.id] = Done(work, op)
             return [(work, range(count))]
         if not new_pods:
-            gone = self._stop(pods[count:])
-            self.done[work.id] = Done(work, op, gone)
+            self.done[work.id] = Done(work, op, ends=self._stop(pods[count:]))
             return [(work, range(len(pods), count))]
         notes = work.body["metadata"].get("annotations") or {}
         if notes.get(names.ON_CHANGE) == "finish" and any(pod.node for pod in pods):
@@ -127,7 +128,8 @@ class Change:
             return []
         if work.id.kind == "Deployment" and count:
             return self._roll(work, op, pods, count)
-        self.done[work.id] = Done(work, op, self._stop(pods))
+        gone = self._stop(pods)
+        self.done[work.id] = Done(work, op, min(gone, count), max(0, gone - count))
         return [(work, range(count))]
 
     def _roll(self, work: Workload, op: Op, pods: list[Pod], count: int) -> list[tuple[Workload, range]]:
@@ -140,7 +142,7 @@ class Change:
         if (work.spec.get("strategy") or {}).get("type") == "Recreate":
             surge, lost = 0, len(pods)
         # More than are wanted stop at once.
-        self._stop(pods[count:])
+        ends = self._stop(pods[count:])
         running = [pod for pod in pods[:count] if pod.node]
         self._stop([pod for pod in pods[:count] if not pod.node])
         begins = max(0, lost - (count - len(running)))
@@ -148,7 +150,7 @@ class Change:
         left = running[: len(running) - begins]
         first = min(count, count + surge - len(left))
         self._rollouts.append(Rollout(work, left, first, begins))
-        self.done[work.id] = Done(work, op, len(running))
+        self.done[work.id] = Done(work, op, len(running), ends)
         return [(work, range(first))]
 
     def finish(self) -> None:

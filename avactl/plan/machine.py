@@ -60,6 +60,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
             for each in entry.waits
         ],
         "restarts": entry.restarts,
+        "ends": entry.ends,
         "later": entry.later,
         "estimated": entry.estimated,
         **_said(surge=entry.surge._asdict() if entry.surge else None),

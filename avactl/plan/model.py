@@ -16,7 +16,7 @@ class Verdict(str, Enum):  # noqa: UP042 - printed as its value
     """What becomes of a spec's pods, from best to worst."""
 
     GOES_ON = "goes on"
-    """Nothing of what runs changes."""
+    """Nothing starts anew: what runs goes on, if perhaps with fewer pods."""
     STARTS = "starts"
     STOPPED = "stopped"
     """It asks for no pods: suspended, or not running."""
@@ -122,7 +122,9 @@ class Entry:
     places: tuple[Place, ...] = ()
     waits: tuple[Wait, ...] = ()
     restarts: int = 0
-    """Pods that run now and are stopped by the change."""
+    """Pods that run now, are stopped by the change and made anew."""
+    ends: int = 0
+    """Pods that run now and are stopped by the change for good, because it asks for fewer."""
     surge: Surge | None = None
     later: bool = False
     """Whether what runs now ends first, and the changed one begins then."""

@@ -95,6 +95,9 @@ def details(entry: Entry) -> Iterator[str]:
     elif entry.restarts:
         verb = "restarts" if entry.restarts == 1 else "restart"
         yield f"{plural(entry.restarts, 'running pod')} {verb}"
+    if entry.ends:
+        verb = "stops" if entry.ends == 1 else "stop"
+        yield f"{plural(entry.ends, 'running pod')} {verb} for good"
     if entry.estimated:
         yield "placed by kube-scheduler: an estimate"
 

@@ -173,6 +173,18 @@ def test_a_rollout_needs_room_for_its_surge() -> None:
     assert (api.verdict, api.placed) == (Verdict.STARTS, 4)
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_fewer_pods_are_no_restart(live: bool) -> None:
+    base, head = compile_(platform(), service(3)), compile_(platform(), service(1))
+    fewer = plan(base, head, live=read(snapshot(base), "s") if live else None)
+    api = entry(fewer, "api")
+    assert (api.verdict, api.pods, api.placed, api.restarts, api.ends) == (Verdict.GOES_ON, 1, 1, 0, 2)
+    assert "2 running pods stop for good" in render_text([fewer])
+    # A Job is made anew for that: one of its pods does not come back.
+    smaller = entry(plan(compile_(platform(), job("a", 3)), compile_(platform(), job("a", 2))), "a")
+    assert (smaller.verdict, smaller.placed, smaller.restarts, smaller.ends) == (Verdict.STARTS, 2, 2, 1)
+
+
 def test_an_autoscaler_with_new_bounds_changes_how_many_pods_run() -> None:
     def scaled(least: int, most: int) -> Compilation:
         api = service(3).replace("replicas: 3", f"replicas: {{min: {least}, max: {most}}}")
