@@ -96,4 +96,4 @@ def test_graph_writes_the_file_or_says_why_not(tmp_path: Path, avactl: Run) -> N
     assert (tmp_path / "q.svg").read_text().startswith("<svg")
     failed = avactl("graph", str(EXAMPLES / "quickstart"), "-o", "no/such/q.svg")
     assert failed.returncode == 3
-    assert failed.stderr == "avactl: no/such/q.svg: No such file or directory\n"
+    assert failed.stderr == "avactl: no/such/q.svg: no such file or directory\n"
