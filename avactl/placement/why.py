@@ -16,14 +16,17 @@ from avactl.placement.state import ABSENT, WHOLE, State
 
 _DOMAINS = 3
 """Domains named in a reason."""
+_SIZE = "size:"
+_SMALL = ("is too small", "are too small")
 
 
 class Cause(NamedTuple):
     """What some nodes lack."""
 
     what: str
-    """`nodes` (not among those that the pod may run on), `model`, `size` (too small even if empty), `never-linked` (not
-    so linked even if empty), `gpus`, `share`, `link`, or the name of a resource."""
+    """`nodes` (not among those that the pod may run on), `model`, `size` (too small even if empty; `size:gpus` or
+    `size:` and a resource where one thing is it), `never-linked` (not so linked even if empty), `gpus`, `share`,
+    `link`, or the name of a resource."""
     nodes: int
     best: int
     """The most that any of them has left of it, in its unit; 0 where that means nothing."""
@@ -102,7 +105,12 @@ def _lacks(
         may &= among[slots]
     yield "nodes", ~may, None
     anywhere = Request(request.amounts, request.gpus, request.milli)
-    yield "size", rooms(state, anywhere, slots, empty=True) == 0, state.gpu_count[slots]
+    small = rooms(state, anywhere, slots, empty=True) == 0
+    if request.gpus:
+        yield f"{_SIZE}gpus", small & (state.gpu_count[slots] < request.gpus), state.gpu_count[slots]
+    for column, name in enumerate(state.resources):
+        yield f"{_SIZE}{name}", small & (state.capacity[slots, column] < request.amounts[column]), None
+    yield "size", small, None
     if request.gpus and request.required:
         linked = Request(request.amounts, request.gpus, link=request.link, required=True)
         yield "never-linked", rooms(state, linked, slots, empty=True) == 0, None
@@ -178,7 +186,7 @@ def pod_words(reason: PodReason) -> str:
     if reason.fitting:
         return f"fits on {reason.fitting} of {nodes}"
     causes = ", ".join(f"{cause.nodes} {_lack(cause, reason.request)}" for cause in reason.causes)
-    small = any(cause.what == "size" for cause in reason.causes)
+    small = any(_lack(cause, reason.request).startswith(_SMALL) for cause in reason.causes)
     never = "" if reason.ever else f"; no node {'is large enough' if small else 'will do'} even if it is empty"
     return f"fits on none of {nodes}: {causes}{never}" if causes else "there is no node"
 
@@ -186,15 +194,20 @@ def pod_words(reason: PodReason) -> str:
 def _lack(cause: Cause, request: Request) -> str:
     model, free = _model(request), _model(request, request.gpus == 1)
     have, are = ("has", "is") if cause.nodes == 1 else ("have", "are")
+    what = cause.what
+    if what.startswith(_SIZE) and what != f"{_SIZE}gpus":
+        return f"{are} too small (too little {what.removeprefix(_SIZE)})"
+    most = f"{are} too small (at most {cause.best} GPU{'' if cause.best == 1 else 's'})"
     return {
         "nodes": "may not run it (selector, affinity, taints, cordon)",
         "model": f"{have} no {model}",
         "size": f"{are} too small",
+        f"{_SIZE}gpus": most if cause.best else f"{have} no GPUs",
         "never-linked": f"{have} no {request.gpus} {model} that are known to have link {request.link}",
         "gpus": f"{have} fewer than {request.gpus} free {free} (at most {cause.best})",
         "share": f"{have} no {model} with {request.milli / WHOLE:g} free",
         "link": f"{have} no {request.gpus} free {model} with link {request.link}",
-    }.get(cause.what, f"{have} too little {cause.what} left")
+    }.get(what, f"{have} too little {what} left")
 
 
 def gang_words(reason: GangReason) -> str:

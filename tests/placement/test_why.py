@@ -67,11 +67,15 @@ def test_servers_without_gpus_have_reasons_too() -> None:
     [
         (
             Request((70000, 1)),
-            "fits on none of 8 nodes: 8 are too small; no node is large enough even if it is empty",
+            "fits on none of 8 nodes: 8 are too small (too little cpu); no node is large enough even if it is empty",
         ),
         (
             Request((1000, 1), 1, models=frozenset({"A100"})),
             "fits on none of 8 nodes: 8 have no A100; no node will do even if it is empty",
+        ),
+        (
+            Request((1000, 1), 9),
+            "fits on none of 8 nodes: 8 are too small (at most 8 GPUs); no node is large enough even if it is empty",
         ),
         (Request((60000, 1), 8, models=H100), "fits on 5 of 8 nodes"),
     ],
@@ -103,8 +107,8 @@ def test_every_lack_has_its_words() -> None:
         "fits on none of 8 nodes: 7 have no V100, 1 has no V100 with 0.5 free"
     )
     assert words(state, Request((0, 600), 1, nodes="tolerated")) == (
-        "fits on none of 8 nodes: 5 may not run it (selector, affinity, taints, cordon), 3 are too small; "
-        "no node is large enough even if it is empty"
+        "fits on none of 8 nodes: 5 may not run it (selector, affinity, taints, cordon), "
+        "3 are too small (too little memory); no node is large enough even if it is empty"
     )
 
 
@@ -114,8 +118,8 @@ def test_links_that_no_machine_has_are_not_called_a_lack_of_size() -> None:
     state.put_node(Node("nobody-knows-its-links", (64000,), 8, "V100"))
     state.put_node(Node("cpu", (64000,)))
     assert words(state, Request((1,), 6, link="socket", required=True)) == (
-        "fits on none of 3 nodes: 2 have no 6 GPUs that are known to have link socket, 1 is too small; "
-        "no node is large enough even if it is empty"
+        "fits on none of 3 nodes: 2 have no 6 GPUs that are known to have link socket, 1 has no GPUs; "
+        "no node will do even if it is empty"
     )
     gang = Gang((Role("w", Request((1,), 2, link="pcieSwitch", required=True), 4),))
     assert why_gang(state, gang) is None
@@ -154,7 +158,7 @@ def test_shares_where_there_are_no_gpus() -> None:
     state = State(("cpu",))
     state.put_node(Node("cpu", (4,)))
     assert words(state, Request((1,), 1, 500)) == (
-        "fits on none of 1 node: 1 is too small; no node is large enough even if it is empty"
+        "fits on none of 1 node: 1 has no GPUs; no node will do even if it is empty"
     )
 
 
