@@ -22,11 +22,11 @@ class Intake:
         before = self._fleet.pods.get(f"{metadata['namespace']}/{metadata['name']}")
         if before is not None and before.uid != metadata["uid"]:
             self._gone(before)
-        claims = before.claims if before is not None else ()
+        claims, shape = (before.claims, before.shape) if before is not None else ((), None)
         pod = self._fleet.put_pod(item)
         if pod is not None and pod.ours:
             # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
-            self._enqueue(pod, named=pod.claims != claims)
+            self._enqueue(pod, other=pod.claims != claims or pod.shape is not shape)
 
     def drop(self, key: str) -> None:
         """A pod, by `namespace/name`, is gone."""
@@ -50,8 +50,8 @@ class Intake:
                 self._queue.drop(unit.key)
         self._forget(pod)
 
-    def _enqueue(self, pod: Pod, named: bool = False) -> None:
-        """Bring the unit of a pod up to date; `named`: its claims have other names now."""
+    def _enqueue(self, pod: Pod, other: bool = False) -> None:
+        """Bring the unit of a pod up to date; `other`: its claims have other names now, or it asks for other things."""
         key = pod.gang or pod.uid
         unit = self._queue.units.get(key)
         if unit is None:
@@ -61,7 +61,7 @@ class Intake:
         new = unit.add(pod)
         if pod.waiting or (new and pod.gang):
             # A gang of hundreds is not looked at until the last of them is there, be it one that waits or that runs.
-            whole = (new or named) and len(unit.pods) >= unit.size
+            whole = (new or other) and len(unit.pods) >= unit.size
             if whole and (pod.waiting or any(each.waiting for each in unit.pods.values())):
                 self._queue.push(unit)
         if pod.waiting:

@@ -8,7 +8,7 @@ from sys import intern
 from typing import Any
 
 from avactl import names
-from avactl.scheduler.shape import Shape, shape_of
+from avactl.scheduler.shape import Shape, as_it_runs, shape_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
 """Condition of pods that are evicted, and its reason where a scheduler does it for others: as kube-scheduler's."""
@@ -42,7 +42,7 @@ class Pod:
         self.priority: int = spec.get("priority") or 0
         self.seen = seen
         """When the scheduler saw it first, by the monotonic clock."""
-        self.shape: Shape = shape_of(spec, notes)
+        self.shape: Shape = self.asks(item)
         self.assumed = ""
         """Node that a binding on its way names."""
         self.message = ""
@@ -92,8 +92,18 @@ class Pod:
         self.index = int(index) if index.isdigit() else 0
         self.within = notes.get(names.WITHIN, "")
 
+    def asks(self, item: Mapping[str, Any]) -> Shape:
+        """What it asks for. It may be resized, be given tolerations, and be narrowed down as long as it is gated.
+
+        Pods of generation 1 are as they were made; those of old API servers have none.
+        """
+        metadata, spec = item["metadata"], item["spec"]
+        if metadata.get("generation") != 1:
+            spec = as_it_runs(spec, item.get("status") or _NOTHING)
+        return shape_of(spec, metadata.get("annotations") or _NOTHING)
+
     def update(self, item: Mapping[str, Any]) -> None:
-        """Take over what may change."""
+        """Take over what may change, but for the shape."""
         metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
         labels = metadata.get("labels")
         if labels and labels != self.labels:

@@ -53,6 +53,8 @@ class Shape:
         self.spread: tuple[dict[str, Any], ...] = ()
         self.rules = _NO_RULES
         try:
+            if spec.get("schedulingGroup"):
+                raise RuleError(f"its schedulingGroup is not supported: a gang has the label {names.GANG_LABEL}")
             self.amounts = requests(spec)
             self.rules = Rules(spec)
             self._constraints(spec)
@@ -104,7 +106,7 @@ _NO_RULES = Rules({})
 _known: WeakValueDictionary[bytes, Shape] = WeakValueDictionary()
 _SPEC = (
     "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork",
-    "hostUsers",
+    "hostUsers", "schedulingGroup",
 )  # fmt: skip
 _CONTAINER = ("restartPolicy", "restartPolicyRules", "resources")
 _NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
@@ -161,6 +163,48 @@ def requests(spec: Mapping[str, Any]) -> dict[str, int]:
     _add(total, {name: amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
     total["pods"] = 1
     return {name: value for name, value in total.items() if value}
+
+
+def as_it_runs(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A spec with what its containers hold where that is more: a resize is not done at once.
+
+    Source: k8s.io/component-helpers/resource, determineEffectiveRequests.
+    """
+    told = {
+        each["name"]: each
+        for group in ("containerStatuses", "initContainerStatuses")
+        for each in status.get(group) or ()
+        if each.get("resources")
+    }
+    if not told and not status.get("resources"):
+        return spec
+    infeasible = any(
+        each["type"] == "PodResizePending" and each.get("reason") == "Infeasible"
+        for each in status.get("conditions") or ()
+    )
+    found = dict(spec)
+    for group in ("containers", "initContainers"):
+        found[group] = [
+            _holding(each, told[each["name"]], infeasible)
+            if each["name"] in told and (group == "containers" or each.get("restartPolicy") == "Always")
+            else each
+            for each in spec.get(group) or ()
+        ]
+    if status.get("resources") and (spec.get("resources") or {}).get("requests"):
+        found["resources"] = _holding(spec, status, infeasible)["resources"]
+    return found
+
+
+def _holding(given: Mapping[str, Any], told: Mapping[str, Any], infeasible: bool) -> Mapping[str, Any]:
+    """A container, or a pod, with the most of what it asks for and of what its status says."""
+    asked = given.get("resources") or {}
+    wanted = {**(asked.get("limits") or {}), **(asked.get("requests") or {})}
+    most = {} if infeasible else dict(wanted)
+    for held in ((told.get("resources") or {}).get("requests"), told.get("allocatedResources")):
+        for name, text in (held or {}).items():
+            if name not in most or amount(name, text) > amount(name, most[name]):
+                most[name] = text
+    return given if most == wanted else {**given, "resources": {"requests": most}}
 
 
 def _requested(container: Mapping[str, Any]) -> dict[str, int]:
