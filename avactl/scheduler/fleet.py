@@ -232,6 +232,8 @@ class Fleet:
             pod = self.pods[key] = Pod(item, monotonic())
         else:
             labels, deleting = pod.labels, pod.deleting
+            if metadata.get("generation") != 1:
+                self._reshape(pod, item)
             pod.update(item)
             changed = labels is not pod.labels or deleting != pod.deleting
             if changed and pod.uid in self.on_node.get(pod.node, ()):
@@ -246,9 +248,15 @@ class Fleet:
             del self.pods[key]
         return pod
 
+    def _reshape(self, pod: Pod, item: Mapping[str, Any]) -> None:
+        """A pod may ask for something else now. One that is on its way to a node is looked at once it is there."""
+        shape = pod.asks(item)
+        if shape is not pod.shape and (item["spec"].get("nodeName") or not pod.assumed):
+            self._leave(pod)
+            pod.shape = shape
+            self.freed += 1
+
     def drop_pod(self, key: str) -> Pod | None:
-            if metadata.get("generation") != 1:
-                self._reshape(pod, item)
         """A pod is gone."""
         pod = self.pods.pop(key, None)
         if pod is not None:
@@ -263,14 +271,6 @@ class Fleet:
             if pod.assumed and pod.assumed != pod.node:
                 # Somebody else bound it elsewhere.
                 self._leave(pod)
-    def _reshape(self, pod: Pod, item: Mapping[str, Any]) -> None:
-        """A pod may ask for something else now. One that is on its way to a node is looked at once it is there."""
-        shape = pod.asks(item)
-        if shape is not pod.shape and (item["spec"].get("nodeName") or not pod.assumed):
-            self._leave(pod)
-            pod.shape = shape
-            self.freed += 1
-
             elif pod.assumed and pod.devices is not None and self._booked_devices(pod) != pod.devices:
                 self._leave(pod)
             pod.assumed = ""
