@@ -95,6 +95,10 @@ class Measure:
         result: Floats = self._tables[cell]
         return result
 
+    def share(self, model: str) -> float:
+        """How probable is a pod that may have GPUs of a model."""
+        return sum(share for _, wanted, _, share in self._rows if not wanted or model in wanted)
+
     def _distribution(self, model: str) -> Floats:
         """For nodes of a model: by how many values of each axis are free, the shares of requests that fit, by kind."""
         shape = [len(axis) + 1 for axis in self._axes]

@@ -41,7 +41,7 @@ class World:
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
         self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver), policy.objective)
-        self.volumes = Volumes(self.fleet)
+        self.volumes = Volumes(self.fleet, owned=False)
         self.queue = Queue()
         self.budgets = Budgets()
         self.decider = Decider(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
@@ -231,7 +231,7 @@ class World:
                 if freed == self.fleet.freed:
                     return
                 freed = self.fleet.freed
-                self.queue.retry()
+                self.queue.retry(freed)
                 continue
             left -= 1
             if left < 0:

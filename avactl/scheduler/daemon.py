@@ -96,7 +96,7 @@ class Daemon:
         self.intake = Intake(self.fleet, self.queue, self.decider.forget)
         self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace, self.leading)
         self._wake = asyncio.Event()
-        self._retried = (0, 0.0)
+        self._retried = 0.0
         self._ticked = monotonic()
         self._failed: dict[str, float] = {}
         self._reflectors = self._watch()
@@ -185,8 +185,10 @@ class Daemon:
             await asyncio.gather(*(each.again() for each in behind))
         while True:
             await self._turn()
+            # Whoever waits is not tried at once whenever something comes free, but is soon.
+            freed = self.queue.retried != self.fleet.freed
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK):
+                async with asyncio.timeout(_RETRY if freed else _TICK):
                     await self._wake.wait()
 
     async def _turn(self) -> None:
@@ -231,10 +233,9 @@ class Daemon:
         self.fleet.woken.clear()
         self.decider.look()
         now = monotonic()
-        freed, then = self._retried
-        if freed != self.fleet.freed and now - then >= _RETRY and not self.queue.retrying:
-            self._retried = (self.fleet.freed, now)
-            self.queue.retry()
+        if self.queue.retried != self.fleet.freed and now - self._retried >= _RETRY and not self.queue.retrying:
+            self._retried = now
+            self.queue.retry(self.fleet.freed)
         if now - self._ticked >= _TICK:
             self._ticked = now
             self.reports.later()

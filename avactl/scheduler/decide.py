@@ -264,6 +264,10 @@ class Decider:
                 # What an elastic gang can use beyond its size comes after all that have not started yet.
                 self.queue.push(unit)
             return
+        if self.queue.retried != self.fleet.freed:
+            # What came free since is first for those that have not started: they are tried before it grows.
+            self.queue.park(unit, unit.key)
+            return
         # Whatever of it fits; nobody gives way to it.
         if [pod for pod in waiting if not self._extra(unit, pod)]:
             self.queue.park(unit, unit.key)

@@ -397,7 +397,7 @@ def parse_devices(text: str | None) -> int:
     """GPU indexes as in the annotation, `0,3`, as a mask; 0 for none or what is no such list."""
     mask = 0
     for part in (text or "").split(","):
-        if part.isdigit() and int(part) < MAX_GPUS:
+        if part.isdecimal() and int(part) < MAX_GPUS:
             mask |= 1 << int(part)
     return mask
 

@@ -43,7 +43,7 @@ POOL_ALLOCATED = Gauge(
 )
 POOL_FRAGMENTED = Gauge(
     "avactl_scheduler_pool_gpus_fragmented",
-    "Free GPUs that the next pod of the expected workload cannot use, on average (FGD's measure).",
+    "Free GPUs that the next pod of the expected workload for this model cannot use, on average (FGD's measure).",
     _POOL, registry=REGISTRY,
 )  # fmt: skip
 POOL_WHOLE = Gauge(

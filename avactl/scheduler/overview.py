@@ -39,7 +39,8 @@ class Pool(NamedTuple):
     used: float
     """GPUs; shares count as parts."""
     lost: float | None
-    """Free GPUs that the next pod of the expected workload cannot use, on average (FGD); None: nothing is expected."""
+    """Free GPUs that the next pod of the expected workload that may have the model cannot use, on average (FGD); None:
+    no such pod is expected."""
 
     @property
     def free(self) -> float:
@@ -142,10 +143,11 @@ def pools(fleet: Fleet, measure: Measure | None = None) -> list[Pool]:
         slots = np.array(numbers, np.int64)
         there = np.array([not gone[slot] for slot in numbers])
         lost = None
-        if measure is not None and not measure.empty:
+        if measure is not None and (share := measure.share(model)):
+            # Of pods that want other models nobody can say that what is free here is in pieces.
             gpus = state.gpu_free[slots, : state.width].astype(np.int64)
-            chances = measure.chances(state.free[slots], state.model[slots], state.models)
-            lost = float(measure.lost(chances, gpus).sum()) / WHOLE
+            chances = measure.chances(state.free[slots], state.model[slots], state.models) / share
+            lost = max(0.0, float(measure.lost(chances, gpus).sum())) / WHOLE
         full = (state.gpu_total[slots] == WHOLE * state.gpu_count[slots]) & (state.gpu_count[slots] > 0)
         count = int(state.gpu_count[slots].sum())
         used = count - float(state.gpu_total[slots].sum()) / WHOLE

@@ -8,7 +8,7 @@ from sys import intern
 from typing import Any
 
 from avactl import names
-from avactl.scheduler.shape import Shape, as_it_runs, shape_of
+from avactl.scheduler.shape import Shape, as_it_runs, gang_size, shape_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
 """Condition of pods that are evicted, and its reason where a scheduler does it for others: as kube-scheduler's."""
@@ -88,8 +88,8 @@ class Pod:
         size = notes.get(names.GANG_SIZE) or labels.get(names.GANG_SIZE) or "1"
         index = notes.get("batch.kubernetes.io/job-completion-index", "")
         self.gang = f"{self.namespace}/{gang}"
-        self.gang_size = int(size) if size.isdigit() else 1
-        self.index = int(index) if index.isdigit() else 0
+        self.gang_size = gang_size(size) or 1
+        self.index = int(index) if index.isdecimal() else 0
         self.within = notes.get(names.WITHIN, "")
 
     def asks(self, item: Mapping[str, Any]) -> Shape:
@@ -100,7 +100,10 @@ class Pod:
         metadata, spec = item["metadata"], item["spec"]
         if metadata.get("generation") != 1:
             spec = as_it_runs(spec, item.get("status") or _NOTHING)
-        return shape_of(spec, metadata.get("annotations") or _NOTHING)
+        notes, labels = metadata.get("annotations") or _NOTHING, metadata.get("labels") or _NOTHING
+        if names.GANG_SIZE in labels:
+            notes = {names.GANG_SIZE: labels[names.GANG_SIZE], **notes}
+        return shape_of(spec, notes)
 
     def update(self, item: Mapping[str, Any]) -> None:
         """Take over what may change, but for the shape."""

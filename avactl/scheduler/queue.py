@@ -76,6 +76,8 @@ class Queue:
         self._numbers = count()
         self._round: set[str] = set()
         """Units that the last `retry` brought, and that have not had their turn."""
+        self.retried = -1
+        """How much had been freed by the last `retry`."""
 
     def _entry(self, unit: Unit) -> _Entry:
         unit.token += 1
@@ -140,8 +142,9 @@ class Queue:
         """Whether some of those that the last `retry` brought wait for their turn."""
         return bool(self._round)
 
-    def retry(self) -> None:
+    def retry(self, freed: int) -> None:
         """Something was freed: try the first of each group. Not while `retrying`: the youngest would have no turn."""
+        self.retried = freed
         for group in list(self._groups):
             unit = self.follow(group)
             if unit is not None:

@@ -12,7 +12,12 @@ from avactl import names
 from avactl.scheduler.quantities import amount
 from avactl.scheduler.rules import RuleError, Rules
 
-_LINKS = ("nvlink", "pcieSwitch", "socket", "node", "any")
+_WORDS = {
+    names.LINK: ("nvlink", "pcieSwitch", "socket", "node", "any"),
+    names.LINK_POLICY: ("preferred", "required"),
+    names.PREEMPTIBLE: ("true", "false"),
+}
+"""Annotations of which only some values mean something."""
 
 
 class Port(NamedTuple):
@@ -83,18 +88,23 @@ class Shape:
         )
 
     def _annotations(self, notes: Mapping[str, str]) -> None:
+        for name, allowed in _WORDS.items():
+            if name in notes and notes[name] not in allowed:
+                raise RuleError(f"annotation {name}: `{notes[name]}` is none of {', '.join(allowed)}")
+        size = notes.get(names.GANG_SIZE)
+        if size is not None and gang_size(size) is None:
+            raise RuleError(f"{names.GANG_SIZE}: `{size}` is no number of pods, such as 4")
         self.link = notes.get(names.LINK, "any")
-        if self.link not in _LINKS:
-            raise RuleError(f"annotation {names.LINK}: `{self.link}` is none of {', '.join(_LINKS)}")
         self.link_required = notes.get(names.LINK_POLICY) == "required"
-        share = notes.get(names.GPU_SHARE)
-        if share is not None:
+        text = notes.get(names.GPU_SHARE)
+        if text is not None:
             try:
-                self.share = amount("cpu", share)
+                share = amount("cpu", text)
             except ValueError:
-                self.share = 0
-            if not 0 < self.share < 1000:
-                raise RuleError(f"annotation {names.GPU_SHARE}: `{share}` is no part of one GPU, such as 0.5")
+                share = 0
+            if not 0 < share < 1000:
+                raise RuleError(f"annotation {names.GPU_SHARE}: `{text}` is no part of one GPU, such as 0.5")
+            self.share = share
 
     @property
     def constrained(self) -> bool:
@@ -112,6 +122,12 @@ _CONTAINER = ("restartPolicy", "restartPolicyRules", "resources")
 _NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
 
 
+def gang_size(text: str) -> int | None:
+    """The size of a gang as its pods say it; None where that is no number of pods."""
+    size = int(text) if text.isdecimal() and len(text) < 10 else 0
+    return size or None
+
+
 def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
     """The shape of a pod; one object for all that are equal."""
     parts: list[Any] = [spec.get(key) for key in _SPEC]
@@ -121,6 +137,11 @@ def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
             parts.append((group == "containers", [container.get(key) for key in _CONTAINER], ports))
     if notes:
         parts += [notes.get(key) for key in _NOTES]
+        # Right ones are no part of the shape: the pod itself reads them.
+        if notes.get(names.PREEMPTIBLE, "true") not in _WORDS[names.PREEMPTIBLE]:
+            parts.append((names.PREEMPTIBLE, notes[names.PREEMPTIBLE]))
+        if gang_size(notes.get(names.GANG_SIZE, "1")) is None:
+            parts.append((names.GANG_SIZE, notes[names.GANG_SIZE]))
     key = orjson.dumps(parts)
     found = _known.get(key)
     if found is None:

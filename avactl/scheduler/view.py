@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
@@ -13,6 +14,7 @@ from avactl.kube.client import ApiError, Client
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
 from avactl.placement.request import Request
+from avactl.placement.state import MAX_GPUS, WHOLE
 from avactl.placement.workload import Workload
 from avactl.scheduler import stores
 from avactl.scheduler.dra import Dra
@@ -106,16 +108,29 @@ class View:
 
     def expected(self) -> Workload:
         """The workload of the pods that are there: what runs and waits stands for what will come."""
-        fleet, workload = self.fleet, Workload(float("inf"))
-        for pod in fleet.pods.values():
-            if pod.ours and not pod.ended:
-                try:
-                    request = fleet.asks.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
-                except RuleError:
-                    continue
-                if not isinstance(request, str) and request.gpus:
+        workload = Workload(float("inf"))
+        for pod in self.fleet.pods.values():
+            if pod.ours and not pod.ended and not pod.shape.refused:
+                request = self._asked(pod)
+                if request is not None and request.gpus:
                     workload.add(request)
         return workload
+
+    def _asked(self, pod: Pod) -> Request | None:
+        """What the engine was asked for when it placed a pod, or will be asked; None: nothing that it understands."""
+        fleet = self.fleet
+        try:
+            request = fleet.asks.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
+        except RuleError:
+            return None
+        if isinstance(request, str):
+            return None
+        if pod.claims and pod.node and not request.gpus:
+            # Claims that have their devices ask for nothing any more.
+            model = fleet.model_of(pod.node) if pod.node in fleet.nodes else ""
+            gpus = min(fleet.held_gpus(pod) // WHOLE, MAX_GPUS)
+            return replace(request, gpus=gpus, models=frozenset({model} if model else ()))
+        return request
 
     def pods(self) -> Iterator[Pod]:
         """Pods that hold something or wait."""
@@ -189,7 +204,7 @@ class View:
         key = f"{metadata['namespace']}/{metadata['name']}"
         self.strangers.pop(key, None)
         every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
-        if every.isdigit():
+        if every.isdecimal():
             self.checkpoints[metadata["uid"]] = (float(every), (item.get("status") or {}).get("startTime") or "")
         if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
             self.owned.add(metadata["uid"])

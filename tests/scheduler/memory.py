@@ -106,10 +106,14 @@ class Memory:
         while freed != self.fleet.freed:
             freed = self.fleet.freed
             self.decider.look()
-            self.queue.retry()
-            while (unit := self.queue.pop()) is not None:
-                self.decider.decide(unit)
-                self._bind()
+            self.queue.retry(freed)
+            self.decide()
+
+    def decide(self) -> None:
+        """Decide on those that are to be tried; what waits is not tried again."""
+        while (unit := self.queue.pop()) is not None:
+            self.decider.decide(unit)
+            self._bind()
 
     def _bind(self) -> None:
         for order in self.orders:

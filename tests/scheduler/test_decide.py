@@ -1,14 +1,16 @@
-"""One odd pod must not stop the scheduling of all."""
+"""The loop of the daemon: one odd pod stops nobody, and who waits is tried again as soon as something came free."""
 
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from avactl.kube.access import Access
 from avactl.kube.client import Client
+from avactl.scheduler import daemon as daemons
 from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.pools import Policy
 from avactl.scheduler.queue import Unit
@@ -16,17 +18,22 @@ from avactl.scheduler.queue import Unit
 POLICY = Policy("main", "avactl-system", (), "gpu.example.com")
 
 
-def pod(name: str) -> dict[str, Any]:
+def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
     metadata = {"name": name, "namespace": "default", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
-    return {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [container]}}
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    return {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [container], **spec}}
+
+
+def daemon_of_one_machine() -> Daemon:
+    daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options(POLICY))
+    status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
+    daemon.fleet.put_node({"metadata": {"name": "a"}, "spec": {}, "status": status})
+    return daemon
 
 
 def test_a_decision_that_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> Daemon:
-        daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options(POLICY))
-        status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
-        daemon.fleet.put_node({"metadata": {"name": "a"}, "spec": {}, "status": status})
+        daemon = daemon_of_one_machine()
         for name in ("odd", "plain"):
             daemon.intake.put(pod(name))
         decide = daemon.decider.decide
@@ -44,3 +51,26 @@ def test_a_decision_that_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch
     assert daemon.fleet.pods["default/plain"].assumed == "a"
     assert daemon.fleet.pods["default/odd"].message == "internal error of the scheduler: KeyError('odd')"
     assert daemon.queue.pop() is None
+
+
+def test_what_comes_free_right_after_a_try_is_not_left_until_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemons, "_TICK", 3600.0)
+
+    async def run() -> None:
+        daemon = daemon_of_one_machine()
+        daemon.intake.put(pod("runs", "4", nodeName="a"))
+        daemon.intake.put(pod("waits", "4"))
+        for reflector in daemon._reflectors:
+            reflector.synced.set()
+        deciding = asyncio.create_task(daemon._decide())
+        async with asyncio.timeout(20):
+            while not daemon.fleet.pods["default/waits"].message:
+                await asyncio.sleep(0.01)
+            daemon._retried = monotonic()
+            daemon.intake.drop("default/runs")
+            daemon._wake.set()
+            while not daemon.fleet.pods["default/waits"].assumed:
+                await asyncio.sleep(0.01)
+        deciding.cancel()
+
+    asyncio.run(run())

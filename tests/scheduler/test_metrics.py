@@ -6,11 +6,13 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client import generate_latest
 
 from avactl.placement.fragmentation import Measure
+from avactl.placement.request import Request
 from avactl.placement.workload import Workload
-from avactl.scheduler import gauges, metrics
+from avactl.scheduler import gauges, metrics, overview
 from avactl.scheduler.pools import Leaf
 from tests.scheduler import offline
 
@@ -55,6 +57,20 @@ def test_pools_and_teams() -> None:
         made.drop_node(name)
     asyncio.run(gauges.collect(made, measure))
     assert value("pool_gpus", **pool) is None
+
+
+def test_what_is_free_is_not_in_pieces_because_others_want_other_models() -> None:
+    made = offline.fleet([offline.node("a"), offline.node("b")], [offline.pod("six", 6, "a", "0,1,2,3,4,5")])
+    requests = [
+        Request((0,) * len(made.state.resources), 8, models=frozenset({model})) for model in ("A100", "H100", "T4")
+    ]
+    lost = [
+        overview.pools(made, Measure(Workload.declared(some).shares(), len(made.state.resources)))[0].lost
+        for some in (requests, requests[:1], requests[1:])
+    ]
+    assert lost[:2] == [pytest.approx(2), pytest.approx(2)]
+    # Nobody who is expected may have one.
+    assert lost[2] is None
 
 
 def test_docs_list_every_metric() -> None:

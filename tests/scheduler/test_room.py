@@ -131,6 +131,22 @@ def test_growth_comes_after_whoever_has_not_started(lent: Memory) -> None:
     assert not lent.evictions
 
 
+def test_growth_does_not_overtake_those_that_are_to_be_tried_again() -> None:
+    world = Memory(1)
+    world.pod("a", "first", 8)
+    world.settle()
+    world.gang("a", "elastic", 4, 2, size=1, **HIGH)
+    world.pod("a", "single", 4, **LOW)
+    world.settle()
+    world.drop("a", "first")
+    # Pods of it come, and it is tried with them; what waits is tried again a little later.
+    world.drop("a", "elastic-3")
+    world.gang("a", "elastic", 4, 2, size=1, first=3, **HIGH)
+    world.decide()
+    world.settle()
+    assert set(world.where()) == {"elastic-0", "elastic-1", "single"}
+
+
 def test_a_gang_that_is_taken_goes_whole(lent: Memory) -> None:
     lent.gang("guest", "train", 4, 4)
     lent.settle()
