@@ -49,11 +49,14 @@ class Claims:
             return  # the watch is behind the answer to a request
         self._dra.claims[claim.key] = claim
         self._dra.version += 1
+        held = self._dra.devices.held(claim.uid)
         if claim.allocated:
             self._dra.giving.pop(claim.uid, None)
             self._book(claim.uid, claim.results)
         elif claim.uid not in self._dra.giving:
             self._release(claim.uid)
+        if self._dra.devices.held(claim.uid) != held:
+            self._fleet.recount(claim.key)
         self._fleet.arrived(f"claim {claim.key}")
 
     def drop(self, key: str) -> None:
@@ -63,6 +66,7 @@ class Claims:
             self._dra.version += 1
             self._dra.giving.pop(claim.uid, None)
             self._release(claim.uid)
+            self._fleet.recount(key)
 
     def rebuild(self) -> None:
         """The state was built anew: book in it what claims have."""
@@ -100,11 +104,10 @@ class Claims:
             self._fleet.freed += 1
 
     def gpus(self, pod: Pod) -> int:
-        """Whole GPUs that a pod's claims hold. One that several pods share counts for the first that has it."""
+        """Whole GPUs that a pod's claims hold. One that several pods share counts for the first that is on a node."""
         total = 0
         for claim in self._of(pod):
-            first = claim.reserved[0]["uid"] if claim.reserved else pod.uid
-            if first == pod.uid:
+            if next(iter(self._fleet.users.get(claim.key, ())), pod.uid) == pod.uid:
                 held = self._dra.devices.held(claim.uid)
                 total += sum(not each.admin and self._dra.place(each.key) is not None for each in held)
         return total

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from avactl import names
 from avactl.hardware.machine import PcieSwitch
+from avactl.hardware.topology import members
 from avactl.kube import logs
 from avactl.placement.request import Request
 from avactl.placement.score import Choice, Objective, Scorer
@@ -50,6 +51,8 @@ class Fleet:
         """Units of pods that wait and for which room is made on a node, by whoever it is."""
         self.remains: set[str] = set()
         """Pods by key that are marked as victims, or nominated: somebody has to see it through, or take it back."""
+        self._standing_in: set[str] = set()
+        """Nodes on which pods are booked with other GPUs than theirs, which are not there or which others have too."""
         self.freed = 0
         """Counts what may help pods that wait."""
         self.state = State(_BASE, levels)
@@ -58,6 +61,8 @@ class Fleet:
         self.claims = Claims(self)
         self.mounts: dict[str, dict[str, str]] = {}
         """Pods (by uid) with their nodes that use a PersistentVolumeClaim, by its `namespace/name`."""
+        self.users: dict[str, dict[str, Pod]] = {}
+        """Pods (by uid) with a node that use a ResourceClaim, by its `namespace/name`."""
         self.mounted: Callable[[str], None] = lambda _: None
         """Told of nodes to which pods with volumes come, or which they leave."""
         self.nodes_changed = 0
@@ -109,9 +114,12 @@ class Fleet:
         self.stale |= before is None and bool(info.devices)
         if self.stale:
             return
+        here = self.on_node.get(info.name, {}).values()
         if before is None:
-            for pod in self.on_node.get(info.name, {}).values():
-                self._book(pod)
+            self._book_all(here)
+        if before is None or before.labels != info.labels:
+            for pod in here:
+                self.quotas.again(pod, info.name)
         self.asks.put_node(info, slot)
         self.others.node_changed()
 
@@ -178,13 +186,22 @@ class Fleet:
         )
 
     def _place_node(self, info: NodeInfo) -> int:
-        node = self._offer(info)
+        node, slot = self._offer(info), self.state.slots.get(info.name)
+        pods: list[Pod] = []
+        if slot is not None and self.state.gpu_count[slot] != node.gpus:
+            # As when a device plugin starts anew: pods still have those that go now, and when they are back.
+            pods = [pod for pod in self.on_node.get(info.name, {}).values() if pod.uid in self.state.bookings]
+            for pod in pods:
+                self.state.release(pod.uid)
+            self._standing_in.discard(info.name)
         try:
-            return self.state.put_node(node)
+            slot = self.state.put_node(node)
         except BookingError:
-            # GPUs went that pods hold: what they still can hold is booked anew.
+            # Claims have GPUs that go, or they are kept for others: all is booked anew.
             self.stale = True
             return self.state.slots[info.name]
+        self._book_all(pods)
+        return slot
 
     # -- all anew ---------------------------------------------------------------------------------------------------
 
@@ -198,6 +215,7 @@ class Fleet:
         self.asks.clear()
         self.others.clear()
         self.quotas.clear()
+        self._standing_in.clear()
         for info in self.nodes.values():
             self._place_node(info)
         self.scorer = Scorer(self.state, objective=self.objective)
@@ -205,10 +223,7 @@ class Fleet:
             self.scorer.workload = workload
         self.nodes_changed += 1
         self.claims.rebuild()
-        # Pods whose GPUs are known first: the others get what is left.
-        pods = [pod for group in self.on_node.values() for pod in group.values()]
-        for pod in sorted(pods, key=lambda pod: pod.devices is None):
-            self._book(pod)
+        self._book_all([pod for group in self.on_node.values() for pod in group.values()])
         self.stale = False
         self.freed += 1
 
@@ -307,6 +322,15 @@ class Fleet:
         """The node and GPUs for a pod; None where it fits nowhere."""
         return self.claims.choose(pod, request, among) if pod.claims else self.scorer.choose(request, among)
 
+    def recount(self, claim: str) -> None:
+        """A claim, by `namespace/name`, has other devices, or somebody less uses it: whoever is first counts for it."""
+        users = self.users.get(claim)
+        if users:
+            pod = next(iter(users.values()))
+            self.quotas.again(pod, pod.assumed or pod.node)
+        else:
+            self.users.pop(claim, None)
+
     # -- what comes -------------------------------------------------------------------------------------------------
 
     def wait_for(self, wanted: str, unit: str) -> None:
@@ -332,6 +356,8 @@ class Fleet:
         for name in pod.volumes:
             self.mounts.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = node
             self.mounted(node)
+        for _, name in pod.claims:
+            self.users.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = pod
         self.others.entered(pod, node)
         self.quotas.entered(pod, node)
 
@@ -351,9 +377,27 @@ class Fleet:
             del self.on_node[node]
         self.others.left(pod, node)
         self.quotas.left(pod)
+        for _, name in pod.claims:
+            key = f"{pod.namespace}/{name}"
+            if self.users.get(key, {}).pop(pod.uid, None) is not None:
+                self.recount(key)
         self.freed += 1
+        self.stale |= node in self._standing_in
         if not self.stale and pod.uid in self.state.bookings:
             self.state.release(pod.uid)
+
+    def _book_all(self, pods: Iterable[Pod]) -> None:
+        """Those first whose GPUs are known: the others get what is left."""
+        later: list[Pod] = []
+        for pod in pods:
+            slot = self.state.slots.get(pod.assumed or pod.node)
+            known = parse_devices(pod.devices)
+            if slot is None or (known and not known & ~self._present(slot)):
+                self._book(pod)
+            else:
+                later.append(pod)
+        for pod in later:
+            self._book(pod)
 
     def _book(self, pod: Pod) -> None:
         """Account for a pod that runs: its GPUs as its annotation says, else as many as it asked for."""
@@ -363,24 +407,30 @@ class Fleet:
         amounts = self.asks.amounts(pod.shape)
         milli = pod.shape.share or WHOLE
         mask = self._devices(pod, slot, milli)
-        try:
-            self.state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
-        except BookingError as error:
-            logs.error("GPUs are held twice", pod=pod.key, node=pod.node, error=str(error))
-            self.state.book(pod.uid, Booking(slot, amounts), forced=True)
+        self.state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
+
+    def _present(self, slot: int) -> int:
+        """The GPUs of a node, as a mask."""
+        return sum(1 << gpu for gpu, free in enumerate(self.state.gpu_free[slot].tolist()) if free != ABSENT)
 
     def _devices(self, pod: Pod, slot: int, milli: int) -> int:
+        """Those that it has. In the place of some that nobody knows, or that are not there now, any with so much left:
+        of what the node offers it holds as many, whichever they are."""
         count = 1 if pod.shape.share else self.asks.gpu_count(pod.shape)
         if not count:
             return 0
-        mask = parse_devices(pod.devices)
-        if mask:
-            present = (self.state.gpu_free[slot] != ABSENT).tolist()
-            return sum(1 << gpu for gpu in range(MAX_GPUS) if mask >> gpu & 1 and present[gpu])
-        # Nobody says which: any that have so much left.
         free = self.state.gpu_free[slot].tolist()
-        found = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli][:count]
-        return sum(1 << gpu for gpu in found)
+        mine = parse_devices(pod.devices)
+        twice = [gpu for gpu in members(mine) if 0 <= free[gpu] < milli]
+        if twice:
+            logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice)
+            # By others who run too, or kept for some who wait: those make way when all is booked anew.
+            self.stale = True
+        found = [gpu for gpu in members(mine) if free[gpu] >= milli]
+        if len(found) < mine.bit_count():
+            self._standing_in.add(pod.assumed or pod.node)
+        others = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and gpu not in found]
+        return sum(1 << gpu for gpu in [*found, *others[: max(0, count - len(found))]])
 
     def _booked_devices(self, pod: Pod) -> str:
         booking = self.state.bookings.get(pod.uid)

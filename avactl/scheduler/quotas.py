@@ -90,6 +90,11 @@ class Quotas:
         if not self._stale and pod in self._ledger.works:
             self._count(pod, self._ledger.end(pod).team, -1)
 
+    def again(self, pod: Pod, node: str) -> None:
+        """A pod that is on a node holds something else by now, as far as is known."""
+        self.left(pod)
+        self.entered(pod, node)
+
     def _count(self, pod: Pod, team: str, change: int) -> None:
         self.version += 1
         ranks = self._ranks.setdefault(team, Counter())

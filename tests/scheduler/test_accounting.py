@@ -1,0 +1,112 @@
+"""Who holds what, in whatever order the API server tells of it, and whatever becomes of the machine meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pools import Leaf
+from tests.scheduler.offline import fleet, node, pod
+from tests.scheduler.test_claims import GPU, Claiming, request
+
+
+def free(made: Fleet) -> list[int]:
+    """The GPUs that are wholly free on the one machine."""
+    if made.stale:
+        made.rebuild()
+    return [gpu for gpu in range(16) if int(made.state.whole[made.state.slots["a"]]) >> gpu & 1]
+
+
+@pytest.mark.parametrize(("left", "then"), [(0, 0), (2, 0), (4, 0), (6, 2)])
+def test_gpus_go_and_come_back_under_a_pod(left: int, then: int) -> None:
+    # As when the device plugin starts anew, or one GPU fails.
+    made = fleet([node("a")], [pod("p", 4, "a", "4,5,6,7")])
+    for _ in range(2):
+        made.put_node(node("a", left))
+        assert len(free(made)) == then
+        made.put_node(node("a"))
+        assert free(made) == [0, 1, 2, 3]
+    assert len(free(fleet([node("a", left)], [pod("p", 4, "a", "4,5,6,7")]))) == then
+
+
+def test_gpus_that_are_known_come_before_those_that_are_not() -> None:
+    # The first was bound by another scheduler.
+    made = fleet([node("a")], [pod("other", 2, "a"), pod("p", 2, "a", "0,1")])
+    made.drop_node("a")
+    made.put_node(node("a"))
+    assert len(free(made)) == 4
+    assert not set(free(made)) & {0, 1}
+
+
+def test_of_gpus_that_two_pods_have_the_others_are_not_free() -> None:
+    made = fleet([node("a")], [pod("p", 4, "a", "0,1,2,3")])
+    made.put_pod(pod("q", 4, "a", "3,4,5,6"))
+    assert not free(made)
+    made.drop_pod("vision/p")
+    assert free(made) == [0, 1, 2, 7]
+
+
+def used(made: Fleet) -> float:
+    return made.quotas.fresh().used("a", "V100") / 1000
+
+
+def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
+    limits = [{"gpu": "A100", "guaranteed": 4, "borrow": 0, "weight": 1}]
+    made = fleet([], [])
+    made.quotas.put_leaf(
+        "vision", Leaf.parse({"team": "vision", "namespaces": ["vision"], "gpus": limits, "shapes": []})
+    )
+    made.quotas.fresh()
+    made.put_pod(pod("p", 4, "a", "0,1,2,3"))
+    made.put_node(node("a"))
+    if made.stale:
+        made.rebuild()
+    assert made.quotas.fresh().used("vision", "A100") == 4000
+    unnamed = node("a")
+    del unnamed["metadata"]["labels"]["avactl.dev/gpu"], unnamed["metadata"]["labels"]["avactl.dev/pool"]
+    made.put_node(unnamed)
+    assert made.quotas.fresh().used("vision", "A100") == 0
+
+
+def allocated(world: Claiming, version: int, *users: str) -> dict[str, Any]:
+    """Claim `c` with two GPUs, for these pods."""
+    results = [{"request": "gpus", "driver": GPU, "pool": "n0", "device": f"d{number}"} for number in range(2)]
+    uids = {name: world.items[f"a/{name}"]["metadata"]["uid"] for name in users}
+    reserved = [{"resource": "pods", "name": name, "uid": uid} for name, uid in uids.items()]
+    return {
+        "metadata": {"name": "c", "namespace": "a", "uid": "c", "resourceVersion": str(version)},
+        "spec": {"devices": {"requests": [request("gpus", 2)]}},
+        "status": {"allocation": {"devices": {"results": results}}, "reservedFor": reserved},
+    }
+
+
+def test_a_claim_that_pods_share_counts_once_as_long_as_one_of_them_is_there() -> None:
+    world = Claiming()
+    world.quota("a", 2, 0)
+    world.claim("c", request("gpus", 2))
+    world.asking("p", "c")
+    world.asking("q", "c")
+    world.settle()
+    assert set(world.where()) == {"p", "q"}
+    assert used(world.fleet) == 2
+    world.fleet.claims.put(allocated(world, 2, "p", "q"))
+    world.drop("a", "p")
+    assert used(world.fleet) == 2
+    world.fleet.claims.put(allocated(world, 3, "q"))
+    world.drop("a", "q")
+    assert used(world.fleet) == 0
+
+
+def test_pods_that_are_known_before_their_claims_count_for_the_quota() -> None:
+    world = Claiming()
+    world.quota("a", 2, 0)
+    world.settle()
+    assert used(world.fleet) == 0
+    world.claim("c", request("gpus", 2))
+    world.asking("p", "c", nodeName="n0")
+    world.fleet.claims.put(allocated(world, 2, "p"))
+    assert used(world.fleet) == 2
+    world.fleet.claims.drop("a/c")
+    assert used(world.fleet) == 0
