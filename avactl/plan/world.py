@@ -27,6 +27,8 @@ _ROUNDS = 64
 """Times that a unit is decided on, on the average, before something must be wrong."""
 _ANYWHERE = "avactl-plan-anywhere"
 """A volume that every machine reaches: what is to be made once a claim is there."""
+_LAST = "9999-12-31T23:59:59Z"
+"""When pods are made that take the place of evicted ones: nobody is younger."""
 _INDEXED = ("job-name", "app.kubernetes.io/instance")
 """Labels by which the pods of a workload are found."""
 
@@ -63,6 +65,8 @@ class World:
         self._claims: dict[str, Body] = {}
         self._volume_claims: set[str] = set()
         self._anew = 0
+        self._gone: list[Made] = []
+        """What controllers make in the place of evicted pods, once these have ended."""
         self._load(cluster_state)
 
     def _load(self, cluster_state: ClusterState) -> None:
@@ -129,7 +133,8 @@ class World:
         pods = list(self.fleet.on_node.get(name, {}).values())
         self.fleet.drop_node(name)
         for pod in pods:
-            self._remake(pod)
+            for made in self._stop(pod):
+                self._put(made)
 
     # -- pods -------------------------------------------------------------------------------------------------------
 
@@ -157,8 +162,6 @@ class World:
 
     def create(self, made: Made) -> None:
         """A controller makes a pod. What kube-scheduler would place is placed here by itself, as an estimate."""
-        for claim in made.claims:
-            self._put_claim(claim)
         pod = made.pod
         if pod["spec"]["schedulerName"] != names.SCHEDULER_NAME:
             labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != names.GANG_LABEL}
@@ -167,7 +170,12 @@ class World:
                 "metadata": {**pod["metadata"], "labels": labels},
                 "spec": {**pod["spec"], "schedulerName": names.SCHEDULER_NAME},
             }
-        self.put_pod(pod)
+        self._put(Made(pod, made.claims))
+
+    def _put(self, made: Made) -> None:
+        for claim in made.claims:
+            self._put_claim(claim)
+        self.put_pod(made.pod)
 
     def pods_of(self, work: Workload) -> list[Pod]:
         """The pods of a workload that have not ended, in the order of their names' numbers."""
@@ -228,10 +236,17 @@ class World:
             self._tidy()
             unit = self.queue.pop()
             if unit is None:
-                if freed == self.fleet.freed:
+                if freed != self.fleet.freed:
+                    freed = self.fleet.freed
+                    self.queue.retry(freed)
+                elif self._gone:
+                    # Pods take their time to end, and are made anew after that: whoever waits was tried by then.
+                    gone, self._gone = self._gone, []
+                    for made in gone:
+                        metadata = {**made.pod["metadata"], "creationTimestamp": _LAST}
+                        self._put(made._replace(pod={**made.pod, "metadata": metadata}))
+                else:
                     return
-                freed = self.fleet.freed
-                self.queue.retry(freed)
                 continue
             left -= 1
             if left < 0:
@@ -244,7 +259,7 @@ class World:
         if self.fleet.stale:
             self.fleet.rebuild()
             self.decider.clear()
-        for key in self.fleet.woken:
+        for key in sorted(self.fleet.woken):
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
         self.fleet.woken.clear()
@@ -261,7 +276,7 @@ class World:
             self.evictions.append(eviction)
             self._nominate(eviction)
             for victim in eviction.victims:
-                self._remake(victim.pod)
+                self._gone += self._stop(victim.pod)
 
     def _bind(self, order: Order) -> None:
         pod = order.pod
@@ -284,24 +299,26 @@ class World:
             if item is not None:
                 self.put_pod({**item, "status": {**(item.get("status") or {}), "nominatedNodeName": node}})
 
-    def _remake(self, pod: Pod) -> None:
-        """A pod is stopped, and its controller, if it has one, makes it anew: it waits now."""
+    def _stop(self, pod: Pod) -> list[Made]:
+        """A pod is stopped; what its controller, if it has one, makes in its place: it waits then."""
         if pod.key not in self.items:
-            return
+            return []
+        statuses = (self.items[pod.key].get("status") or {}).get("resourceClaimStatuses") or ()
+        keys = [f"{pod.namespace}/{each.get('resourceClaimName')}" for each in statuses]
+        claims = [self._claims[key] for key in keys if key in self._claims]
         item = self.drop_pod(pod.key)
         if not item["metadata"].get("ownerReferences"):
-            return
+            return []
         self._anew += 1
-        metadata = dict(item["metadata"])
-        metadata["uid"] = f"{metadata['uid']}#{self._anew}"
+        metadata = _renamed(item["metadata"], self._anew)
         notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.DEVICES}
         metadata["annotations"] = notes
         spec = {key: value for key, value in item["spec"].items() if key != "nodeName"}
         status: dict[str, Any] = {"phase": "Pending"}
-        claims = (item.get("status") or {}).get("resourceClaimStatuses")
-        if claims:
-            status["resourceClaimStatuses"] = claims
-        self.put_pod({"metadata": metadata, "spec": spec, "status": status})
+        if statuses:
+            status["resourceClaimStatuses"] = statuses
+        made = [{"metadata": _renamed(claim["metadata"], self._anew), "spec": claim["spec"]} for claim in claims]
+        return [Made({"metadata": metadata, "spec": spec, "status": status}, made)]
 
     # -- claims -----------------------------------------------------------------------------------------------------
 
@@ -352,6 +369,11 @@ class World:
     def not_yet(self, pod: Pod, message: str) -> None:
         """A pod waits for something on its way."""
         self.said[pod.uid] = message
+
+
+def _renamed(metadata: Body, number: int) -> Body:
+    """The metadata of what takes the place of something that is gone: another object of the same name."""
+    return {**metadata, "uid": f"{metadata['uid']}#{number}"}
 
 
 def _bound(namespace: str, name: str, spec: Body) -> Body:

@@ -218,6 +218,23 @@ def test_whoever_borrowed_gives_back_and_whoever_waited_starts() -> None:
     assert [(effect.owner.name, effect.what, effect.pods) for effect in given.effects] == [("second", "starts", 3)]
 
 
+@pytest.mark.parametrize("allocation", ["devicePlugin", "dra"])
+def test_whoever_is_preempted_waits_behind_those_that_wait_already(allocation: str) -> None:
+    quotas = quota("vision", 16, 0) + quota("ads", 0, 8)
+    empty = platform(3, f", allocation: {allocation}", quotas=quotas)
+    stays, moves = job("stays", 1, "ads", gpus=6), job("moves", 1, "ads", gpus=2)
+    base = (empty, stays, moves, job("ends", 1, more="  priority: high\n", gpus=2))
+    # Beside `stays` is room once `ends` is gone, and `large` needs the two other machines.
+    found = plan(compile_(*base), compile_(empty, stays, moves, job("large", 2)))
+    assert [(effect.owner.name, effect.what) for effect in found.effects] == [("moves", "restarts")]
+    waits = job("waits", 1, "ads", gpus=2)
+    found = plan(compile_(*base, waits), compile_(empty, stays, moves, waits, job("large", 2)))
+    assert [(effect.owner.name, effect.what) for effect in found.effects] == [
+        ("moves", "preempted"),
+        ("waits", "starts"),
+    ]
+
+
 def test_what_its_machines_leave_stops() -> None:
     found = plan(compile_(platform(4), job("old", 4)), compile_(platform(2), "---\n" + job("tiny", 1, gpus=1)[4:]))
     assert entry(found, "old").verdict == Verdict.REMOVED
