@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, fail
+from avactl.cli.common import MISSING, USAGE, colour, fail
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from avactl.kube.access import Access
     from avactl.scheduler.view import View
 
@@ -23,6 +26,10 @@ DaemonKubeconfig = Annotated[
 ]
 Context = Annotated[str, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
 SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
+
+
+_WIDE = 100_000
+"""Columns where the output is not a terminal."""
 
 
 @contextmanager
@@ -99,6 +106,30 @@ def _allowed(view: View, namespace: str, everything: bool) -> None:
             where = "pods of all namespaces" if kind == "pods" else kind
             hint = "" if everything else "`-n NAMESPACE` shows the jobs of one namespace"
             fail(f"this account may not read {where}", MISSING, hint)
+
+
+def plain(text: str) -> str:
+    """What others wrote, on one line and with nothing in it that a terminal obeys."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def console() -> Console:
+    """As wide as the terminal; where there is none, as wide as what is written."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _WIDE
+    return Console(highlight=False, markup=False, emoji=False, no_color=not colour(), width=width)
+
+
+def write(*parts: RenderableType) -> None:
+    """Tables and lines to standard output. Nothing is folded or cut for those who read it by other means."""
+    screen = console()
+    if sys.stdout.isatty():
+        screen.print(*parts, sep="\n")
+        return
+    with screen.capture() as capture:
+        screen.print(*parts, sep="\n")
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def age(since: str, now: datetime) -> str:

@@ -1,4 +1,4 @@
-"""`avactl why`: why a pod or a job does not run, as the scheduler last said it."""
+"""`avactl why`: why a pod or a job does not run, as the scheduler and those who make its pods last said it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from avactl.cli.common import USAGE, colour, fail
-from avactl.cli.viewing import Context, Kubeconfig, connection, refused
+from avactl.cli.common import USAGE, fail
+from avactl.cli.viewing import Context, Kubeconfig, connection, plain, refused, span, write
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
+    from avactl.kube.client import Client
+    from avactl.scheduler.makers import Maker
 
-_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "avactl.dev/gang", "avactl.dev/name")
+_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "avactl.dev/gang", "app.kubernetes.io/instance")
+_FIRST = ("refused", "waits")
+"""States that are told first: something is the matter."""
+
+
+class Found(NamedTuple):
+    """What the API server shows of a job."""
+
+    pods: list[dict[str, Any]]
+    makers: list[Maker]
+    """Those that lack pods."""
+    devices: dict[str, str]
+    """By ResourceClaim, the devices that it has."""
 
 
 class Row(NamedTuple):
@@ -27,7 +41,10 @@ class Row(NamedTuple):
 
 
 def why(
-    name: Annotated[str, typer.Argument(help="A pod, a Job, or a TrainingJob; `NAMESPACE/NAME` names its namespace.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A pod, a job, a service, or a workspace; `NAMESPACE/NAME` names its namespace."),
+    ],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -35,56 +52,87 @@ def why(
     """Say why a pod or a job waits, and where the rest of it runs."""
     if "/" in name:
         namespace, name = name.split("/", 1)
-    pods = asyncio.run(_pods(connection(kubeconfig, context), namespace))
-    mine = select(pods, name)
-    if not mine:
+    if not name or not namespace or "/" in name:
+        fail("that names no pod or job", USAGE, "write NAME, or NAMESPACE/NAME")
+    found = asyncio.run(_look(connection(kubeconfig, context), namespace, name))
+    if not found.pods and not found.makers:
         fail(f"there is no pod or job {name} in namespace {namespace}", USAGE, "`-n NAMESPACE` looks elsewhere")
-    _print(f"{namespace}/{name}", rows(mine, datetime.now(UTC)))
+    _print(f"{namespace}/{name}", rows(found, datetime.now(UTC)))
 
 
-async def _pods(access: Access, namespace: str) -> list[dict[str, Any]]:
+async def _look(access: Access, namespace: str, name: str) -> Found:
     from avactl.kube.client import ApiError, Client, UnreachableError
+    from avactl.scheduler import makers
 
     async with Client(access, connections=1) as client:
         try:
             answer = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
+            pods = select(answer["items"] or [], name)
+            lacking = (
+                []
+                if any(pod["metadata"]["name"] == name for pod in pods)
+                else await makers.short(client, namespace, name)
+            )
+            has = any(pod["spec"].get("resourceClaims") and pod["spec"].get("nodeName") for pod in pods)
+            return Found(pods, lacking, await _devices(client, namespace) if has else {})
         except (ApiError, UnreachableError) as error:
             refused(error, access)
-    items: list[dict[str, Any]] = answer["items"]
-    return items
 
 
-def select(pods: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The pod of that name, else those of the job of that name."""
-    named = [pod for pod in pods if pod["metadata"]["name"] == name]
-    if named:
-        return named
-    labels = [(pod, pod["metadata"].get("labels") or {}) for pod in pods]
-    return [pod for pod, have in labels if any(have.get(label) == name for label in _JOB_LABELS)]
+async def _devices(client: Client, namespace: str) -> dict[str, str]:
+    """The devices of ResourceClaims; none where the API server does not show them."""
+    from avactl.kube.client import ApiError
 
-
-def rows(pods: list[dict[str, Any]], now: datetime) -> list[Row]:
-    """Pods of which the same is to be said, those that wait first."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for pod in pods:
-        groups.setdefault(_state(pod), []).append(pod)
-    found = []
-    for (state, words), group in sorted(groups.items(), key=lambda each: (each[0][0] != "waits", each[0])):
-        oldest = min(pod["metadata"]["creationTimestamp"] for pod in group)
-        age = (now - datetime.fromisoformat(oldest)).total_seconds()
-        found.append(Row(sorted((pod["metadata"]["name"] for pod in group), key=_natural), state, _span(age), words))
+    try:
+        answer = await client.request("GET", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims")
+    except ApiError:
+        return {}
+    found = {}
+    for item in answer["items"] or ():
+        results = ((item.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
+        found[item["metadata"]["name"]] = ", ".join(sorted((each["device"] for each in results), key=_natural))
     return found
 
 
-def _state(pod: dict[str, Any]) -> tuple[str, str]:
+def select(pods: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The pod of that name, else those of the job of that name, or of what makes them."""
+    named = [pod for pod in pods if pod["metadata"]["name"] == name]
+    return named or [pod for pod in pods if name in _names(pod)]
+
+
+def _names(pod: dict[str, Any]) -> list[str]:
+    labels = pod["metadata"].get("labels") or {}
+    found = [labels[label] for label in _JOB_LABELS if label in labels]
+    for owner in pod["metadata"].get("ownerReferences") or ():
+        # A ReplicaSet is its Deployment's name and the hash of the template.
+        found += [owner["name"], owner["name"].removesuffix(f"-{labels.get('pod-template-hash', '')}")]
+    return found
+
+
+def rows(found: Found, now: datetime) -> list[Row]:
+    """Pods of which the same is to be said, and what lacks pods; those first that wait for something."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for pod in found.pods:
+        groups.setdefault(_state(pod, found.devices), []).append(pod)
+    told = []
+    for (state, words), group in groups.items():
+        oldest = min(pod["metadata"]["creationTimestamp"] for pod in group)
+        mine = sorted((pod["metadata"]["name"] for pod in group), key=_natural)
+        told.append(Row(mine, state, _age(oldest, now), words))
+    for maker in found.makers:
+        if maker.state == "refused" or not found.pods:
+            told.append(Row([maker.name], maker.state, _age(maker.since, now), maker.words))
+    return sorted(told, key=lambda row: (row.state not in _FIRST, row.state, row.words))
+
+
+def _state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
     status, node = pod.get("status") or {}, pod["spec"].get("nodeName")
     if "deletionTimestamp" in pod["metadata"]:
         return "ends", "it is being deleted"
     if status.get("phase") in ("Succeeded", "Failed"):
         return "ended", status.get("message") or status["phase"].lower()
     if node:
-        devices = (pod["metadata"].get("annotations") or {}).get("avactl.dev/devices")
-        return "has a node", f"{node}{f', GPUs {devices}' if devices else ''}"
+        return "has a node", ", ".join(filter(None, (node, _gpus(pod, devices))))
     if pod["spec"].get("schedulingGates"):
         gates = ", ".join(gate["name"] for gate in pod["spec"]["schedulingGates"])
         return "waits", f"held back by scheduling gates: {gates}"
@@ -95,26 +143,33 @@ def _state(pod: dict[str, Any]) -> tuple[str, str]:
     return "waits", f"scheduler `{scheduler}` has not said anything about it yet"
 
 
-def _span(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
+    """The GPUs of a pod that runs, by index or as its claims name them."""
+    indexes = (pod["metadata"].get("annotations") or {}).get("avactl.dev/devices")
+    made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
+    claims = (
+        str(each.get("resourceClaimName") or made.get(each["name"])) for each in pod["spec"].get("resourceClaims") or ()
+    )
+    held = [devices[claim] for claim in claims if devices.get(claim)]
+    return ", ".join([*([f"GPUs {indexes}"] if indexes else []), *([f"devices {', '.join(held)}"] if held else [])])
+
+
+def _age(since: str, now: datetime) -> str:
+    return span((now - datetime.fromisoformat(since)).total_seconds())
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.split("-")]
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in name.split("-")]
 
 
 def _print(title: str, found: list[Row]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_edge=False)
+    table = Table(box=None, pad_edge=False, show_edge=False)
     for column in ("pods", "state", "since", "why or where"):
         table.add_column(column, overflow="fold", no_wrap=column in ("state", "since"))
     for row in found:
         few = ", ".join(row.pods) if len(row.pods) < 3 else f"{row.pods[0]} … {row.pods[-1]} ({len(row.pods)})"
-        table.add_row(few, row.state, row.age, row.words)
-    width = None if colour() else 200
-    Console(highlight=False, markup=False, no_color=not colour(), width=width).print(table)
+        table.add_row(few, row.state, row.age, plain(row.words))
+    print(title)
+    write(table)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.kinds.compiling import DIGEST
 from tests.scheduler.world import World
 
 
@@ -15,8 +16,9 @@ def why(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.controlplane
-@pytest.mark.xdist_group("scheduler")
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
+
+
 def test_a_job_and_its_pods(world: World) -> None:
     world.node("a")
     world.ready()
@@ -28,7 +30,7 @@ def test_a_job_and_its_pods(world: World) -> None:
     told = why(world, "train", "-n", world.namespace)
     assert told.returncode == 0
     title, _, line = told.stdout.splitlines()
-    assert title.strip() == f"{world.namespace}/train"
+    assert title == f"{world.namespace}/train"
     assert line.startswith("train-0, train-1  waits")
     assert "needs 2 machines with 8 free GPUs; there are 0" in line
     told = why(world, f"{world.namespace}/runs")
@@ -37,3 +39,41 @@ def test_a_job_and_its_pods(world: World) -> None:
     told = why(world, "nobody", "-n", world.namespace)
     assert told.returncode == 2
     assert "there is no pod or job nobody" in told.stderr
+
+
+def maker(world: World, version: str, kind: str, name: str, pod: dict[str, object], **spec: object) -> None:
+    labels = {"app": name, "app.kubernetes.io/instance": f"the-{name}"}
+    select = {} if kind == "Job" else {"selector": {"matchLabels": {"app": name}}}
+    body = {"schedulerName": "avactl", "containers": [{"name": "main", "image": f"x{DIGEST}"}], **pod}
+    template = {"metadata": {"labels": labels}, "spec": body}
+    world.kube.create(
+        {
+            "apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": world.namespace},
+            "spec": {**spec, **select, "template": template},
+        }
+    )  # fmt: skip
+
+
+def test_pods_that_are_not_made(world: World) -> None:
+    batch: dict[str, object] = {"restartPolicy": "Never"}
+    maker(world, "batch/v1", "Job", "classless", {**batch, "priorityClassName": "nobody"}, completions=3, parallelism=2)
+    maker(world, "batch/v1", "Job", "asleep", batch, suspend=True)
+    maker(world, "apps/v1", "StatefulSet", "home", {"priorityClassName": "nobody"}, serviceName="home", replicas=1)
+    maker(world, "apps/v1", "Deployment", "none", {}, replicas=0)
+    maker(world, "apps/v1", "Deployment", "some", {}, replicas=1)
+
+    def told(name: str) -> list[str]:
+        done = why(world, f"{world.namespace}/{name}")
+        return [" ".join(line.split()) for line in done.stdout.splitlines()[2:]]
+
+    refused = 'pods are not made: pods "{}" is forbidden: no PriorityClass with name nobody was found'
+    world.wait(lambda: told("classless")[0].startswith("Job classless refused"))
+    assert told("classless")[0].endswith(f"2 of 2 {refused.format('classless-')}")
+    assert told("the-asleep")[0].endswith("it is suspended: its pods are made once somebody starts it")
+    world.wait(lambda: told("home")[0].startswith("StatefulSet home refused"))
+    assert told("the-home")[0].endswith(f"1 of 1 {refused.format('home-0')}")
+    assert told("none")[0].endswith("it is scaled to 0 pods")
+    # By the Deployment's name, and by the instance that its pods are of.
+    world.wait(lambda: told("some")[0].startswith("some-"))
+    assert told("some")[0].endswith("scheduler `avactl` has not said anything about it yet")
+    assert told("the-some")[0].startswith("some-")

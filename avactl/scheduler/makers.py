@@ -1,0 +1,108 @@
+"""Who makes the pods of a job, and why some are not made: Jobs, Deployments and StatefulSets tell it apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from avactl import names
+from avactl.kube.client import ApiError, Client
+
+_PATHS = {"Job": "batch/v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1"}
+_INSTANCE = "app.kubernetes.io/instance"
+_BEFORE = ("Error creating: ", " failed error: ")
+"""What the controllers begin with; what the API server said comes after it."""
+
+
+class Maker(NamedTuple):
+    """What makes pods, and has not made all of them."""
+
+    name: str
+    """With its kind: `Job train-worker`."""
+    state: str
+    """`refused`, `stopped`, `ended`, or `new`."""
+    since: str
+    """When it was created, or the API server first refused."""
+    words: str
+
+
+async def short(client: Client, namespace: str, name: str) -> list[Maker]:
+    """Those of the job of that name that lack pods, and why. What the API server does not show is left out."""
+    found = []
+    for kind, version in _PATHS.items():
+        for item in await _list(client, f"/apis/{version}/namespaces/{namespace}/{kind.lower()}s"):
+            if name in _names(item):
+                maker = await _maker(client, kind, item)
+                if maker is not None:
+                    found.append(maker)
+    return found
+
+
+async def _list(client: Client, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    try:
+        answer = await client.request("GET", path, query=query)
+    except ApiError as error:
+        if error.status not in (401, 403, 404):
+            raise
+        return []
+    items: list[dict[str, Any]] = answer["items"] or []
+    return items
+
+
+def _names(item: Mapping[str, Any]) -> Iterable[str]:
+    """By what names people may know it."""
+    template = item["spec"]["template"].get("metadata") or {}
+    labels = {**(item["metadata"].get("labels") or {}), **(template.get("labels") or {})}
+    return item["metadata"]["name"], labels.get(_INSTANCE, ""), labels.get(names.GANG_LABEL, "")
+
+
+async def _maker(client: Client, kind: str, item: Mapping[str, Any]) -> Maker | None:
+    spec, status, metadata = item["spec"], item.get("status") or {}, item["metadata"]
+    name, since = f"{kind} {metadata['name']}", metadata["creationTimestamp"]
+    if kind == "Job":
+        for condition in status.get("conditions") or ():
+            if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+                told = condition.get("message") or condition["type"].lower()
+                return Maker(name, "ended", condition.get("lastTransitionTime") or since, told)
+        if spec.get("suspend"):
+            return Maker(name, "stopped", since, "it is suspended: its pods are made once somebody starts it")
+        done = status.get("succeeded") or 0
+        most = spec.get("parallelism", 1)
+        wanted = min(most, (spec.get("completions") or most) - done)
+        there = (status.get("active") or 0) + (status.get("terminating") or 0)
+    else:
+        wanted, there = spec.get("replicas", 1), status.get("replicas") or 0
+        if not wanted:
+            return Maker(name, "stopped", since, "it is scaled to 0 pods")
+    if there >= wanted:
+        return None
+    since, refused = await _refused(client, kind, item)
+    if refused:
+        return Maker(name, "refused", since, f"{wanted - there} of {wanted} pods are not made: {refused}")
+    return Maker(name, "new", metadata["creationTimestamp"], f"{wanted - there} of {wanted} pods are not made yet")
+
+
+async def _refused(client: Client, kind: str, item: Mapping[str, Any]) -> tuple[str, str]:
+    """Since when the API server takes no more pods of it, and why: the newest word."""
+    metadata = item["metadata"]
+    for condition in (item.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return condition.get("lastTransitionTime") or metadata["creationTimestamp"], condition.get("message") or ""
+    selector = f"reason=FailedCreate,involvedObject.kind={kind},involvedObject.uid={metadata['uid']}"
+    path = f"/api/v1/namespaces/{metadata['namespace']}/events"
+    events = await _list(client, path, {"fieldSelector": selector})
+    if not events:
+        return "", ""
+    last = max(events, key=_when)
+    message = str(last.get("message") or "")
+    for words in _BEFORE:
+        message = message.rpartition(words)[2]
+    return min(filter(None, map(_first, events)), default=metadata["creationTimestamp"]), message
+
+
+def _when(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+
+
+def _first(event: Mapping[str, Any]) -> str:
+    return str(event.get("firstTimestamp") or event["metadata"]["creationTimestamp"])
