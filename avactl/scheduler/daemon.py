@@ -227,7 +227,7 @@ class Daemon:
             self.fleet.rebuild()
             self.decider.clear()
             logs.info("state built", nodes=len(self.fleet.nodes), seconds=round(monotonic() - began, 3))
-        for key in self.fleet.woken:
+        for key in sorted(self.fleet.woken):
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
         self.fleet.woken.clear()

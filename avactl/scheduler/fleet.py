@@ -67,8 +67,10 @@ class Fleet:
         """Told of nodes to which pods with volumes come, or which they leave."""
         self.nodes_changed = 0
         """Counts nodes that came, went, or have other labels or slots."""
-        self.awaited: dict[str, set[str]] = {}
+        self._awaited: dict[str, set[str]] = {}
         """Units that wait for one thing, by its name."""
+        self._waits: dict[str, str] = {}
+        """What each of them waits for."""
         self.woken: set[str] = set()
         """Units for which it has come."""
         self.quotas = Quotas(self)
@@ -260,7 +262,7 @@ class Fleet:
         elif pod.marked:
             self.remains.add(key)
         if pod.ended and not pod.gang:
-            del self.pods[key]
+            self.drop_pod(key)
         return pod
 
     def _reshape(self, pod: Pod, item: Mapping[str, Any]) -> None:
@@ -276,12 +278,17 @@ class Fleet:
         pod = self.pods.pop(key, None)
         if pod is not None:
             self._leave(pod)
+            self.nominated.discard(pod.gang or pod.uid)
+            self.remains.discard(key)
         return pod
 
     def _account(self, pod: Pod) -> None:
         """Book a pod that has a node, and release one that has ended."""
         if pod.ended:
             self._leave(pod)
+            if pod.node:
+                pod.assumed = ""
+                self.claims.bound(pod)
         elif pod.node:
             if pod.assumed and pod.assumed != pod.node:
                 # Somebody else bound it elsewhere.
@@ -334,15 +341,24 @@ class Fleet:
     # -- what comes -------------------------------------------------------------------------------------------------
 
     def wait_for(self, wanted: str, unit: str) -> None:
-        """A unit is to be tried again when something has come; `arrived` says so by the same name."""
+        """A unit is to be tried again when this has come; `arrived` says so by the same name.
+
+        It waits for one thing at a time; empty: for nothing.
+        """
+        before = self._waits.pop(unit, "")
+        if before:
+            self._awaited[before].discard(unit)
+            if not self._awaited[before]:
+                del self._awaited[before]
         if wanted:
-            self.awaited.setdefault(wanted, set()).add(unit)
+            self._waits[unit] = wanted
+            self._awaited.setdefault(wanted, set()).add(unit)
 
     def arrived(self, wanted: str) -> None:
         """Something is there, or has changed, that units may wait for."""
-        units = self.awaited.pop(wanted, None)
-        if units:
-            self.woken |= units
+        for unit in self._awaited.pop(wanted, ()):
+            del self._waits[unit]
+            self.woken.add(unit)
 
     def _enter(self, pod: Pod) -> None:
         if pod.uid in self.on_node.get(pod.node, ()):

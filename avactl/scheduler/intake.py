@@ -24,7 +24,11 @@ class Intake:
             self._gone(before)
         claims, shape = (before.claims, before.shape) if before is not None else ((), None)
         pod = self._fleet.put_pod(item)
-        if pod is not None and pod.ours:
+        if pod is None or not pod.ours:
+            return
+        if pod.ended and not pod.gang:
+            self._gone(pod)  # for the fleet too: its deletion is told nobody
+        else:
             # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
             self._enqueue(pod, other=pod.claims != claims or pod.shape is not shape)
 
@@ -45,10 +49,16 @@ class Intake:
     def _gone(self, pod: Pod) -> None:
         unit = self._queue.units.get(pod.gang or pod.uid)
         if unit is not None:
-            unit.pods.pop(pod.uid, None)
+            fewer = unit.remove(pod)
             if not unit.pods:
-                self._queue.drop(unit.key)
+                self._drop(unit.key)
+            elif fewer and unit.waiting:
+                self._queue.push(unit)
         self._forget(pod)
+
+    def _drop(self, key: str) -> None:
+        self._queue.drop(key)
+        self._fleet.wait_for("", key)
 
     def _enqueue(self, pod: Pod, other: bool = False) -> None:
         """Bring the unit of a pod up to date; `other`: its claims have other names now, or it asks for other things."""
@@ -67,7 +77,7 @@ class Intake:
         if pod.waiting:
             return
         if not pod.gang and not pod.assumed and not pod.gated:
-            self._queue.drop(key)
+            self._drop(key)
         elif pod.gated:
             # Once the gates are gone it is new.
             del unit.pods[pod.uid]

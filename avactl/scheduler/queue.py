@@ -7,19 +7,21 @@ is tried; as long as it does not fit, the others cannot either.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from time import monotonic
 
 from avactl.scheduler.pod import Pod
 
-_Entry = tuple[int, str, int, str, int]
+_Entry = tuple[int, str, int, str]
+_SPARE = 1000
+"""Entries beyond twice the units, from which on those that mean nothing any more are taken out."""
 
 
 class Unit:
     """One pod, or the pods of one gang that are there."""
 
-    __slots__ = ("changed", "gang", "group", "key", "partial", "pods", "size", "token")
+    __slots__ = ("changed", "entry", "gang", "group", "key", "partial", "pods", "size")
 
     def __init__(self, key: str, gang: bool) -> None:
         self.key = key
@@ -34,7 +36,8 @@ class Unit:
         """Pods that must run together."""
         self.changed = 0.0
         """When the last pod came, by the monotonic clock."""
-        self.token = 0
+        self.entry = 0
+        """Number of its entry in the queue; 0: it has none."""
 
     def add(self, pod: Pod) -> bool:
         """A pod is there; whether it is new."""
@@ -43,6 +46,12 @@ class Unit:
         self.pods[pod.uid] = pod
         self.size, self.changed = max(self.size, pod.gang_size), monotonic()
         return True
+
+    def remove(self, pod: Pod) -> bool:
+        """A pod is gone; whether fewer must run together by those that are left."""
+        self.pods.pop(pod.uid, None)
+        before, self.size = self.size, max((1, *(each.gang_size for each in self.pods.values())))
+        return self.size < before
 
     @property
     def waiting(self) -> list[Pod]:
@@ -73,14 +82,15 @@ class Queue:
         self.units: dict[str, Unit] = {}
         self._active: list[_Entry] = []
         self._groups: dict[Hashable, list[_Entry]] = {}
-        self._numbers = count()
+        self._numbers = count(1)
+        self._entries = 0
+        """How many there are at the most, valid or not."""
         self._round: set[str] = set()
         """Units that the last `retry` brought, and that have not had their turn."""
         self.retried = -1
         """How much had been freed by the last `retry`."""
 
     def _entry(self, unit: Unit) -> _Entry:
-        unit.token += 1
         pods = unit.pods.values()
         first = min(pods, key=lambda pod: pod.created)
         # Gangs of which some run hold GPUs for nothing: they come before everybody.
@@ -89,24 +99,36 @@ class Queue:
         if unit.gang and unit.missing <= 0:
             # It only grows: whoever has not started yet comes before.
             priority -= 1 << 40
-        return -priority, first.created, next(self._numbers), unit.key, unit.token
+        unit.entry = next(self._numbers)
+        return -priority, first.created, unit.entry, unit.key
+
+    def _add(self, entries: list[_Entry], unit: Unit) -> None:
+        """Each unit has one entry that is valid, the last. Others are left where they are until they are too many."""
+        heappush(entries, self._entry(unit))
+        self._entries += 1
+        if self._entries > 2 * len(self.units) + _SPARE:
+            for every in (self._active, *self._groups.values()):
+                every[:] = filter(self._valid, every)
+                heapify(every)
+            self._groups = {group: every for group, every in self._groups.items() if every}
+            self._entries = len(self._active) + sum(map(len, self._groups.values()))
 
     def _valid(self, entry: _Entry) -> Unit | None:
         unit = self.units.get(entry[3])
-        return unit if unit is not None and unit.token == entry[4] else None
+        return unit if unit is not None and unit.entry == entry[2] else None
 
     def push(self, unit: Unit) -> None:
         """Try it next."""
         unit.group = None
         self.units[unit.key] = unit
-        heappush(self._active, self._entry(unit))
+        self._add(self._active, unit)
 
     def pop(self) -> Unit | None:
         """The first of those to be tried; it stays known."""
         while self._active:
             unit = self._valid(heappop(self._active))
             if unit is not None:
-                unit.token += 1
+                unit.entry = 0
                 self._round.discard(unit.key)
                 return unit
         return None
@@ -115,11 +137,11 @@ class Queue:
         """It does not fit now."""
         unit.group = group
         self._round.discard(unit.key)
-        heappush(self._groups.setdefault(group, []), self._entry(unit))
+        self._add(self._groups.setdefault(group, []), unit)
 
     def rest(self, unit: Unit) -> None:
         """It waits for something of its own, such as more pods."""
-        unit.token += 1
+        unit.entry = 0
         unit.group = None
         self._round.discard(unit.key)
 
@@ -131,7 +153,7 @@ class Queue:
             entry = heappop(entries)
             unit = self._valid(entry)
             if unit is not None:
-                heappush(self._active, self._entry(unit))
+                self._add(self._active, unit)
                 break
         if not entries:
             self._groups.pop(group, None)

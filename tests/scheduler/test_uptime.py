@@ -1,0 +1,105 @@
+"""Weeks of running: nothing that the scheduler remembers grows with the pods, teams and machines that are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.scheduler.memory import Memory
+
+PODS = 3000
+
+
+def test_nothing_is_left_of_pods_that_have_ended_before_they_are_deleted() -> None:
+    world = Memory()
+    for number in range(20):
+        world.pod("vision", f"p{number}", 1)
+        world.settle()
+        end(world, f"vision/p{number}")
+        world.drop("vision", f"p{number}")
+    assert not world.decider._learnt
+    assert not world.queue.units
+
+
+def test_a_pod_that_is_first_seen_again_when_it_has_ended_is_done_with() -> None:
+    world = Memory()
+    world.settle()
+    world.pod("vision", "short", 1)
+    unit = world.queue.pop()
+    assert unit is not None
+    world.decider.decide(unit)
+    (order,) = world.orders
+    world.items["vision/short"]["spec"]["nodeName"] = order.node
+    end(world, "vision/short")
+    assert not order.pod.assumed
+    assert not world.queue.units
+    assert not world.fleet.state.bookings
+
+
+def test_a_replica_that_stands_by_forgets_pods_that_others_have_placed() -> None:
+    world = Memory()
+    for number in range(PODS):
+        world.pod("vision", f"p{number}", 1)
+        item = world.items[f"vision/p{number}"]
+        item["spec"]["nodeName"] = "n0"
+        world._condition(f"vision/p{number}", "DisruptionTarget", "PreemptionByScheduler", "Preempted for x: y")
+        world.drop("vision", f"p{number}")
+    assert len(world.queue._active) < PODS / 2
+    assert not world.fleet.remains
+
+
+def test_pods_that_go_while_another_of_their_group_waits_leave_nothing_behind() -> None:
+    world = Memory()
+    world.pod("vision", "first", 16)
+    world.settle()
+    for number in range(PODS):
+        world.pod("vision", f"p{number}", 16)
+        while (unit := world.queue.pop()) is not None:
+            world.decider.decide(unit)
+        world.drop("vision", f"p{number}")
+    (group,) = world.queue._groups.values()
+    assert len(group) < PODS / 2
+    world.drop("vision", "first")
+    world.queue.retry(world.fleet.freed)
+    assert not world.queue._groups
+
+
+def test_units_keep_their_order_when_old_entries_are_taken_out() -> None:
+    world = Memory()
+    for number in range(PODS):
+        world.pod("vision", f"p{number}", 1)
+        if number % 3:
+            world.drop("vision", f"p{number}")
+    order = [next(iter(unit.pods.values())).name for unit in iter(world.queue.pop, None)]
+    assert order == [f"p{number}" for number in range(0, PODS, 3)]
+
+
+def test_a_gang_that_is_made_anew_with_fewer_pods_does_not_wait_for_those_of_before() -> None:
+    world = Memory()
+    world.gang("vision", "job", 4, 4)
+    world.settle()
+    for number in range(4):
+        item = world.items[f"vision/job-{number}"]
+        item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        world.intake.put(item)
+    world.gang("vision", "job", 6, 4, size=2, first=4)
+    world.settle()
+    world.drop("vision", *(f"job-{number}" for number in range(4)))
+    world.settle()
+    assert sorted(world.where()) == ["job-4", "job-5"]
+
+
+def test_what_pods_waited_for_is_forgotten_with_them() -> None:
+    world = Memory()
+    for number in range(20):
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"claim-{number}"}}
+        world.pod("vision", f"p{number}", 1, volumes=[volume])
+        world.settle()
+        world.drop("vision", f"p{number}")
+    assert not world.fleet._awaited
+    assert not world.fleet._waits
+
+
+def end(world: Memory, key: str) -> None:
+    item: dict[str, Any] = world.items[key]
+    item["status"]["phase"] = "Succeeded"
+    world.intake.put(item)
