@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail
-from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, span, viewing
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail
+from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request
@@ -60,7 +59,7 @@ def defrag(
                 unit = defragment.unit_of(view, namespace, job)
                 plan, title = defragment.for_unit(view, unit), f"{namespace}/{job}"
         except (defragment.NoPlanError, RuleError) as error:
-            fail(str(error), PROBLEMS)
+            fail(plain(str(error)), PROBLEMS)
         _print(title, plan, output, yes)
         if yes and unit is not None and plan.moves:
             await _move(view, unit, plan, timeout)
@@ -108,7 +107,6 @@ def _print(title: str, plan: Plan, output: str, yes: bool) -> None:
 
 
 def _table(moves: list[Move]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
@@ -118,8 +116,7 @@ def _table(moves: list[Move]) -> None:
         gang = f", and the {move.with_it} others of its gang" if move.with_it else ""
         loses = f"at most {span(move.lost)} of work{gang}"
         table.add_row(move.pod.key, move.job, f"{move.gpus:g}", move.source, move.target, loses)
-    width = None if sys.stdout.isatty() else 160
-    Console(highlight=False, markup=False, no_color=not colour(), width=width).print(table)
+    write(table)
 
 
 async def _move(view: View, unit: Unit, plan: Plan, timeout: float) -> None:

@@ -8,16 +8,16 @@ import re
 import sys
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from avactl.cli.common import colour
-from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, age, span, viewing
+from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, age, console, plain, span, viewing, write
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from avactl.scheduler.overview import Job, Pool, Team
     from avactl.scheduler.view import View
@@ -28,8 +28,8 @@ _CLOCK = 5.0
 """Seconds after which ages are brought up to date."""
 _NOWHERE = re.compile(r"^fits on none of \d+ nodes: ")
 """What most reasons begin with; what follows tells more, and a line is short."""
-_PLAIN = 160
-"""Columns where the output is not a terminal."""
+_JOBS = 6
+"""Lines that jobs have at least: the largest tables above give way."""
 
 
 def top(
@@ -55,27 +55,20 @@ def top(
         elif output == "json":
             print(_json(view, namespace))
         else:
-            _console().print(_page(view, namespace))
+            write(_page(view, namespace))
 
     viewing(show, kubeconfig, context, system_namespace, namespace)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else _PLAIN
-    return Console(highlight=False, markup=False, no_color=not colour(), width=width)
 
 
 async def _live(view: View, namespace: str) -> None:
     from rich.live import Live
 
-    console, changed = _console(), asyncio.Event()
-    with Live(console=console, screen=True, auto_refresh=False) as screen:
+    screen_of, changed = console(), asyncio.Event()
+    with Live(console=screen_of, screen=True, auto_refresh=False) as screen:
         following = asyncio.ensure_future(view.follow(changed.set))
         try:
             while not following.done():
-                screen.update(_page(view, namespace, console.height), refresh=True)
+                screen.update(_page(view, namespace, screen_of.height), refresh=True)
                 changed.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), _CLOCK)
@@ -130,25 +123,35 @@ def _page(view: View, namespace: str, height: int | None = None) -> RenderableTy
         f"{waiting} {'waits' if waiting == 1 else 'wait'}",
     ]
     parts: list[RenderableType] = [Text(" · ".join(head), style="bold"), ""]
-    lines = 2
-    if teams:
-        parts += [_teams(teams), ""]
-        lines += len(teams) + 2
-    if pools:
-        parts += [_pools(pools), ""]
-        lines += len(pools) + 2
     hidden = _hidden(view)
     if view.silent is not None:
         hidden.append(
             f"the API server does not answer since {span(monotonic() - view.silent)}: this is how it was then"
         )
-    lines += len(hidden)
-    most = len(jobs) if height is None else max(3, height - lines - 2)
-    shown = jobs if len(jobs) <= most else jobs[: most - 1]
-    parts.append(_jobs(shown) if jobs else "no jobs with GPUs, and none that wait")
-    if len(shown) < len(jobs):
-        parts.append(f"… and {len(jobs) - len(shown)} more (`avactl top --once` shows all)")
+    rows = [len(teams), len(pools), len(jobs)]
+    if height is not None:
+        # Each table has a headline, the two above an empty line too; the page begins with two lines.
+        rows = _share(rows, height - 2 - len(hidden) - 2 * bool(teams) - 2 * bool(pools) - 1)
+    if teams:
+        # Who waits, and who has most, is told first where not all can be.
+        kept = sorted(teams, key=lambda team: (not team.waiting, -team.used))[: rows[0]]
+        parts += [_teams([team for team in teams if team in kept], len(teams) - len(kept)), ""]
+    if pools:
+        parts += [_pools(pools[: rows[1]], len(pools) - min(len(pools), rows[1])), ""]
+    parts.append(_jobs(jobs[: rows[2]]) if jobs else "no jobs with GPUs, and none that wait")
+    if rows[2] < len(jobs):
+        parts.append(f"… and {len(jobs) - rows[2]} more (`avactl top --once` shows all)")
     return Group(*parts, *hidden)
+
+
+def _share(wanted: list[int], lines: int) -> list[int]:
+    """The rows of each table in so many lines, the last table's first; a table that is cut says so in a line more."""
+    *above, jobs = wanted
+    left, rows = lines - min(jobs, _JOBS), list(above)
+    while sum(rows) + sum(shown < all_ for shown, all_ in zip(rows, above, strict=True)) > left and max(rows) > 1:
+        rows[rows.index(max(rows))] -= 1
+    left = lines - sum(rows) - sum(shown < all_ for shown, all_ in zip(rows, above, strict=True))
+    return [*rows, jobs if jobs <= left else max(1, left - 1)]
 
 
 def _hidden(view: View) -> list[str]:
@@ -162,71 +165,82 @@ def _hidden(view: View) -> list[str]:
     return []
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
-    """Columns by name and whether they are numbers."""
+def _table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
+    """Columns by name and whether they are numbers. Those that give way where the terminal is narrow hold `_cell`s."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
     for name, number in columns:
-        table.add_column(name, justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
+        justify: Literal["right", "left"] = "right" if number else "left"
+        table.add_column(name, justify=justify, no_wrap=name not in gives, overflow="ellipsis")
     return table
 
 
-def _teams(teams: list[Team]) -> Table:
+def _cell(text: str) -> Text:
+    """One line, cut where there is no room for it."""
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _teams(teams: list[Team], more: int) -> Table:
     names = ("team", False), ("gpu", False), ("used", True), ("guaranteed", True), ("borrowed", True), ("waiting", True)
-    table = _table(*names)
+    table = _table(*names, gives=("team",))
     for team in teams:
         most = "" if team.borrow == 0 or team.guaranteed is None else f" of {_number(team.borrow)}"
         table.add_row(
-            team.name, team.model or "any", _number(team.used),
+            _cell(team.name), team.model or "any", _number(team.used),
             "" if team.guaranteed is None else _number(team.guaranteed),
             "" if team.guaranteed is None else _number(team.borrowed) + most,
             _number(team.waiting) if team.waiting else "",
             style="yellow" if team.waiting else None,
         )  # fmt: skip
+    if more:
+        table.add_row(_cell(f"… and {more} more"))
     return table
 
 
-def _pools(pools: list[Pool]) -> Table:
+def _pools(pools: list[Pool], more: int) -> Table:
     table = _table(
         ("pool", False), ("gpu", False), ("machines", True), ("away", True), ("gpus", True), ("used", True),
-        ("free", True), ("whole free", True), ("fragmented", True),
+        ("free", True), ("whole free", True), ("fragmented", True), gives=("pool",),
     )  # fmt: skip
     for pool in pools:
         lost = "" if pool.lost is None else f"{_number(pool.lost)} ({100 * pool.lost / max(pool.free, 1e-9):.0f}%)"
         table.add_row(
-            pool.name or "(none)", pool.model, str(pool.machines), str(pool.away or ""), str(pool.gpus),
+            _cell(pool.name or "(none)"), pool.model, str(pool.machines), str(pool.away or ""), str(pool.gpus),
             _number(pool.used), _number(pool.free), str(pool.whole), lost if pool.free else "",
         )  # fmt: skip
+    if more:
+        table.add_row(_cell(f"… and {more} more"))
     return table
 
 
 def _jobs(jobs: list[Job]) -> Table:
-    from rich.text import Text
-
     now = datetime.now(UTC)
     table = _table(
         ("job", False), ("kind", False), ("team", False), ("pods", True), ("gpus", True), ("gpu", False), ("age", True),
+        ("state", False), gives=("job", "team", "state"),
     )  # fmt: skip
-    # The one column that gives way where the terminal is narrow.
-    table.add_column("state", overflow="ellipsis")
     for job in jobs:
         pods = str(job.pods) if job.running in (0, job.pods) else f"{job.running} of {job.pods}"
-        state = "runs" if not job.waiting else f"waits: {_NOWHERE.sub('', job.why)}" if job.why else "waits"
         table.add_row(
-            _short(f"{job.namespace}/{job.name}"), job.kind, job.team, pods,
-            _number(job.gpus) if job.gpus else "", job.model, age(job.since, now),
-            Text(state, no_wrap=True, overflow="ellipsis"), style="yellow" if job.waiting else None,
+            _cell(f"{job.namespace}/{job.name}"), job.kind, _cell(job.team), pods,
+            _number(job.gpus) if job.gpus else "", job.model, age(job.since, now), _cell(_state(job)),
+            style="yellow" if job.waiting else None,
         )  # fmt: skip
     return table
 
 
+def _state(job: Job) -> str:
+    if not job.waiting:
+        return "runs"
+    why = _NOWHERE.sub("", plain(job.why))
+    return why if why.startswith("waits ") else f"waits: {why}" if why else "waits"
+
+
 def _number(value: float | None) -> str:
     return "any" if value is None else f"{value:.4g}" if value < 1000 else f"{value:.0f}"
-
-
-def _short(name: str, most: int = 48) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _count(number: int, what: str) -> str:
