@@ -8,7 +8,7 @@ is idle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -173,11 +173,16 @@ class Ledger:
 
     def _add(self, team: str, model: str, gpus: int, amounts: Sequence[int]) -> None:
         for name in (*self._line(team), *(() if team in self.quotas else (team,))):
-            self._used[name, model] = self._used.get((name, model), 0) + gpus
+            used = self._used[name, model] = self._used.get((name, model), 0) + gpus
             sums = self._amounts.setdefault(name, [])
             sums += [0] * (len(amounts) - len(sums))
             for index, amount in enumerate(amounts):
                 sums[index] += amount
+            # Teams come and go.
+            if not used:
+                del self._used[name, model]
+            if not any(sums):
+                del self._amounts[name]
 
     def _line(self, team: str) -> Iterator[str]:
         """The team's quota and those above it; none for a team without a quota."""
@@ -195,6 +200,10 @@ class Ledger:
     def used(self, name: str, model: str) -> int:
         """GPUs in use by a team, or below a parent."""
         return self._used.get((name, model), 0)
+
+    def users(self) -> Iterable[tuple[str, str]]:
+        """Teams and parents of which GPUs are in use, and the models of these."""
+        return self._used
 
     def limit(self, team: str, model: str) -> Limit:
         """A team's limit. Without a quota it has no guarantee, and may borrow all that is idle."""

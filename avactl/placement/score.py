@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -88,7 +89,8 @@ class Scorer:
         """A request arrived. A declared workload stays as it is."""
         if self._fixed:
             return
-        self.workload.add(request)
+        # Node sets come and go with their pods, and have other keys each time: they say nothing of what is to come.
+        self.workload.add(request if request.nodes is None else replace(request, nodes=None))
         arrivals = self.workload.arrivals
         if arrivals >= self._look:
             self._look = arrivals + min(arrivals, _RENEW)

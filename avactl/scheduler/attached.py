@@ -51,6 +51,7 @@ class Attached:
         """A CSINode is gone, and its limits."""
         for driver in self._drivers.pop(name, ()):
             del self._limits[driver][name]
+        self._nodes.pop(name, None)
 
     def nodes(self) -> list[str]:
         """The CSINodes that are known."""
@@ -71,6 +72,8 @@ class Attached:
         if known is not None:
             node, volume = known
             self._by_node[node].discard(volume)
+            if not self._by_node[node]:
+                del self._by_node[node]
             self._nodes.pop(node, None)
             self._fleet.freed += 1
 

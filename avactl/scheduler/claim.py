@@ -69,10 +69,9 @@ class Constraint(NamedTuple):
 class Spec:
     """`spec.devices` of claims: one object for all that are equal."""
 
-    __slots__ = ("__weakref__", "config", "constraints", "key", "requests", "text")
+    __slots__ = ("__weakref__", "config", "constraints", "requests", "text")
 
-    def __init__(self, given: Mapping[str, Any], key: bytes) -> None:
-        self.key = key
+    def __init__(self, given: Mapping[str, Any]) -> None:
         self.requests: tuple[dict[str, Any], ...] = tuple(given.get("requests") or ())
         self.constraints: tuple[dict[str, Any], ...] = tuple(given.get("constraints") or ())
         self.config: tuple[dict[str, Any], ...] = tuple(given.get("config") or ())
@@ -106,7 +105,7 @@ class Claim:
         key = orjson.dumps(given)
         spec = _specs.get(key)
         if spec is None:
-            spec = _specs[key] = Spec(given, key)
+            spec = _specs[key] = Spec(given)
         self.spec = spec
         self.allocation: dict[str, Any] | None = status.get("allocation")
         results = ((self.allocation or {}).get("devices") or {}).get("results") or ()

@@ -200,7 +200,10 @@ class Devices:
         if known is None:
             return False
         self._shared.pop(name, None)
-        self._local.get(known.node, {}).pop(name, None)
+        if known.node in self._local:
+            self._local[known.node].pop(name, None)
+            if not self._local[known.node]:
+                del self._local[known.node]
         for device in known.devices:
             if self._where.get(device.key) is known:
                 del self._where[device.key]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from avactl.placement.state import MAX_GPUS
 from avactl.scheduler import cel
@@ -81,10 +82,10 @@ class Dra:
         self._places: dict[Key, tuple[str, int]] = {}
         self._kinds: dict[tuple[Any, ...], Device] = {}
         """One GPU of each kind."""
-        self._parsed: dict[bytes, Parsed | str] = {}
-        self._specs: dict[bytes, Spec] = {}
+        self._parsed: WeakKeyDictionary[Spec, Parsed | str] = WeakKeyDictionary()
         self._wanted: dict[str, tuple[Parsed, ...]] = {}
-        self._simple: dict[tuple[str, str], bool] = {}
+        self._simple: dict[str, dict[str, bool]] = {}
+        """By node, then by the key of demands."""
         self._offers: dict[str, Offers] = {}
         self._memory: dict[tuple[Any, Key], bool | str] = {}
         self._last: tuple[str, int, Demand | RuleError] | None = None
@@ -126,7 +127,6 @@ class Dra:
 
     def _forget_classes(self) -> None:
         self._parsed.clear()
-        self._specs.clear()
         self._forget()
 
     def _forget(self) -> None:
@@ -142,8 +142,8 @@ class Dra:
     def node_changed(self, name: str) -> None:
         """A node came, went, or has other labels."""
         self.devices.node_changed(name)
-        for known in [known for known in self._simple if known[0] == name]:
-            del self._simple[known]
+        self._simple.pop(name, None)
+        self._gpus.pop(name, None)
 
     # -- GPUs by number ---------------------------------------------------------------------------------------------
 
@@ -227,14 +227,13 @@ class Dra:
         return Demand(key, tuple(wanted), tuple(held), gpus, exact and gpus > 0, counted)
 
     def _parse(self, spec: Spec) -> Parsed:
-        found = self._parsed.get(spec.key)
+        found = self._parsed.get(spec)
         if found is None:
-            self._specs[spec.key] = spec
             try:
                 found = parse(spec, self.classes)
             except RuleError as error:
                 found = str(error)
-            self._parsed[spec.key] = found
+            self._parsed[spec] = found
         if isinstance(found, str):
             raise RuleError(found)
         return found
@@ -272,9 +271,10 @@ class Dra:
 
     def simple(self, node: str, labels: Labels, key: str) -> bool:
         """Whether the engine's counting of a node's GPUs is all there is to know for a demand that is exact."""
-        known = self._simple.get((node, key))
+        here = self._simple.setdefault(node, {})
+        known = here.get(key)
         if known is None:
-            known = self._simple[node, key] = self._is_simple(node, labels, self._wanted[key])
+            known = here[key] = self._is_simple(node, labels, self._wanted[key])
         return known
 
     def _is_simple(self, node: str, labels: Labels, claims: tuple[Parsed, ...]) -> bool:

@@ -35,7 +35,7 @@ class Victim(NamedTuple):
 
     pod: Pod
     why: str
-    """`quota-reclaim` or `priority`: label of the metric."""
+    """`elastic`, `quota-reclaim` or `priority`; `resumed` or `defrag` where others have chosen: label of the metric."""
     note: str
     """What its condition and its event say; it begins with `Preempted for NAMESPACE/NAME`."""
 

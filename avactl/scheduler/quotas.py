@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -97,17 +97,16 @@ class Quotas:
 
     def _count(self, pod: Pod, team: str, change: int) -> None:
         self.version += 1
-        ranks = self._ranks.setdefault(team, Counter())
         if pod.ours and pod.preemptible:
-            ranks[pod.rank] += change
-            if not ranks[pod.rank]:
-                del ranks[pod.rank]
+            ranks = self._ranks.setdefault(team, Counter())
+            _add(ranks, pod.rank, change)
+            if not ranks:
+                del self._ranks[team]
         if pod.gang:
-            self._members[pod.gang] += change
             # Coming, it is one more; going, it was.
-            self._surplus[team] += change * (self._members[pod.gang] - min(change, 0) > pod.gang_size)
-            if not self._members[pod.gang]:
-                del self._members[pod.gang]
+            beyond = self._members[pod.gang] + max(change, 0) > pod.gang_size
+            _add(self._members, pod.gang, change)
+            _add(self._surplus, team, change * beyond)
 
     def fresh(self) -> Ledger:
         """What every pod holds, by itself. To be read only."""
@@ -214,13 +213,10 @@ class Quotas:
         ledger, team = self.fresh(), self.team(pod)
         if any(rank < pod.rank for rank in self._ranks.get(team, ())):
             return True
-        if any(team != other and ledger.borrowed(other, model) for model in models for other in self._borrowers()):
+        wanted = set(models) if self.shared else ()
+        if any(other != team and model in wanted and ledger.borrowed(other, model) for other, model in ledger.users()):
             return True
         return self._surplus[team] > 0
-
-    def _borrowers(self) -> Iterable[str]:
-        """Teams that may have borrowed; nobody has where nobody owns."""
-        return self._ranks if self.shared else ()
 
     def model_mask(self, model: str) -> Mask:
         """The nodes with a GPU model."""
@@ -240,6 +236,16 @@ class Quotas:
         for team, leaf in self._leaves.items():
             for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}:
                 yield team, model, ledger.used(team, model) / WHOLE, ledger.borrowed(team, model) / WHOLE
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _add(counts: Counter[_Key], key: _Key, change: int) -> None:
+    """Without a trace of what is nought."""
+    counts[key] += change
+    if not counts[key]:
+        del counts[key]
 
 
 def _in_milli(quota: Quota) -> Quota:

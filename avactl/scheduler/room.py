@@ -63,6 +63,7 @@ class Room:
         self._holds = Holds(fleet)
         self._gathered: dict[tuple[str, str], tuple[Hashable, Works]] = {}
         self._again: dict[str, float] = {}
+        """Until when nobody is evicted for a unit."""
         self._seen, self._checked = -1, 0.0
         self._restored = False
         self.lifted = False
@@ -82,6 +83,7 @@ class Room:
             return
         self._seen, self._checked = self._fleet.freed, now
         self._gathered.clear()
+        self._again = {key: until for key, until in self._again.items() if now < until}
         slots = self._fleet.state.slots
         for key, nomination in list(self._nominations.items()):
             nomination.keys = {each for each in nomination.keys if self._held(each)}
@@ -135,18 +137,12 @@ class Room:
         """Whether room is still made for a unit."""
         return key in self._nominations
 
-    def nominated(self, unit: Unit) -> bool:
-        """Whether room is made for a unit."""
-        return unit.key in self._nominations
-
     def forget(self, pod: Pod) -> None:
         """A pod is gone: nothing is kept for it, nor for its gang."""
         key = pod.gang or pod.uid
         nomination = self._nominations.get(key)
         if nomination is not None and any(place.pod is pod for place in nomination.places):
             self.abandon(key)
-        if not pod.gang:
-            self._again.pop(key, None)
 
     def abandon(self, key: str) -> None:
         """Keep nothing for a unit any more."""

@@ -99,6 +99,43 @@ def test_what_pods_waited_for_is_forgotten_with_them() -> None:
     assert not world.fleet._waits
 
 
+def test_nothing_is_left_of_teams_that_are_gone() -> None:
+    world = Memory()
+    world.quota("vision", 8)
+    world.settle()
+    for number in range(20):
+        world.gang(f"team-{number}", "job", 2, 1, size=1)
+        world.settle()
+        assert len(world.where()) == 2
+        world.drop(f"team-{number}", "job-0", "job-1")
+    quotas = world.fleet.quotas
+    ledger = quotas.fresh()
+    assert not (ledger._used or ledger._amounts or quotas._ranks or quotas._surplus or quotas._members)
+
+
+def test_the_expected_workload_is_the_same_whatever_number_a_node_set_has() -> None:
+    world = Memory()
+    for number in range(20):
+        world.pod("vision", f"p{number}", 1)
+        world.settle()
+        world.drop("vision", f"p{number}")
+        world.fleet.stale = True  # as when a slice of devices changes
+    assert len(world.fleet.scorer.workload.shares()) == 1
+
+
+def test_nothing_is_left_of_machines_that_are_gone() -> None:
+    world = Memory()
+    world.settle()
+    known = len(world.fleet.dra._gpus)
+    for number in range(20):
+        name = f"spot-{number}"
+        status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
+        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+        world.fleet.put_node({"metadata": metadata, "spec": {}, "status": status})
+        world.fleet.drop_node(name)
+    assert len(world.fleet.dra._gpus) == known
+
+
 def end(world: Memory, key: str) -> None:
     item: dict[str, Any] = world.items[key]
     item["status"]["phase"] = "Succeeded"
