@@ -440,13 +440,18 @@ class Fleet:
         twice = [gpu for gpu in members(mine) if 0 <= free[gpu] < milli]
         if twice:
             logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice)
-            # By others who run too, or kept for some who wait: those make way when all is booked anew.
-            self.stale = True
         found = [gpu for gpu in members(mine) if free[gpu] >= milli]
         if len(found) < mine.bit_count():
             self._standing_in.add(pod.assumed or pod.node)
         others = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and gpu not in found]
-        return sum(1 << gpu for gpu in [*found, *others[: max(0, count - len(found))]])
+        found += others[: max(0, count - len(found))]
+        # By whom nobody told which, or kept for some who wait: those make way when all is booked anew.
+        self.stale |= bool(twice) or (len(found) < count and self._kept(slot))
+        return sum(1 << gpu for gpu in found)
+
+    def _kept(self, slot: int) -> bool:
+        """Whether something of a node is kept for others."""
+        return any(not isinstance(key, str) for key in self.state.held[slot])
 
     def _booked_devices(self, pod: Pod) -> str:
         booking = self.state.bookings.get(pod.uid)

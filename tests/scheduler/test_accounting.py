@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from avactl.placement.state import Booking
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pools import Leaf
 from tests.scheduler.offline import fleet, node, pod
@@ -46,6 +47,15 @@ def test_of_gpus_that_two_pods_have_the_others_are_not_free() -> None:
     assert not free(made)
     made.drop_pod("vision/p")
     assert free(made) == [0, 1, 2, 7]
+
+
+def test_what_is_kept_for_others_gives_way_to_a_pod_that_another_scheduler_binds() -> None:
+    made = fleet([node("a")], [])
+    slot, nothing = made.state.slots["a"], (0,) * len(made.state.resources)
+    for gpu in range(6):
+        made.state.book(("hold", "unit", gpu), Booking(slot, nothing, 1 << gpu))
+    made.put_pod(pod("other", 4, "a"))
+    assert len(free(made)) == 4
 
 
 def used(made: Fleet) -> float:
