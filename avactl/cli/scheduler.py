@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from avactl.cli.common import USAGE, fail
+from avactl.cli.common import MISSING, USAGE, fail
 from avactl.cli.viewing import DaemonKubeconfig, connection, packages
 
 
@@ -29,12 +30,16 @@ def scheduler(
 ) -> None:
     """Run the scheduler for pods with `schedulerName: avactl`."""
     with packages():
-        from avactl.scheduler import daemon
+        from avactl.scheduler import daemon, server
         from avactl.scheduler.pools import Policy
     try:
         policy = Policy.read(config)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        fail(f"{config}: {(error.strerror or str(error)).lower()}", USAGE)
+    except ValueError as error:
         fail(str(error), USAGE)
+    if listen and not re.fullmatch(r"(.*):\d{1,5}", listen):
+        fail(f"`--listen {listen}` is no HOST:PORT", USAGE, "`:8080` listens on all addresses")
     found = connection(kubeconfig)
     options = daemon.Options(
         policy=policy,
@@ -45,4 +50,7 @@ def scheduler(
         burst=burst,
         gang_grace=gang_grace,
     )
-    asyncio.run(daemon.run(found, options))
+    try:
+        asyncio.run(daemon.run(found, options))
+    except server.ListenError as error:
+        fail(f"`--listen {listen}`: {error}", MISSING)

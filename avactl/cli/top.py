@@ -126,7 +126,7 @@ def _page(view: View, namespace: str, height: int | None = None) -> RenderableTy
     hidden = _hidden(view)
     if view.silent is not None:
         hidden.append(
-            f"the API server does not answer since {span(monotonic() - view.silent)}: this is how it was then"
+            f"since {span(monotonic() - view.silent)} the API server gives no answer: this is how it was then"
         )
     rows = [len(teams), len(pools), len(jobs)]
     if height is not None:
@@ -162,6 +162,8 @@ def _hidden(view: View) -> list[str]:
         return ["teams and pools are not shown: this account may not read nodes"]
     if "configmaps" in view.hidden:
         return ["quotas and GPU links are not known: this account may not read the ConfigMaps of the system namespace"]
+    if "policy" in view.hidden:
+        return [f"racks are not known, and maybe no quotas: {plain(view.hidden['policy'])}; `--system-namespace`?"]
     return []
 
 

@@ -91,12 +91,18 @@ def viewing(
 
 def refused(error: Exception, access: Access) -> NoReturn:
     """Say that the API server gave no answer, or not this one, and exit with MISSING."""
-    from avactl.kube.client import UnreachableError
+    from avactl.kube.client import ApiError, UnreachableError, UntrustedError
 
+    if isinstance(error, UntrustedError):
+        hint = "is the kubeconfig's certificate-authority that of another cluster?"
+        fail(f"the certificate of the API server {access.url} is not trusted: {plain(str(error))}", MISSING, hint)
+    if isinstance(error, ApiError) and error.status == 401:
+        hint = "has the token or certificate expired? Log in anew, or name another kubeconfig or context"
+        fail(f"the API server {access.url} does not know who asks (401 Unauthorized)", MISSING, hint)
     if isinstance(error, UnreachableError):
         hint = "is the cluster up, and is it this one? `--kubeconfig FILE`, $KUBECONFIG or `--context` names another"
         fail(f"no answer from the API server {access.url}", MISSING, hint)
-    fail(f"the API server does not tell: {error}", MISSING)
+    fail(f"the API server does not tell: {plain(str(error))}", MISSING)
 
 
 def _allowed(view: View, namespace: str, everything: bool) -> None:

@@ -36,6 +36,10 @@ class UnreachableError(Exception):
     """No answer: the request may have had its effect or not."""
 
 
+class UntrustedError(UnreachableError):
+    """The certificate of whoever answers is not one to trust."""
+
+
 class SilenceError(UnreachableError):
     """A watch on which nothing came for long: nothing happened, or the connection is dead."""
 
@@ -71,7 +75,6 @@ class Client:
         self._access = access
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
-        self._headers: dict[tuple[str, str, str], dict[str, str]] = {}
 
     async def __aenter__(self) -> Client:
         connector = aiohttp.TCPConnector(
@@ -91,15 +94,11 @@ class Client:
             await self._session.close()
 
     def _head(self, content_type: str, accept: str = JSON) -> dict[str, str]:
+        found = {"Accept": accept, "Content-Type": content_type, "User-Agent": self._agent}
+        found["Accept-Encoding"] = self._encoding
         token = self._access.token()
-        found = self._headers.get((token, content_type, accept))
-        if found is None:
-            self._headers.clear()
-            found = {"Accept": accept, "Content-Type": content_type, "User-Agent": self._agent}
-            found["Accept-Encoding"] = self._encoding
-            if token:
-                found["Authorization"] = f"Bearer {token}"
-            self._headers[token, content_type, accept] = found
+        if token:
+            found["Authorization"] = f"Bearer {token}"
         return found
 
     async def request(
@@ -117,14 +116,14 @@ class Client:
         status, headers, content = await self._exchange(method, path, body, content_type, query, timeout, accept)
         if status >= 300:
             raise _refusal(status, headers, content)
-        return orjson.loads(content)
+        return _parsed(status, content)
 
     async def page(self, path: str, query: Mapping[str, str]) -> Any:
         """A page of a list, core kinds without their managed fields. Raises ApiError and UnreachableError."""
         status, headers, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT)
         if status >= 300:
             raise _refusal(status, headers, content)
-        return orjson.loads(without_managed_fields(content) if path.startswith("/api/v1/") else content)
+        return _parsed(status, without_managed_fields(content) if path.startswith("/api/v1/") else content)
 
     async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
         """A request whose answer does not matter but for refusal. Raises ApiError and UnreachableError."""
@@ -150,6 +149,8 @@ class Client:
                     method, path, data=data, headers=self._head(content_type, accept), params=query, timeout=_NO_TIMEOUT
                 ) as response:
                     return response.status, response.headers, await response.read()
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise UntrustedError(str(error.certificate_error)) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(f"{method} {path}: {type(error).__name__} {error}") from None
 
@@ -195,6 +196,13 @@ def without_managed_fields(content: bytes) -> bytes:
 
 _MANAGED, _AFTER = b'"managedFields":[', b']},"spec":'
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
+
+
+def _parsed(status: int, content: bytes) -> Any:
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise ApiError(status, "NotJson", "what answers there is no API server of Kubernetes") from None
 
 
 def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> ApiError:

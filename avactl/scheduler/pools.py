@@ -30,20 +30,28 @@ class Policy:
         """Raises OSError, and ValueError where it is not a policy."""
         try:
             return cls.parse(path.read_bytes())
-        except (KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}: not a placement policy: {error}") from None
 
     @classmethod
     def parse(cls, text: str | bytes) -> Policy:
-        """Raises KeyError, TypeError or ValueError where it is not one."""
+        """Raises ValueError where it is not one."""
         data = orjson.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("not an object")
+        for name in ("cluster", "systemNamespace", "gpuDriver"):
+            if not isinstance(data.get(name), str) or not data[name]:
+                raise ValueError(f"`{name}` is no text" if name in data else f"`{name}` is missing")
+        levels = data.get("levels")
+        if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
+            raise ValueError("`levels` is no list of node labels")
         objective = data.get("objective", "pack")
         if objective not in get_args(Objective):
             raise ValueError(f"objective `{objective}` is none of {', '.join(get_args(Objective))}")
         return cls(
             cluster=data["cluster"],
             system_namespace=data["systemNamespace"],
-            levels=tuple(reversed(data["levels"])),
+            levels=tuple(reversed(levels)),
             gpu_driver=data["gpuDriver"],
             objective=objective,
         )

@@ -10,6 +10,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from avactl.scheduler import metrics
 
 
+class ListenError(Exception):
+    """The address is not there to listen at."""
+
+
 async def serve(
     listen: str,
     alive: Callable[[], bool],
@@ -18,7 +22,7 @@ async def serve(
     registry: CollectorRegistry = metrics.REGISTRY,
 ) -> web.AppRunner:
     """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`; `collect` brings gauges up to date, at once
-    or, where there is much to count, bit by bit.
+    or, where there is much to count, bit by bit. Raises ListenError.
     """
 
     def probe(good: Callable[[], bool]) -> Callable[[web.Request], object]:
@@ -41,5 +45,9 @@ async def serve(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     host, _, port = listen.rpartition(":")
-    await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+    try:
+        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+    except (OSError, OverflowError) as error:
+        await runner.cleanup()
+        raise ListenError(str(error).lower()) from None
     return runner

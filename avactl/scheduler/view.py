@@ -26,7 +26,7 @@ from avactl.scheduler.volumes import Volumes
 
 POLICY = "avactl-policy"
 """ConfigMap with the placement policy, as the Cluster compiles it."""
-_FORBIDDEN = (401, 403)
+_FORBIDDEN = 403
 
 
 class View:
@@ -68,7 +68,7 @@ class View:
             try:
                 await reflector.load()
             except ApiError as error:
-                if error.status in _FORBIDDEN:
+                if error.status == _FORBIDDEN:
                     self.hidden[reflector.kind] = str(error)
                 elif error.status != 404:  # a kind that this server does not serve
                     raise
@@ -144,12 +144,12 @@ class View:
         path = f"/api/v1/namespaces/{self._system}/configmaps/{POLICY}"
         try:
             item = await self.client.request("GET", path)
-            return Policy.parse(item["data"]["policy.json"])
+            return Policy.parse((item.get("data") or {}).get("policy.json") or "")
         except ApiError as error:
-            if error.status not in (404, *_FORBIDDEN):
+            if error.status not in (404, _FORBIDDEN):
                 raise
             self.hidden["policy"] = str(error)
-        except (KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             self.hidden["policy"] = f"ConfigMap {self._system}/{POLICY} is not a placement policy: {error}"
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,23 @@ def test_nobody_answers(avactl: Run, tmp_path: Path, command: str) -> None:
     assert first == "avactl: no answer from the API server http://127.0.0.1:1"
     assert "--kubeconfig" in hint
     assert not (tmp_path / "p.svg").exists()
+
+
+def test_the_scheduler_is_told_wrong(avactl: Run, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(GONE)
+    done = avactl("scheduler", "--config", "nowhere.json")
+    assert (done.returncode, done.stderr) == (2, "avactl: nowhere.json: no such file or directory\n")
+    names = '"cluster": "c", "gpuDriver": "g", "systemNamespace": "s"'
+    (tmp_path / "policy.json").write_text(f'{{{names}, "levels": []}}')
+    given = ("scheduler", "--config", "policy.json", "--kubeconfig", "config")
+    done = avactl(*given, "--listen", "8080")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "avactl: `--listen 8080` is no HOST:PORT")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = avactl(*given, "--listen", listen)
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"avactl: `--listen {listen}`: ")
+    assert done.stderr.strip().endswith("address already in use")
 
 
 def test_a_context_is_chosen_by_name(avactl: Run, tmp_path: Path) -> None:

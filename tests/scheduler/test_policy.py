@@ -24,6 +24,23 @@ def test_the_objective_reaches_the_scheduler(tmp_path: Path) -> None:
         Policy.read(policy)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "not an object"),
+        ('{"cluster": 3}', "`cluster` is no text"),
+        ('{"cluster": "a", "gpuDriver": "g"}', "`systemNamespace` is missing"),
+        ('{"cluster": "a", "gpuDriver": "g", "systemNamespace": "s", "levels": "rack"}', "`levels` is no list of node"),
+        ('{"cluster": "a", ', "unexpected end of data"),
+    ],
+)
+def test_what_is_no_policy(tmp_path: Path, text: str, words: str) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text(text)
+    with pytest.raises(ValueError, match=f"policy.json: not a placement policy: {words}"):
+        Policy.read(policy)
+
+
 @pytest.mark.parametrize(("objective", "nodes"), [("pack", 1), ("spread", 4)])
 def test_pack_keeps_machines_whole_and_spread_loads_them_alike(objective: str, nodes: int) -> None:
     world = Memory(machines=4, objective=objective)

@@ -102,3 +102,7 @@ def test_who_may_see_one_namespace_only_is_told_so(busy: World, tmp_path: Path) 
     assert f"{space}/six" in done.stdout
     assert "teams and pools are not shown" in done.stdout
     assert avactl(busy, "pool", kubeconfig=mine).returncode == 3
+    busy.plane.write_kubeconfig(mine, "expired")
+    for command in ("top", "pool", "why x"):
+        done = avactl(busy, *command.split(), kubeconfig=mine)
+        assert (done.returncode, "does not know who asks (401 Unauthorized)" in done.stderr) == (3, True), done.stderr
