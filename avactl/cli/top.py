@@ -103,6 +103,7 @@ def _json(view: View, namespace: str) -> str:
         "pools": [pool._asdict() for pool in pools],
         "jobs": [job._asdict() | {"waiting": job.waiting} for job in jobs],
         "hidden": view.hidden,
+        "broken": view.broken,
     }
     return json.dumps(data, indent=2)
 
@@ -155,7 +156,12 @@ def _share(wanted: list[int], lines: int) -> list[int]:
 
 
 def _hidden(view: View) -> list[str]:
-    """What is missing from the page, in one line."""
+    """What is missing from the page, a line each."""
+    broken = [f"ConfigMap {name} is not understood, and left out: {plain(why)}" for name, why in view.broken.items()]
+    return [*_unseen(view), *sorted(broken)]
+
+
+def _unseen(view: View) -> list[str]:
     if "pods" in view.hidden:
         return ["teams and pools are not shown: this account may read the pods of this namespace only"]
     if "nodes" in view.hidden:

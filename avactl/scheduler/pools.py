@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import orjson
 
 from avactl.hardware.machine import Machine
 from avactl.placement.objective import Objective
 from avactl.placement.quota import Limit, Quota, Shape
+from avactl.placement.state import MAX_GPUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,30 @@ class Pool:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Pool:
-        """Raises KeyError or TypeError where it is not one."""
-        way = data["allocation"]
+        """Raises ValueError where it is not one."""
+        _check(data, _POOL)
+        way, gpus = data["allocation"], data["machine"]["gpus"]["count"]
+        if way["method"] not in ("dra", "devicePlugin"):
+            raise ValueError(f"allocation.method: `{way['method']}` is neither dra nor devicePlugin")
+        under = sorted(gpu for switch in data["machine"]["switches"] for gpu in switch["gpus"])
+        if not 0 < gpus <= MAX_GPUS or under != list(range(gpus)):
+            raise ValueError(
+                f"machine: each of its {gpus} GPUs must stand under one switch, and there are 1 to {MAX_GPUS}"
+            )
+        pairs = (data["machine"].get("nvlink") or {}).get("pairs", ())
+        if any(len(pair) != 3 or max(pair[:2]) >= gpus for pair in pairs):
+            raise ValueError(f"machine.nvlink.pairs: each is two of the {gpus} GPUs and a number of links")
+        try:
+            machine = Machine.from_dict(data["machine"])
+        except KeyError as error:
+            raise ValueError(f"machine: {error} is missing") from None
         return cls(
             name=data["pool"],
             method=way["method"],
             resource=way.get("resource", ""),
             rdma_resource=way.get("rdmaResource", ""),
             driver=way.get("driver", ""),
-            machine=Machine.from_dict(data["machine"]),
+            machine=machine,
         )
 
 
@@ -94,7 +111,10 @@ class Leaf:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Leaf:
-        """Raises KeyError or TypeError where it is not one."""
+        """Raises ValueError where it is not one."""
+        _check(data, _QUOTA)
+        if any(each["weight"] < 1 for each in data["gpus"]):
+            raise ValueError("gpus: a weight is at least 1")
         cpu, memory = data.get("cpu"), data.get("memoryBytes")
         quota = Quota(
             name=data["team"],
@@ -103,3 +123,53 @@ class Leaf:
             amounts=(None if cpu is None else round(cpu * 1000), memory),
         )
         return cls(data["team"], tuple(data["namespaces"]), quota)
+
+
+class _Or(NamedTuple):
+    """What may be left out, or null."""
+
+    form: Any
+
+
+_GPUS = {"gpu": str, "guaranteed": int, "borrow": int, "weight": int}
+_WHOLE = {"machines": int, "gpus": int, "gpu": str}
+_QUOTA = {
+    "team": str, "namespaces": [str], "gpus": [_GPUS], "shapes": [_WHOLE], "cpu": _Or(float), "memoryBytes": _Or(int),
+}  # fmt: skip
+_LINKS = {"linkGBps": float, "pairs": [[int]], "switchLinks": int, "domain": _Or(int)}
+_MACHINE = {
+    "gpus": {"model": str, "count": int, "memoryBytes": int},
+    "cpu": float,
+    "memoryBytes": int,
+    "switches": [{"socket": int, "gpus": [int], "nics": [str]}],
+    "nvlink": _Or(_LINKS),
+    "nics": [{"name": str, "socket": int, "gbitPerSecond": float, "rdma": bool}],
+    "bandwidth": {"crossSocketGBps": float, "sameSocketGBps": float, "pcieSwitchGBps": float},
+}
+_WAY = {"method": str, "resource": _Or(str), "rdmaResource": _Or(str), "driver": _Or(str)}
+_POOL = {"pool": str, "allocation": _WAY, "machine": _MACHINE}
+
+
+def _check(data: Any, form: Any, place: str = "") -> None:
+    """Hold JSON to a form: people edit ConfigMaps by hand, and one wrong type must not stop the scheduling of all.
+
+    Numbers are not negative. Raises ValueError, with the place.
+    """
+    if isinstance(form, _Or):
+        if data is not None:
+            _check(data, form.form, place)
+    elif isinstance(form, dict):
+        if not isinstance(data, dict):
+            raise ValueError(f"{place or 'it'} is no object")
+        for name, each in form.items():
+            _check(data.get(name), each, f"{place}.{name}" if place else name)
+    elif isinstance(form, list):
+        if not isinstance(data, list):
+            raise ValueError(f"{place} is no list")
+        for number, each in enumerate(data):
+            _check(each, form[0], f"{place}[{number}]")
+    elif form in (int, float):
+        if isinstance(data, bool) or not isinstance(data, (int, form)) or not 0 <= data < math.inf:
+            raise ValueError(f"{place} is no {'whole ' if form is int else ''}number")
+    elif not isinstance(data, form):
+        raise ValueError(f"{place} is no {'text' if form is str else 'true or false'}")

@@ -134,6 +134,8 @@ class Configs:
         self._fleet, self._quota = fleet, quota
         self._known: dict[str, tuple[str, str]] = {}
         """What a ConfigMap is (topology or quota) and of whom, by key."""
+        self.broken: dict[str, str] = {}
+        """Those that cannot be read, by key, and why."""
 
     def put(self, item: dict[str, Any]) -> None:
         """A ConfigMap is there, or has changed."""
@@ -142,18 +144,27 @@ class Configs:
         data = item.get("data") or {}
         try:
             if kind == "topology":
-                pool = Pool.parse(orjson.loads(data["pool.json"]))
-                self._known[key] = (kind, pool.name)
+                pool = Pool.parse(orjson.loads(data.get("pool.json") or ""))
+                self._is(key, kind, pool.name)
                 self._fleet.put_pool(pool)
             elif kind == "quota":
-                leaf = Leaf.parse(orjson.loads(data["quota.json"]))
-                self._known[key] = (kind, leaf.team)
+                leaf = Leaf.parse(orjson.loads(data.get("quota.json") or ""))
+                self._is(key, kind, leaf.team)
                 self._quota(leaf.team, leaf)
-        except (KeyError, TypeError, ValueError) as error:
-            logs.error("ConfigMap not understood", name=key, kind=kind, error=f"{type(error).__name__}: {error}")
+        except ValueError as error:
+            self.broken[key] = str(error)
+            logs.error("ConfigMap not understood", name=key, kind=kind, error=str(error))
+        else:
+            self.broken.pop(key, None)
+
+    def _is(self, key: str, kind: str, name: str) -> None:
+        if self._known.get(key, (kind, name)) != (kind, name):
+            self.remove(key)
+        self._known[key] = (kind, name)
 
     def remove(self, key: str) -> None:
         """A ConfigMap is gone."""
+        self.broken.pop(key, None)
         kind, name = self._known.pop(key, ("", ""))
         if kind == "topology":
             self._fleet.drop_pool(name)

@@ -53,6 +53,8 @@ class View:
         """What is said of pods of others that wait, by `namespace/name`."""
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
+        self.broken: dict[str, str] = {}
+        """ConfigMaps of pools and quotas that cannot be read, by `namespace/name`, and why."""
         self.silent: float | None = None
         """Since when the API server does not answer, by the monotonic clock; None: it does."""
         self._reflectors: list[Reflector] = []
@@ -160,6 +162,7 @@ class View:
             return Reflector(self.client, path, store, **more)
 
         configs = stores.Configs(fleet, fleet.quotas.put_leaf)
+        self.broken = configs.broken
         return [
             reflect(
                 f"/api/v1/namespaces/{self._system}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}

@@ -1,0 +1,101 @@
+"""ConfigMaps of pools and quotas that somebody has edited: what is wrong is left out, and says why."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from avactl.scheduler import stores
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pools import Leaf, Pool
+from avactl.scheduler.quotas import Wish
+from tests.kinds.compiling import body, compiled
+from tests.scheduler import offline
+
+QUOTA: dict[str, Any] = {
+    "team": "vision",
+    "namespaces": ["vision"],
+    "gpus": [{"gpu": "A100", "guaranteed": 4, "borrow": 4, "weight": 1}],
+    "shapes": [{"machines": 1, "gpus": 8, "gpu": "A100"}],
+    "cpu": 8.5,
+    "memoryBytes": 1 << 40,
+}
+JUNK: tuple[Any, ...] = (..., None, "x", "", -1, 0, 99, 1.5, True, [], {}, [["x"]])
+
+
+def pool() -> dict[str, Any]:
+    specs = offline.SPECS.replace("a100-sxm-8", "dgx1-v100")
+    found: dict[str, Any] = orjson.loads(
+        body(compiled(specs), "ConfigMap", "avactl-pool-big", "avactl-system")["data"]["pool.json"]
+    )
+    return found
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    for key in data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
+        yield from places(data[key], (*path, key))
+
+
+def edited(data: dict[str, Any], path: tuple[Any, ...], junk: Any) -> dict[str, Any]:
+    data = copy.deepcopy(data)
+    inside: Any = data
+    for key in path[:-1]:
+        inside = inside[key]
+    if junk is ...:
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = junk
+    return data
+
+
+@pytest.mark.parametrize("given", [QUOTA, pool()], ids=["quota", "pool"])
+def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
+    refused = 0
+    for path in places(given):
+        for junk in JUNK:
+            data = edited(given, path, junk)
+            made = offline.fleet([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
+            try:
+                if given is QUOTA:
+                    made.quotas.put_leaf("vision", Leaf.parse(data))
+                else:
+                    made.put_pool(Pool.parse(data))
+            except ValueError:
+                refused += 1
+                continue
+            made.rebuild()
+            waits = made.put_pod(offline.pod("waits", 1, link="socket"))
+            assert waits is not None
+            request = made.asks.request(waits.shape)
+            assert not isinstance(request, str)
+            made.quotas.refuse([Wish(request, [waits])])
+            made.choose(waits, request, None)
+    assert refused > 100
+
+
+def test_what_was_known_before_is_kept_and_what_is_wrong_is_told() -> None:
+    fleet = Fleet(())
+    leaves: dict[str, Leaf | None] = {}
+    configs = stores.Configs(fleet, leaves.__setitem__)
+
+    def put(data: object) -> None:
+        metadata = {"name": "q", "namespace": "s", "labels": {"avactl.dev/config": "quota"}}
+        configs.put({"metadata": metadata, "data": {"quota.json": orjson.dumps(data).decode()}})
+
+    put(QUOTA)
+    known = leaves["vision"]
+    put(edited(QUOTA, ("gpus", 0, "guaranteed"), "16"))
+    assert leaves == {"vision": known}
+    assert configs.broken == {"s/q": "gpus[0].guaranteed is no whole number"}
+    put({**QUOTA, "team": "speech"})
+    assert leaves["vision"] is None
+    assert leaves["speech"] is not None
+    assert configs.broken == {}
+    configs.remove("s/q")
+    assert leaves == {"vision": None, "speech": None}
