@@ -73,6 +73,8 @@ class Change:
     def __init__(self, world: World, around: Surroundings, created: str) -> None:
         self.world = world
         self.done: dict[WorkloadId, Done] = {}
+        self.scaled: dict[WorkloadId, int] = {}
+        """Pods that there were of what an autoscaler scales, in the base or the head."""
         self._maker = Maker(around, created, "new")
         self._rollouts: list[Rollout] = []
 
@@ -88,6 +90,9 @@ class Change:
 
         With `everything`, workloads of which nothing runs are started also where they did not change.
         """
+        for work in (*base.values(), *head.values()):
+            if work.fewest is not None:
+                self.scaled[work.id] = len(self.world.pods_of(work))
         for id_ in base.keys() - head.keys():
             self.done[id_] = Done(base[id_], "removed", ends=self._stop(self.world.pods_of(base[id_])))
         create: list[tuple[Workload, range]] = []
@@ -113,6 +118,8 @@ class Change:
     def _changed(self, old: Workload | None, work: Workload) -> list[tuple[Workload, range]]:
         """Stop what the change stops; which pods are to be made."""
         pods = self.world.pods_of(work)
+        if work.id.kind == "Deployment":
+            pods.sort(key=lambda pod: not pod.node)  # of too many, a ReplicaSet deletes those without a machine first
         op: Op = "added" if old is None else "changed"
         count = work.count(len(pods))
         new_pods = old is None or old.template != work.template

@@ -11,7 +11,7 @@ from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.pods import device_class
 from avactl.kinds.program import Program
 from avactl.plan.model import Cost
-from avactl.plan.workloads import Surroundings, Workload
+from avactl.plan.workloads import Surroundings, Workload, WorkloadId
 from avactl.scheduler.shape import requests
 
 MONTH = 730.0
@@ -36,13 +36,19 @@ def hardware(program: Program, cluster: str) -> Hardware:
     return Hardware(models, frozenset({*names.GPU_RESOURCES, *(pool.spec.resource_name for pool in pools)}))
 
 
-def cost(works: Iterable[Workload], around: Surroundings, known: Hardware, prices: Prices | None) -> Cost:
-    """What the pods of one spec cost while they all run."""
+def cost(
+    works: Iterable[Workload],
+    around: Surroundings,
+    known: Hardware,
+    prices: Prices | None,
+    scaled: Mapping[WorkloadId, int],
+) -> Cost:
+    """What the pods of one spec cost while they all run; `scaled` says how many an autoscaler has made of it."""
     gpus: dict[str, float] = {}
     cores = memory = 0.0
     hours: list[float | None] = []
     for work in works:
-        count = work.count()
+        count = work.count(scaled.get(work.id))
         if not count:
             continue
         amounts = requests(work.template["spec"])

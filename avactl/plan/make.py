@@ -118,7 +118,7 @@ def _decided(
     world, (before, after) = change.world, sides
     world.settle()
     change.finish()
-    entries = _entries(world, change.done, before, after, cluster)
+    entries = _entries(change, before, after, cluster)
     return Plan(
         cluster=cluster,
         source=source,
@@ -163,24 +163,18 @@ def _key(item: dict[str, dict[str, str]]) -> str:
 # -- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _entries(
-    world: World,
-    done: dict[WorkloadId, Done],
-    before: Side,
-    after: Side,
-    cluster: str,
-) -> list[Entry]:
+def _entries(change: Change, before: Side, after: Side, cluster: str) -> list[Entry]:
     by_item: dict[Owner, list[Done]] = {}
-    for each in done.values():
+    for each in change.done.values():
         by_item.setdefault(_owner(each.work), []).append(each)
     olds, news = _by_owner(before.works), _by_owner(after.works)
     found = []
     for owner, mine in by_item.items():
         origin = next((each.work.origin for each in mine if each.op != "removed"), mine[0].work.origin)
         old, new = olds.get(owner, []), news.get(owner, [])
-        now = cost(new, after.around, after.hardware, after.prices)
-        was = cost(old, before.around, before.hardware, before.prices)
-        found.append(_entry(world, owner, origin, mine, cluster, len(new), now, was))
+        now = cost(new, after.around, after.hardware, after.prices, change.scaled)
+        was = cost(old, before.around, before.hardware, before.prices, change.scaled)
+        found.append(_entry(change.world, owner, origin, mine, cluster, len(new), now, was))
     return found
 
 

@@ -97,7 +97,7 @@ def details(entry: Entry) -> Iterator[str]:
         yield f"{plural(entry.restarts, 'running pod')} {verb}"
     if entry.ends:
         verb = "stops" if entry.ends == 1 else "stop"
-        yield f"{plural(entry.ends, 'running pod')} {verb} for good"
+        yield f"{plural(entry.ends, 'running pod')} {verb}" + (" for good" if entry.pods else "")
     if entry.estimated:
         yield "placed by kube-scheduler: an estimate"
 
@@ -178,7 +178,7 @@ def totals(plan: Plan) -> Iterator[str]:
         if entry.change != "removed" and not (cost := entry.cost).always and cost.hours is None
     )
     if open_:
-        yield f"{money(open_, plan.currency)} an hour for jobs without one"
+        yield f"{money(open_, plan.currency)} an hour for jobs without a timeout"
     unpriced = sorted(
         {model for e in entries if e.cost.per_hour is None for model in e.cost.gpus if e.cost.gpus[model]}
     )

@@ -200,6 +200,26 @@ def test_an_autoscaler_with_new_bounds_changes_how_many_pods_run() -> None:
     assert not plan(base, scaled(1, 4)).entries  # nobody stops one that runs but the load
 
 
+def test_an_autoscaled_service_is_counted_as_it_runs_and_loses_first_what_waits() -> None:
+    def scaled(most: int, version: str = "1") -> Compilation:
+        prices = "prices: {currency: EUR, gpus: {V100: 1}}"
+        api = service(4, version).replace("replicas: 4", f"replicas: {{min: 1, max: {most}}}")
+        return compile_(platform(cluster=prices), api)
+
+    # Four run of which the specs say no more than that it is one at least; or three, and one waits.
+    data = orjson.loads(snapshot(compile_(platform(), service(4))))
+    found = plan(scaled(4), scaled(2), live=read(orjson.dumps(data), "s"))
+    assert (entry(found, "api").before.gpus, entry(found, "api").cost.gpus) == ({"V100": 32}, {"V100": 16})
+    assert "-11,680 EUR a month" in render_text([found])
+    first = next(pod for pod in data["objects"]["pods"] if pod["metadata"]["namespace"] == "vision")
+    lost = first["spec"].pop("nodeName")
+    data["objects"]["nodes"] = [node for node in data["objects"]["nodes"] if node["metadata"]["name"] != lost]
+    live = orjson.dumps(data)
+    assert entry(plan(scaled(4), scaled(3), live=read(live, "s")), "api").ends == 0
+    assert entry(plan(scaled(4), scaled(2), live=read(live, "s")), "api").ends == 1
+    assert entry(plan(scaled(4), scaled(2, "2"), live=read(live, "s")), "api").ends == 1
+
+
 def test_whoever_borrowed_gives_back_and_whoever_waited_starts() -> None:
     quotas = quota("vision", 16, 16) + quota("ads", 16, 16)
     base = compile_(platform(quotas=quotas), job("borrows", 4, "ads"))
@@ -299,6 +319,8 @@ spec:
     assert (grows.verdict, grows.placed, grows.pods) == (Verdict.STARTS, 2, 4)
     assert (still.verdict, still.pods) == (Verdict.STOPPED, 0)
     assert "starts with 2 of 4 pods" in render_text([found])
+    found = plan(compile_(platform(2), job("a", 1)), compile_(platform(2), job("a", 1, more="  suspended: true\n")))
+    assert "1 running pod stops  " in render_text([found])  # and not for good
 
 
 def test_a_cluster_comes_and_goes() -> None:
