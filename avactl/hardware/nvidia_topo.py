@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from avactl.hardware.machine import NVLINK, Nvlink, NvlinkPair
-from avactl.hardware.topo_matrix import Affinity, Matrix
+from avactl.hardware.topo_affinity import Affinity
+from avactl.hardware.topo_matrix import Matrix
 from avactl.hardware.topology import Level
 
 _SWITCH, _SOCKET = ("PIX", "PXB"), ("PIX", "PXB", "PHB", "NODE")
@@ -117,14 +118,15 @@ def find(matrix: Matrix, nvlink_generation: int | None = None) -> Found:
 # -- sockets ---------------------------------------------------------------------------------------------------------
 
 
-def _cpu_numbers(text: str | None) -> list[int]:
-    """The numbers in a CPU list, as they stand: `0-19,40-59` → 0, 19, 40, 59."""
+def _numbers(text: str | None) -> list[int]:
+    """The numbers in a list of CPUs or nodes, as they stand: `0-19,40-59` → 0, 19, 40, 59."""
     return [int(part) for part in (text or "").replace("-", ",").split(",") if part.isdecimal()]
 
 
 def _cpus(matrix: Matrix) -> int | None:
-    highest = max((max(_cpu_numbers(a.cpus), default=-1) for a in matrix.affinities), default=-1)
-    return highest + 1 if 1 <= highest < 10_000 else None
+    """CPUs of the machine; None where some GPU's are not said: those of the others may be what a container may use."""
+    highest = [max(_numbers(affinity.cpus), default=-1) for affinity in matrix.affinities]
+    return max(highest) + 1 if -1 not in highest and 1 <= max(highest) < 10_000 else None
 
 
 def _keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
@@ -140,20 +142,24 @@ def _keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
 
 def _numa_nodes(matrix: Matrix) -> int | None:
     """How many NUMA nodes the machine has, by the size of those next to GPUs; None where that is not said."""
-    cpus, sizes = _cpus(matrix), set()
+    cpus, sizes, numbered = _cpus(matrix), set(), 0
     for affinity in matrix.affinities:
         if affinity.cpus is None or affinity.numa is None or not affinity.numa.isdecimal():
             return None
-        size = 0
+        ranges = []
         for part in affinity.cpus.split(","):
             low, dash, high = part.partition("-")
             if not low.isdecimal() or (dash and not high.isdecimal()):
                 return None
-            size += int(high) - int(low) + 1 if dash else 1
-        sizes.add(size)
-    if cpus is None or len(sizes) != 1 or not (size := sizes.pop()):
+            ranges.append((int(low), int(high or low) + 1))
+        sizes.add(sum(end - begin for begin, end in ranges))
+        (begin, end), node = ranges[0], int(affinity.numa)
+        # Nodes may be numbered with gaps: 0 and 8 on POWER9.
+        if begin == node * (end - begin):
+            numbered = max(numbered, node + 1)
+    if cpus is None or len(sizes) != 1 or (size := sizes.pop()) < 1:
         return None
-    nodes = max(cpus // size, 1 + max(int(a.numa or 0) for a in matrix.affinities))
+    nodes = max(cpus // size, numbered)
     return nodes if nodes <= 64 else None
 
 
@@ -208,14 +214,19 @@ def _apart(matrix: Matrix, groups: _Groups, first: int, second: int) -> bool:
 
 
 def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
-    """Sockets as numbers: in the order of their CPUs, else of their GPUs."""
+    """Sockets as numbers: in the order of their CPUs, else of their NUMA nodes, else of their GPUs."""
     count = len(matrix.gpus)
+    roots = sorted({groups.of(gpu) for gpu in range(count)})
 
-    def order(root: int) -> tuple[int, int]:
-        first = min(min(_cpu_numbers(matrix.affinities[gpu].cpus), default=1 << 30) for gpu in groups.members(root))
-        return first, root
+    def first(root: int, column: str) -> int:
+        texts = [getattr(matrix.affinities[gpu], column) for gpu in groups.members(root)]
+        return min((number for text in texts for number in _numbers(text)), default=-1)
 
-    roots = sorted({groups.of(gpu) for gpu in range(count)}, key=order)
+    for column in ("cpus", "numa"):
+        order = {root: first(root, column) for root in roots}
+        if -1 not in order.values():
+            roots.sort(key=order.__getitem__)
+            break
     if len(roots) > 1 and all(matrix.pcie_word(i, j) == "SYS" for i in range(count) for j in range(i)):
         one = len({a.cpus for a in matrix.affinities}) == 1
         if one and len(roots) == count:

@@ -77,7 +77,7 @@ def compare(machine: Machine, matrix: Matrix, found: Found) -> Comparison:
         return Comparison((_counts(machine, matrix, found),))
     declared, seen = _Declared(machine), _Seen(matrix, found)
     same = tuple(range(found.gpus))
-    infos: list[str] = []
+    infos = [f"the text holds {matrix.others + 1} matrices: this is the first"] if matrix.others else []
     with_nics = bool(matrix.nics) and bool(machine.nics)
     if machine.nics and not matrix.nics:
         infos.append("the output has no NIC columns: NICs were not compared")

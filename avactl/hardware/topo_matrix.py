@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware import topo_text as text
+from avactl.hardware.topo_affinity import Affinity, affinity
 from avactl.hardware.topo_text import Header, Line, Row, Token
 
 DAMAGED, MISSING, UNSUPPORTED = "topo-damaged", "topo-missing", "topo-unsupported"
@@ -16,18 +18,13 @@ MOST_GPUS = 16
 AGAIN = "run `nvidia-smi topo -m` again and take all of its output"
 
 _LEGEND = re.compile(r"\b(NIC[0-9]+)\s*[:=]\s*([A-Za-z][A-Za-z0-9_.-]*)").findall
+_MATRIX_PCI = re.compile(r"topo\s+(?:-mp\b|--matrix_pci)").search
 _PEER_WORDS = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "N/A"))
 _MOST_TOLD = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Affinity:
-    """What stands behind the links of one GPU; None where a column is not there, is empty or says N/A."""
-
-    cpus: str | None = None
-    numa: str | None = None
-    memory_node: str | None = None
-    """The NUMA node that the GPU's own memory is (Grace)."""
+_NARROWEST = 70
+"""Characters of a line from which on a terminal may have broken it."""
+_LONGEST_NAME = 15
+"""Characters that a machine type allows for the name of a NIC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,8 @@ class Matrix:
     """The line of column names."""
     gpu_spans: tuple[Span, ...]
     remarks: tuple[str, ...] = ()
+    others: int = 0
+    """How many more matrices the text holds, which are not taken."""
 
     def word(self, first: int, second: int) -> str | None:
         """The link word between two devices; SYS for the older SOC."""
@@ -71,9 +70,21 @@ class _Block:
 
     header: Header
     rows: list[_Cells] = field(default_factory=list)
-    orphans: list[Token] = field(default_factory=list)
+    orphans: list[_Orphan] = field(default_factory=list)
+    broken: Token | None = None
+    """What stands behind a header that the terminal broke in the middle of a word."""
     legend: dict[str, str] = field(default_factory=dict)
     peer: bool = False
+
+
+class _Orphan(NamedTuple):
+    """Links without a name in front."""
+
+    token: Token
+    row: int
+    """How many rows stand above."""
+    many: bool
+    """They are too many to be anything but a row."""
 
 
 @dataclass(slots=True)
@@ -106,7 +117,8 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic]:
         span = main.header.devices[MOST_GPUS].span(file)
         message = f"{len(gpus)} GPUs, and a machine type has {MOST_GPUS} at the most"
         return [Diagnostic(UNSUPPORTED, message, span, hint="split the machine, or leave GPUs out")]
-    return _matrix(main, links[1:], file)
+    twin = next((block for block in links[1:] if not _problems(block, file) and _pcie_twin(main, block, content)), None)
+    return _matrix(main, twin, len(links) - 1, file)
 
 
 # -- finding it ------------------------------------------------------------------------------------------------------
@@ -116,7 +128,10 @@ def _blocks(every: tuple[Line, ...]) -> list[_Block]:
     known = text.row_names(every)
     blocks: list[_Block] = []
     ended = True
+    above = Line(0, "", ())
     for line in every:
+        broken = line.number == above.number + 1 and len(above.text.rstrip()) >= _NARROWEST
+        above = line
         if not line.tokens:
             continue
         if blocks:
@@ -139,9 +154,11 @@ def _blocks(every: tuple[Line, ...]) -> list[_Block]:
         if any(token.text.rstrip(":").lower() == "legend" for token in line.tokens[:2]):
             ended = bool(blocks[-1].rows)
         elif blocks[-1].rows:
-            _add_orphan(blocks[-1], line)
-        elif (more := text.more_columns(line)) is not None:
+            _add_orphan(blocks[-1], line, broken)
+        elif (more := text.more_columns(line, known)) is not None:
             blocks[-1].header = _joined(blocks[-1].header, more)
+        elif broken and line.tokens[0].column == 1 and line.tokens[0].text.strip("-=+:_"):
+            blocks[-1].broken = line.tokens[0]
     return blocks
 
 
@@ -188,20 +205,25 @@ def _take_apart(name: Token, rest: Sequence[Token], wanted: int) -> _Cells:
     return _Cells(name, cells, tail, glued)
 
 
-def _add_orphan(block: _Block, line: Line) -> None:
+def _add_orphan(block: _Block, line: Line, broken: bool) -> None:
     """A line of links without a name: the rest of a row that the terminal broke, or a row that lost its name."""
     last, wanted = block.rows[-1], len(block.header.devices)
     splits = [text.split_links(token) for token in line.tokens]
     links = sum(len(split.links) for split in splits if split)
-    fits = all(split or text.is_tail(token) for split, token in zip(splits, line.tokens, strict=True))
+    fits = all(
+        split or text.is_tail(token) or (broken and text.is_part(token))
+        for split, token in zip(splits, line.tokens, strict=True)
+    )
     if not fits:
         return
     if not last.tail and len(last.cells) + links <= wanted and (links or len(last.cells) == wanted):
         more = _take_apart(last.name, line.tokens, wanted - len(last.cells))
         last.cells += more.cells
         last.tail += more.tail
-    elif 2 * links >= wanted:
-        block.orphans.append(line.tokens[0])
+    elif links:
+        block.orphans.append(_Orphan(line.tokens[0], len(block.rows), 2 * links >= wanted))
+    elif broken and (len(last.tail) + len(line.tokens) <= len(block.header.affinities) or line.tokens[0].column == 1):
+        last.tail += line.tokens
 
 
 def _nothing(every: tuple[Line, ...], file: str, blocks: list[_Block]) -> Diagnostic:
@@ -250,9 +272,13 @@ def _problems(block: _Block, file: str) -> list[Diagnostic]:
         else:
             rows[name] = row
     problems += [
-        Diagnostic(DAMAGED, "a row of links without a name in front", token.span(file), hint=AGAIN)
-        for token in block.orphans
+        Diagnostic(DAMAGED, "a row of links without a name in front", orphan.token.span(file), hint=AGAIN)
+        for orphan in block.orphans
+        if orphan.many or orphan.row < len(block.rows)
     ]
+    if block.broken is not None:
+        message = f"`{block.broken.text}` below the names of the columns: the line above is broken in a name"
+        problems.append(Diagnostic(DAMAGED, message, block.broken.span(file), hint=AGAIN))
     if problems:
         return problems
     return _missing(block, rows, file) + _cells(devices, rows, file)
@@ -345,38 +371,78 @@ def _wrong_word(device: Token, other: Token, cell: Token, diagonal: bool, file: 
 # -- taking it over --------------------------------------------------------------------------------------------------
 
 
-def _matrix(block: _Block, others: Sequence[_Block], file: str) -> Matrix:
+def _matrix(block: _Block, twin: _Block | None, others: int, file: str) -> Matrix:
+    more = others - (twin is not None)
+    remarks = [f"the text holds {more + 1} matrices: this is the first"] if more else []
+    if twin is not None:
+        if _has_nvlink(twin):
+            block, twin, which = twin, block, "first"
+        else:
+            which = "second"
+        block.legend = twin.legend | block.legend
+        remarks.insert(0, f"PCIe ways that NVLink hides are taken from the {which} matrix (`topo -mp`)")
     devices = sorted(block.header.devices, key=lambda token: not text.is_gpu(token.text))
     gpus = tuple(token.text for token in devices if text.is_gpu(token.text))
     labels = [token.text for token in devices if not text.is_gpu(token.text)]
     words = _words(block, [token.text for token in devices])
+    pcie = _words(twin, gpus) if twin is not None else {}
     rows = {row.name.text: row for row in block.rows}
-    affinities = tuple(_affinity(block.header.affinities, rows[name]) for name in gpus)
-    pcie: dict[tuple[int, int], str] = {}
-    remarks: list[str] = []
-    hidden = any(word.startswith("NV") for word in words.values())
-    for other in others:
-        names = [token.text for token in other.header.devices]
-        if not hidden or pcie or _problems(other, file) or [n for n in names if text.is_gpu(n)] != list(gpus):
-            continue
-        found = _words(other, list(gpus))
-        if not any(word.startswith("NV") for word in found.values()):
-            pcie = found
-            remarks.append("PCIe ways that NVLink hides are taken from the second matrix (`topo -mp`)")
-    more = len(others) - len(remarks)
-    if more:
-        remarks.append(f"the text holds {more + 1} matrices: this is the first")
+    affinities = _affinities(block)
+    doubted = next((name for name in gpus if affinities[name] is None), None)
+    if doubted is not None:
+        # What is told of some GPUs only would tell them apart from the others.
+        affinities = dict.fromkeys(gpus)
+        words_behind = " ".join(token.text for token in rows[doubted].tail)
+        remarks.append(
+            f"the CPUs and NUMA nodes next to the GPUs are left out: `{words_behind}` of {doubted} cannot be told apart"
+        )
     unnamed = [label for label in labels if label.startswith("NIC") and label not in block.legend]
     if unnamed:
         which = f"{unnamed[0]} is" if len(unnamed) == 1 else f"{unnamed[0]} to {unnamed[-1]} are"
         remarks.append(f"{which} not in a NIC legend: write the names as `ls /sys/class/infiniband` shows them")
+    long = [block.legend.get(label, label) for label in labels if len(block.legend.get(label, label)) > _LONGEST_NAME]
+    if long:
+        remarks.append(
+            f"{', '.join(long)}: names of NICs have at most {_LONGEST_NAME} characters here; the last are taken"
+        )
     if gpus != tuple(f"GPU{index}" for index in range(len(gpus))):
         pairs = ", ".join(f"{name} → {index}" for index, name in enumerate(gpus) if name != f"GPU{index}")
         remarks.append(f"GPUs are numbered anew: {pairs}")
     return Matrix(
-        gpus, _nic_names(labels, block.legend), words, pcie, affinities,
+        gpus, _nic_names(labels, block.legend), words, pcie, tuple(affinities[name] or Affinity() for name in gpus),
         block.header.devices[0].span(file), tuple(rows[name].name.span(file) for name in gpus), tuple(remarks),
+        more,
     )  # fmt: skip
+
+
+def _pcie_twin(first: _Block, second: _Block, content: str) -> bool:
+    """Whether two matrices are `topo -m` and `topo -mp` of one machine: all the same but for NVLinks in one of them.
+
+    Two machines may look alike: where nothing but their links is known, or the one without NVLink comes first, the
+    text must name the command.
+    """
+    affinities, linked = _affinities(first), _has_nvlink(first)
+    if linked == _has_nvlink(second) or affinities != _affinities(second):
+        return False
+    if not _MATRIX_PCI(content) and not (
+        linked and any(found and found != Affinity() for found in affinities.values())
+    ):
+        return False
+    names = [token.text for token in first.header.devices]
+    if names != [token.text for token in second.header.devices]:
+        return False
+    one, other = _words(first, names), _words(second, names)
+    return all(word == other.get(pair) or "NV" in (word[:2], other.get(pair, "")[:2]) for pair, word in one.items())
+
+
+def _has_nvlink(block: _Block) -> bool:
+    return any(cell.text.startswith("NV") for row in block.rows for cell in row.cells)
+
+
+def _affinities(block: _Block) -> dict[str, Affinity | None]:
+    """By GPU, what stands behind its links; None where it cannot be told."""
+    columns = block.header.affinities
+    return {row.name.text: affinity(columns, row.tail, row.glued) for row in block.rows if text.is_gpu(row.name.text)}
 
 
 def _words(block: _Block, names: Sequence[str]) -> dict[tuple[int, int], str]:
@@ -393,47 +459,11 @@ def _words(block: _Block, names: Sequence[str]) -> dict[tuple[int, int], str]:
 
 
 def _nic_names(labels: Sequence[str], legend: Mapping[str, str]) -> tuple[str, ...]:
-    """Names for a machine type: at most 15 characters, each once."""
+    """Names for a machine type, each once."""
     names: list[str] = []
     for label in labels:
-        name = legend.get(label, label)[-15:]
+        name = legend.get(label, label)[-_LONGEST_NAME:]
         while name in names:
-            name = label[-15:] if label[-15:] not in names else f"{label[-11:]}-{len(names)}"
+            name = label[-_LONGEST_NAME:] if label[-_LONGEST_NAME:] not in names else f"{label[-11:]}-{len(names)}"
         names.append(name)
     return tuple(names)
-
-
-def _affinity(columns: Sequence[str], row: _Cells) -> Affinity:
-    """The columns behind the links. Cells may be empty, and tabs do not say which."""
-    parts: list[str] = []
-    for token in row.tail:
-        part = token.text
-        if parts and (parts[-1].endswith(",") or part.startswith(",")):
-            parts[-1] += part
-            continue
-        if part.endswith("N/A") and part != "N/A":
-            parts += [part.removesuffix("N/A"), "N/A"]
-        else:
-            parts.append(part)
-    names = list(columns) or list(text.AFFINITIES)
-    if row.glued and parts and {"CPU", "NUMA"} <= set(names) and re.fullmatch(r"[0-9,-]*-[0-9]+[0-9]", parts[0]):
-        # `0-310`: CPUs 0-31 and NUMA node 0, whose tab got lost; nodes from 10 on are not told apart.
-        parts[:1] = [parts[0][:-1], parts[0][-1]]
-    if not row.glued and len(parts) == len(names):
-        values = dict(zip(names, parts, strict=True))
-    else:
-        values = _guess_columns(names, [part for part in parts if part != "N/A"])
-    cpus, numa, memory = (values.get(name) for name in text.AFFINITIES)
-    return Affinity(*(None if value in (None, "N/A", "") else value for value in (cpus, numa, memory)))
-
-
-def _guess_columns(names: Sequence[str], parts: Sequence[str]) -> dict[str, str]:
-    """Values for columns where some are empty: lists are CPUs, single numbers behind them are NUMA nodes."""
-    values: dict[str, str] = {}
-    for part in parts:
-        is_list = "-" in part or "," in part
-        for name in names:
-            if name not in values and (is_list or name != "CPU" or len(names) == 1):
-                values[name] = part
-                break
-    return values

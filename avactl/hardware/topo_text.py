@@ -44,15 +44,17 @@ class Line(NamedTuple):
 _DECORATION = re.compile(
     r"""(?:\x1b|\x9b|\^\[|\\x1b|\\033|\\e|\\u001b|␛|�)\[[0-9;?]*[A-Za-z]   # escape codes, also written out
       | \[[0-9;]+m | \[[0-9;]*[mK](?=\s|$)      # ... whose ESC byte got lost
-      | \\[trn](?=[\sA-Z0-9\\"']|$)             # tabs and line ends written out
-      | <[^<>]{0,200}> | &[a-z]{2,6};           # HTML
+      | \\[trn](?:(?![a-z])|(?=mlx))            # tabs and line ends written out
+      | <[^<>]{0,200}> | &\#?[a-zA-Z0-9]{1,6};  # HTML
       | [|│┃║╎`*"'>\#\ufeff\u200b\x00-\x08\x0b-\x1f\x7f]  # tables, markup, quotes, comments, control characters
     """,
     re.VERBOSE,
 )
-_GPU_BLANK = re.compile(r"\bGPU (?=\d+\b)")
+_NAME_BLANK = re.compile(r"\b(GPU|NIC) (?=\d+\b)")
+_DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
+"""What word processors make of a hyphen."""
 _CHUNK = re.compile(r"\S+").finditer
-_BREAK = re.compile(r"<br */?>", re.IGNORECASE).finditer
+_BREAK = re.compile(r"(?i:<br */?>)|\\n(?:(?![a-z])|(?=mlx))").finditer
 
 # NVLink 6 has 36 links a GPU; up to Blackwell they are 18.
 _LINK = r"(?:NV(?:3[0-6]|[12][0-9]|[1-9])|PIX|PXB|PHB|NODE|SYS|SOC|X)"
@@ -61,6 +63,7 @@ _CELLS = re.compile(f"((?:{_LINK})+)({_TAIL})").fullmatch
 _EACH_LINK = re.compile(_LINK).finditer
 _ONE_LINK = re.compile(_LINK).fullmatch
 _ONLY_TAIL = re.compile(r"[0-9][0-9,-]*(?:N/A)?|N/A,?|,[0-9,-]+").fullmatch
+_PART = re.compile(r"[-,][0-9,-]*|N?/?A").fullmatch
 _DEVICE = re.compile(r"(?:GPU|NIC)[0-9]+|(?:mlx|mthca|cxi|hsn|hsi|qedr|irdma|efa_)[0-9]*_?(?:bond_?)?[0-9]+").match
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:\\-]*").fullmatch
 AFFINITIES = ("CPU", "NUMA", "GPU NUMA")
@@ -73,14 +76,16 @@ _AFFINITY = re.compile(
 
 
 def decode(data: bytes) -> str:
-    """The text of a file: UTF-8 or, where a byte order mark says so, UTF-16 (what PowerShell's `>` writes)."""
+    """The text of a file: UTF-8, or UTF-16 (what PowerShell's `>` writes), whose byte order mark may have got lost."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
+    if data.count(0, 0, 1000) > len(data[:1000]) // 4:
+        return data.decode("utf-16-be" if data[0] == 0 else "utf-16-le", "replace")
     return data.decode("utf-8", "replace")
 
 
 def lines(text: str) -> Iterator[Line]:
-    """The lines of a text, as `\\n` ends them (or `<br>` within one); decoration is blanked."""
+    """The lines of a text, as line feeds end them (`<br>` and `\\n` written out do, too); decoration is blanked."""
     for number, raw in enumerate(text.split("\n"), 1):
         begin = 0
         for end in [*(match.start() for match in _BREAK(raw)), len(raw)]:
@@ -93,7 +98,7 @@ def _line(number: int, raw: str) -> Line:
         return Line(number, "", ())
     line = _DECORATION.sub(lambda match: " " * len(match[0]), raw)
     # `GPU 0` is one name; the blank stays in its column behind the name.
-    line = _GPU_BLANK.sub("GPU\x01", line)
+    line = _NAME_BLANK.sub("\\1\x01", line).translate(_DASHES)
     found = ((match[0].replace("\x01", "").replace("\\", ""), match.start() + 1) for match in _CHUNK(line))
     return Line(number, line, tuple(Token(word, number, column) for word, column in found if word))
 
@@ -123,6 +128,11 @@ def is_link(text: str) -> bool:
 def is_tail(token: Token) -> bool:
     """Whether it can stand in the columns behind the links: CPU lists, NUMA nodes, `N/A`."""
     return _ONLY_TAIL(token.text) is not None
+
+
+def is_part(token: Token) -> bool:
+    """Whether it can be the rest of a word behind the links that the terminal broke."""
+    return _PART(token.text) is not None
 
 
 def is_gpu(name: str) -> bool:
@@ -165,11 +175,11 @@ def header(line: Line, known: frozenset[str]) -> Header | None:
     return Header(tuple(devices), affinities, leading, glued)
 
 
-def more_columns(line: Line) -> Header | None:
+def more_columns(line: Line, known: frozenset[str]) -> Header | None:
     """The rest of a header that the terminal broke: names of NICs and affinity columns only."""
     text, affinities = _without_affinities(line.text)
     tokens = [Token(match[0], line.number, match.start() + 1) for match in _CHUNK(text)]
-    if not all(_DEVICE(token.text) for token in tokens) or not (tokens or affinities):
+    if not all(_DEVICE(token.text) or token.text in known for token in tokens):
         return None
     return Header(tuple(tokens), affinities, False, False)
 

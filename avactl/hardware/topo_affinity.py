@@ -1,0 +1,112 @@
+"""The columns behind the links of `nvidia-smi topo -m`: CPUs and NUMA nodes, with cells empty and tabs lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from avactl.hardware.topo_text import AFFINITIES, Token, is_tail
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """What stands behind the links of one GPU; None where a column is not there, is empty or says N/A."""
+
+    cpus: str | None = None
+    numa: str | None = None
+    memory_node: str | None = None
+    """The NUMA node that the GPU's own memory is (Grace)."""
+
+
+_MOST_CPUS = 2048
+"""No machine has more hardware threads."""
+
+
+def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affinity | None:
+    """What the words behind the links mean; None where that cannot be told. Cells may be empty.
+
+    `columns` are the names in the header (none: the header lost them); `glued` says that the first word stood without
+    anything between it and the last link.
+    """
+    parts: list[str] = []
+    for token in tail:
+        part = token.text
+        if parts and (parts[-1].endswith((",", "-")) or part.startswith((",", "-"))):
+            parts[-1] += part
+        elif part.endswith("N/A") and part != "N/A":
+            parts += [part.removesuffix("N/A"), "N/A"]
+        elif is_tail(token):
+            parts.append(part)
+    names = list(columns) or list(AFFINITIES)
+    if len(parts) > len(names):
+        # The terminal broke a word in two.
+        return None
+    if len(parts) == len(names):
+        values = dict(zip(names, parts, strict=True))
+    else:
+        numbers = [part for part in parts if part != "N/A"]
+        if {"CPU", "NUMA"} <= set(names) and numbers:
+            alone = len(numbers) == 1
+            if not alone and len(names) == 3 and len(parts) == 2 and not numbers[1].isdecimal():
+                # Nodes next to the GPU are several only where its own memory is one: that stands glued to them.
+                return None
+            first = _unglued(numbers[0], glued and alone, bool(columns))
+            if first is None:
+                return None
+            numbers[:1] = first
+        values = _guess_columns(names, numbers)
+    found = Affinity(*(None if values.get(name) == "N/A" else values.get(name) for name in AFFINITIES))
+    return found if _ascends(found.cpus) else None
+
+
+def _ascends(cpus: str | None) -> bool:
+    """Whether the numbers of a CPU list rise, as they always do: else something else stands in it."""
+    numbers = [int(number) for number in re.findall("[0-9]+", cpus or "")]
+    return numbers == sorted(numbers)
+
+
+def _unglued(text: str, glued: bool, both: bool) -> list[str] | None:
+    """CPUs and NUMA node, where the tab between them got lost: `0-310` → 0-31, 0. Else as it stands.
+
+    Decided by the numbers: ranges of CPUs are of one size, and node 1 starts where node 0 ends. None where it can be
+    read in two ways, or in none. `glued`: tabs got lost in front of it too; `both`: the header names both columns.
+    """
+    if not re.fullmatch(r"[0-9,-]*[-,][0-9]+[0-9]", text):
+        return [text]
+    cpus, node = text[:-1], text[-1]
+    index, whole = _index(cpus), _index(text)
+    if whole is None and index is not None and (glued or index == int(node)):
+        return [cpus, node]
+    last = [int(number) for number in re.findall("[0-9]+", cpus.rpartition(",")[2])]
+    doubted = last == sorted(last) if whole is None else glued and index is not None
+    return None if both and doubted else [text]
+
+
+def _index(cpus: str) -> int | None:
+    """Which NUMA node it would be, by its CPUs; None where no machine has such a list."""
+    ranges = [part.split("-") for part in cpus.split(",")]
+    if len(ranges) > 1 and all(len(part) == 1 and part[0] for part in ranges):
+        # The CPUs of nodes take turns: 0,2,4,… and 1,3,5,…
+        numbers = [int(part[0]) for part in ranges]
+        return numbers[0] if len({b - a for a, b in pairwise(numbers)}) == 1 else None
+    if not all(len(part) == 2 and all(part) and int(part[1]) < _MOST_CPUS for part in ranges):
+        return None
+    sizes = {int(high) - int(low) + 1 for low, high in ranges}
+    low, size = int(ranges[0][0]), sizes.pop()
+    if sizes or size < 1 or (len(ranges) == 1 and (low % size or (size % 2 and size > 1))):
+        return None
+    return low // size
+
+
+def _guess_columns(names: Sequence[str], parts: Sequence[str]) -> dict[str, str]:
+    """Values for columns where some are empty: lists are CPUs, single numbers behind them are NUMA nodes."""
+    values: dict[str, str] = {}
+    for part in parts:
+        is_list = "-" in part or "," in part
+        for name in names:
+            if name not in values and (is_list or name != "CPU" or len(names) == 1):
+                values[name] = part
+                break
+    return values
