@@ -65,6 +65,7 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
         cluster = _named(config["clusters"], chosen["cluster"])["cluster"]
         user = _named(config["users"], chosen["user"])["user"] or {}
         server = str(cluster["server"]).rstrip("/")
+        unsupported = [way for way in ("proxy-url", "tls-server-name") if cluster.get(way)]
     except OSError as error:
         raise AccessError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
@@ -73,11 +74,21 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
     for way in ("exec", "auth-provider", "username"):
         if way in user:
             raise AccessError(f"{path}: users by `{way}` are not supported; use a token or a client certificate")
-    tls = _tls(cluster, user, path.parent) if server.startswith("https:") else None
-    if "tokenFile" in user:
-        return Access(server, tls, _file_token(path.parent / user["tokenFile"]))
-    token = str(user.get("token", ""))
-    return Access(server, tls, lambda: token)
+    if unsupported:
+        raise AccessError(f"{path}: clusters with `{unsupported[0]}` are not supported; name the API server itself")
+    if not server.startswith(("https://", "http://")):
+        raise AccessError(f"{path}: server `{server}` must begin with https:// (or http://)")
+    try:
+        tls = _tls(cluster, user, path.parent) if server.startswith("https:") else None
+        if "tokenFile" in user:
+            token = _file_token(path.parent / user["tokenFile"])
+            token()
+            return Access(server, tls, token)
+    except (OSError, ValueError) as error:
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        raise AccessError(f"{path}: {why}") from None
+    given = str(user.get("token", ""))
+    return Access(server, tls, lambda: given)
 
 
 def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -85,12 +96,12 @@ def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
-    data = cluster.get("certificate-authority-data")
-    file = cluster.get("certificate-authority")
-    context = ssl.create_default_context(
-        cadata=base64.b64decode(data).decode() if data else None,
-        cafile=str(folder / file) if file and not data else None,
-    )
+    """Raises OSError, and ValueError for what is no certificate."""
+    authority = _material(cluster, "certificate-authority", folder)
+    try:
+        context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+    except (ssl.SSLError, UnicodeDecodeError):
+        raise ValueError("`certificate-authority` is no certificate in PEM") from None
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -102,14 +113,20 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
             for target, content in zip(paths, (certificate, key), strict=True):
                 target.touch(mode=0o600)
                 target.write_bytes(content)
-            context.load_cert_chain(*map(str, paths))
+            try:
+                context.load_cert_chain(*map(str, paths))
+            except ssl.SSLError:
+                raise ValueError("`client-certificate` and `client-key` are no pair in PEM") from None
     return context
 
 
-def _material(user: dict[str, Any], name: str, folder: Path) -> bytes | None:
-    if f"{name}-data" in user:
-        return base64.b64decode(user[f"{name}-data"])
-    return (folder / user[name]).read_bytes() if name in user else None
+def _material(given: dict[str, Any], name: str, folder: Path) -> bytes | None:
+    if given.get(f"{name}-data"):
+        try:
+            return base64.b64decode(given[f"{name}-data"])
+        except (TypeError, ValueError):
+            raise ValueError(f"`{name}-data` is not base64") from None
+    return (folder / given[name]).read_bytes() if given.get(name) else None
 
 
 def _file_token(path: Path) -> Callable[[], str]:

@@ -70,8 +70,10 @@ class Leader:
         """Let another replica take over at once."""
         if not self.leading():
             return
+        # What is on its way still must not be sent once another leads.
+        self._renewed = float("-inf")
         try:
-            lease = await self._client.request("GET", f"{self._path}/{self._name}")
+            lease = await self._client.request("GET", f"{self._path}/{self._name}", timeout=2.0)
             if lease["spec"].get("holderIdentity") == self._identity:
                 lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._client.request("PUT", f"{self._path}/{self._name}", lease, timeout=2.0)

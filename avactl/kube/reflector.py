@@ -20,6 +20,8 @@ _TURN = 50
 """Objects after which others have their turn, the next page among them."""
 _WATCH_SECONDS = (240, 480)
 _BACKOFF = (0.2, 10.0)
+_SHORT = 1.0
+"""Seconds before which no watch ends by itself; client-go takes one that does, and told nothing, for a failure too."""
 
 
 class Store(Protocol):
@@ -161,11 +163,15 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311
         }
+        began, told = monotonic(), False
         async for lines in self._client.watch(self._path, query):
             for line in lines:
                 if line:
                     self._event(orjson.loads(line))
+                    told = True
             self.changed()
+        if not told and monotonic() - began < _SHORT:
+            raise UnreachableError(f"watch {self._path}: ended at once")
 
     def _event(self, event: dict[str, Any]) -> None:
         kind, item = event["type"], event["object"]

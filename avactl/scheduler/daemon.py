@@ -180,6 +180,7 @@ class Daemon:
         logs.info("synced", nodes=len(self.fleet.nodes), pods=len(self.fleet.pods))
         if self._leader is not None:
             await self._leader.won.wait()
+            self._ticked = monotonic()
             # What the one before did last may not have been told yet: a watch can be behind, or dead and not know it.
             behind = [each for each in self._reflectors if each.kind in _BOOKED and each.since < self._leader.since]
             await asyncio.gather(*(each.again() for each in behind))

@@ -74,3 +74,22 @@ def test_what_comes_free_right_after_a_try_is_not_left_until_the_next_tick(monke
         deciding.cancel()
 
     asyncio.run(run())
+
+
+def test_a_replica_that_takes_over_after_long_is_alive_while_it_lists_anew() -> None:
+    async def run() -> None:
+        client = Client(Access("http://nobody", None, lambda: ""))
+        daemon = Daemon(client, Options(POLICY, lease="lease"))
+        for reflector in daemon._reflectors:
+            reflector.synced.set()
+        daemon._ticked -= 3600.0  # so long did it stand by
+        deciding = asyncio.ensure_future(daemon._decide())
+        assert daemon._leader is not None
+        daemon._leader.since = monotonic()
+        daemon._leader.won.set()
+        await asyncio.sleep(0.01)
+        assert not deciding.done()
+        assert daemon._alive()
+        deciding.cancel()
+
+    asyncio.run(run())

@@ -1,0 +1,47 @@
+"""Kubeconfigs with something wrong: one line that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from avactl.kube.access import AccessError, from_kubeconfig
+
+HERE = {"server": "https://h"}
+NONSENSE = "aGVsbG8="
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "words"),
+    [
+        (HERE | {"certificate-authority": "gone.crt"}, {}, "{folder}/gone.crt: No such file or directory"),
+        (HERE | {"certificate-authority-data": NONSENSE}, {}, "`certificate-authority` is no certificate in PEM"),
+        (HERE | {"certificate-authority-data": "a"}, {}, "`certificate-authority-data` is not base64"),
+        (HERE, {"client-certificate": "gone", "client-key": "gone"}, "{folder}/gone: No such file or directory"),
+        (
+            HERE,
+            {"client-certificate-data": NONSENSE, "client-key-data": NONSENSE},
+            "`client-certificate` and `client-key` are no pair in PEM",
+        ),
+        (HERE, {"tokenFile": "gone"}, "{folder}/gone: No such file or directory"),
+        (
+            HERE | {"proxy-url": "http://p"},
+            {},
+            "clusters with `proxy-url` are not supported; name the API server itself",
+        ),
+        ({"server": "h:6443"}, {}, "server `h:6443` must begin with https:// (or http://)"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], words: str) -> None:
+    path = tmp_path / "config"
+    config = {
+        "current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": user}],
+    }  # fmt: skip
+    path.write_text(yaml.safe_dump(config))
+    with pytest.raises(AccessError) as error:
+        from_kubeconfig(path)
+    assert str(error.value) == f"{path}: {words.format(folder=tmp_path)}"

@@ -1,0 +1,95 @@
+"""An API server that is in a bad way, and a lease that is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from avactl.kube.access import Access
+from avactl.kube.client import Client
+from avactl.kube.leader import Leader
+from avactl.kube.reflector import Reflector
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def server(handler: Handler) -> AsyncIterator[Client]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with Client(Access(f"http://127.0.0.1:{runner.addresses[0][1]}", None, lambda: "")) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+class Nothing:
+    def put(self, item: dict[str, Any]) -> None:
+        raise AssertionError(item)
+
+    def remove(self, key: str) -> None:
+        raise AssertionError(key)
+
+    def keys(self) -> Iterable[str]:
+        return ()
+
+
+def test_watches_that_end_at_once_are_not_begun_again_without_a_pause() -> None:
+    asked = failed = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if "watch" in request.query:
+            return web.Response()
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+
+    def note() -> None:
+        nonlocal failed
+        failed += 1
+
+    async def run() -> None:
+        async with server(answer) as client:
+            following = asyncio.ensure_future(Reflector(client, "/api/v1/pods", Nothing(), failed=note).run())
+            while not failed:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)
+            following.cancel()
+
+    asyncio.run(run())
+    assert asked == 2  # a list, and one watch
+
+
+def test_who_gives_the_lease_up_leads_no_more() -> None:
+    lease: dict[str, Any] = {}
+    led: list[bool] = []
+
+    async def run() -> None:
+        async def answer(request: web.Request) -> web.Response:
+            nonlocal lease
+            if request.method == "GET":
+                return web.json_response(lease) if lease else web.json_response({}, status=404)
+            led.append(leader.leading())
+            lease = await request.json()
+            return web.json_response(lease)
+
+        async with server(answer) as client:
+            leader = Leader(client, "system", "lease", "me")
+            running = asyncio.ensure_future(leader.run())
+            await leader.won.wait()
+            assert leader.leading()
+            running.cancel()
+            led.clear()
+            await leader.release()
+
+    asyncio.run(run())
+    assert lease["spec"]["holderIdentity"] == ""
+    assert led == [False]  # before the lease was given up
