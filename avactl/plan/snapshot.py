@@ -18,6 +18,8 @@ from avactl.plan.cluster_state import ClusterState
 from avactl.plan.shape import want_objects
 from avactl.scheduler.pod import DISRUPTED
 from avactl.scheduler.pools import Policy
+from avactl.scheduler.shape import DISKS
+from avactl.scheduler.storage import OLD_CLASS, SELECTED_NODE
 
 FORMAT = "avactl-snapshot"
 VERSION = 1
@@ -37,6 +39,10 @@ _NOTES = (
     names.GANG_SIZE, names.WITHIN, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
     "batch.kubernetes.io/job-completion-index",
 )  # fmt: skip
+
+
+_DISK = ("volumeID", "pdName", "iqn", "monitors", "pool", "image", "readOnly")
+_STORAGE = ("storageClassName", "volumeMode", "volumeAttributesClassName")
 
 
 def _only(given: Mapping[str, Any], *keys: str) -> Body:
@@ -96,6 +102,8 @@ def _pod_spec(given: Mapping[str, Any]) -> Body:
             volumes.append({"name": volume["name"], "persistentVolumeClaim": claim})
         elif "ephemeral" in volume:
             volumes.append({"name": volume["name"], "ephemeral": {}})
+        elif not DISKS.isdisjoint(volume):
+            volumes += [{kind: _only(volume[kind], *_DISK)} for kind in DISKS if kind in volume]
     if volumes:
         found["volumes"] = volumes
     return found
@@ -174,21 +182,24 @@ def _class(item: Mapping[str, Any]) -> Body:
 
 
 def _volume_claim(item: Mapping[str, Any]) -> Body:
-    notes = _only(item["metadata"].get("annotations") or {}, "volume.kubernetes.io/selected-node")
-    metadata = {**_named(item, "uid"), **({"annotations": notes} if notes else {})}
-    spec = _only(item["spec"], "volumeName", "storageClassName", "accessModes", "volumeMode", "selector")
+    notes = _only(item["metadata"].get("annotations") or {}, SELECTED_NODE, OLD_CLASS)
+    metadata = {**_named(item, "uid", "deletionTimestamp"), **({"annotations": notes} if notes else {})}
+    spec = _only(item["spec"], "volumeName", "accessModes", "selector", *_STORAGE)
     spec["resources"] = _only(item["spec"].get("resources") or {}, "requests")
     return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
 
 
 def _volume(item: Mapping[str, Any]) -> Body:
     given = item["spec"]
-    spec = _only(given, "nodeAffinity", "storageClassName", "capacity", "accessModes", "volumeMode")
+    spec = _only(given, "nodeAffinity", "capacity", "accessModes", *_STORAGE)
     if given.get("csi"):
         spec["csi"] = _only(given["csi"], "driver", "volumeHandle")
     if given.get("claimRef"):
         spec["claimRef"] = _only(given["claimRef"], "namespace", "name", "uid")
     metadata = {**_named(item, "uid", "labels", "deletionTimestamp"), "resourceVersion": "0"}
+    notes = _only(item["metadata"].get("annotations") or {}, OLD_CLASS)
+    if notes:
+        metadata["annotations"] = notes
     return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
 
 

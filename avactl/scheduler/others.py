@@ -1,20 +1,21 @@
-"""What depends on where other pods are: host ports, required pod affinity and anti-affinity, topology spread.
+"""What depends on where other pods are: host ports, disks, required pod affinity and anti-affinity, topology spread.
 
-As kube-scheduler's plugins NodePorts, InterPodAffinity and PodTopologySpread filter. Counts of matching pods by node
-are kept from the first time that somebody asks for them; a decision is then a few sums over topology domains.
+As kube-scheduler's plugins NodePorts, VolumeRestrictions, InterPodAffinity and PodTopologySpread filter. Counts of
+matching pods by node are kept from the first time that somebody asks for them; a decision is then a few sums over
+topology domains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from avactl.scheduler.rules import Matcher, equals, every, selector
-from avactl.scheduler.shape import Port
+from avactl.scheduler.shape import Disk, Port
 
 if TYPE_CHECKING:
     from avactl.scheduler.fleet import Fleet, Mask
@@ -24,6 +25,8 @@ _TALLIES = 512
 _HOSTNAME = "kubernetes.io/hostname"
 
 Counts = dict[str, int]
+_Single = TypeVar("_Single", Port, Disk)
+"""What a machine has once."""
 
 
 class Term:
@@ -76,6 +79,7 @@ class Others:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self._tallies: dict[bytes, _Tally] = {}
         self._ports: dict[Port, Counts] = {}
+        self._disks: dict[Disk, Counts] = {}
         self._against: dict[bytes, tuple[Term, Counts]] = {}
         """Anti-affinity of the pods that run."""
         self._domains: dict[str, npt.NDArray[np.int32]] = {}
@@ -136,6 +140,8 @@ class Others:
                     self._fleet.freed += 1
         for port in pod.shape.ports:
             _add(self._ports.setdefault(port, {}), node, change)
+        for disk in pod.shape.disks:
+            _add(self._disks.setdefault(disk, {}), node, change)
         if pod.shape.antiaffinity:
             self._terms_of(pod, node, change)
 
@@ -201,7 +207,8 @@ class Others:
         alive = self._fleet.state.capacity[:, 0] >= 0
         reasons = []
         for words, part in (
-            ("host ports in use", self._free_ports(pod)),
+            ("host ports in use", self._free(pod.shape.ports, self._ports)),
+            ("disks in use", self._free(pod.shape.disks, self._disks)),
             ("near a pod that keeps it away", self._unopposed(pod)),
             ("no pod of its affinity near", self._near(pod)),
             ("near a pod of its anti-affinity", self._away(pod)),
@@ -214,13 +221,14 @@ class Others:
                 mask &= part
         return mask, ", ".join(reasons)
 
-    def _free_ports(self, pod: Pod) -> Mask | None:
-        if not pod.shape.ports:
+    def _free(self, wanted: tuple[_Single, ...], there: Mapping[_Single, Counts]) -> Mask | None:
+        """Nodes on which nothing clashes; None: all."""
+        if not wanted:
             return None
         taken: set[str] = set()
-        for port in pod.shape.ports:
-            for other, nodes in self._ports.items():
-                if port.clashes(other):
+        for mine in wanted:
+            for other, nodes in there.items():
+                if mine.clashes(other):
                     taken |= nodes.keys()
         return ~self._fleet.mask(taken)
 

@@ -25,9 +25,9 @@ class Pod:
 
     __slots__ = (
         "assumed", "claims", "created", "deleting", "devices", "doomed", "ends", "gang", "gang_size", "gated", "grace",
-        "index", "key", "labels", "leaving", "marked", "message", "modest", "name", "namespace", "node", "nominated",
-        "ours", "phase", "preemptible", "priority", "reported", "requested", "seen", "serving", "shape", "started",
-        "told", "uid", "volumes", "within",
+        "index", "key", "labels", "leaving", "makes", "marked", "message", "modest", "name", "namespace", "node",
+        "nominated", "ours", "phase", "preemptible", "priority", "reported", "requested", "seen", "serving", "shape",
+        "started", "told", "uid", "volumes", "within",
     )  # fmt: skip
 
     def __init__(self, item: Mapping[str, Any], seen: float) -> None:
@@ -55,7 +55,8 @@ class Pod:
         self.claims: tuple[tuple[str, str], ...] = ()
         """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
         self.requested: tuple[Mapping[str, Any], ...] = ()
-        self.volumes = _volumes(spec, self.name)
+        self.volumes, self.makes = _volumes(spec, self.name)
+        """PersistentVolumeClaims by name, and those of them that are made for the pod alone."""
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
         self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
         self.modest: bool = spec.get("preemptionPolicy") == "Never"
@@ -173,12 +174,13 @@ class Pod:
         return f"Pod({self.key})"
 
 
-def _volumes(spec: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """PersistentVolumeClaims by name; those of generic ephemeral volumes carry the pod's."""
-    found = []
+def _volumes(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """PersistentVolumeClaims by name, and those of generic ephemeral volumes, which carry the pod's."""
+    found: list[str] = []
+    made: tuple[str, ...] = ()
     for volume in spec.get("volumes") or ():
         if "persistentVolumeClaim" in volume:
             found.append(volume["persistentVolumeClaim"]["claimName"])
         elif "ephemeral" in volume:
-            found.append(f"{name}-{volume['name']}")
-    return tuple(found)
+            made = (*made, f"{name}-{volume['name']}")
+    return (*found, *made), made

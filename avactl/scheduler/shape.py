@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -34,6 +34,19 @@ class Port(NamedTuple):
         return self.address == other.address or _EVERYWHERE in (self.address, other.address)
 
 
+class Disk(NamedTuple):
+    """A disk that a pod mounts by itself, without a claim."""
+
+    name: tuple[str, ...]
+    read_only: bool
+
+    def clashes(self, other: Disk) -> bool:
+        """Whether both cannot be on one machine."""
+        return self.name == other.name and not (self.read_only and other.read_only)
+
+
+DISKS = frozenset({"awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd"})
+"""Kinds of volumes that one machine mounts once, unless all mount them to read only."""
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - what Kubernetes calls it
 
 
@@ -41,8 +54,8 @@ class Shape:
     """The part of pods that is equal for all pods of a Job: requests, node rules, affinity, link."""
 
     __slots__ = (
-        "__weakref__", "affinity", "amounts", "antiaffinity", "link", "link_required", "ports", "refused", "rules",
-        "share", "spread",
+        "__weakref__", "affinity", "amounts", "antiaffinity", "disks", "link", "link_required", "ports", "refused",
+        "rules", "share", "spread",
     )  # fmt: skip
 
     def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str]) -> None:
@@ -53,6 +66,7 @@ class Shape:
         """Milli of one GPU, for pods that share it."""
         self.link, self.link_required = "any", False
         self.ports: tuple[Port, ...] = ()
+        self.disks: tuple[Disk, ...] = ()
         self.affinity: tuple[dict[str, Any], ...] = ()
         self.antiaffinity: tuple[dict[str, Any], ...] = ()
         self.spread: tuple[dict[str, Any], ...] = ()
@@ -87,6 +101,8 @@ class Shape:
             )
         )
 
+        self.disks = tuple(disk for volume in _on_disks(spec) for disk in _disks(volume))
+
     def _annotations(self, notes: Mapping[str, str]) -> None:
         for name, allowed in _WORDS.items():
             if name in notes and notes[name] not in allowed:
@@ -109,7 +125,7 @@ class Shape:
     @property
     def constrained(self) -> bool:
         """Whether where it may go depends on other pods."""
-        return bool(self.affinity or self.antiaffinity or self.spread or self.ports)
+        return bool(self.affinity or self.antiaffinity or self.spread or self.ports or self.disks)
 
 
 _NO_RULES = Rules({})
@@ -135,6 +151,7 @@ def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
         for container in spec.get(group) or ():
             ports = [port for port in container.get("ports") or () if port.get("hostPort")]
             parts.append((group == "containers", [container.get(key) for key in _CONTAINER], ports))
+    parts += _on_disks(spec)
     if notes:
         parts += [notes.get(key) for key in _NOTES]
         # Right ones are no part of the shape: the pod itself reads them.
@@ -147,6 +164,23 @@ def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
     if found is None:
         found = _known[key] = Shape(spec, notes)
     return found
+
+
+def _on_disks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [volume for volume in spec.get("volumes") or () if not DISKS.isdisjoint(volume)]
+
+
+def _disks(volume: Mapping[str, Any]) -> Iterator[Disk]:
+    """Source: kube-scheduler's plugin VolumeRestrictions, isVolumeConflict."""
+    if given := volume.get("awsElasticBlockStore"):
+        yield Disk(("ebs", given["volumeID"]), False)
+    elif given := volume.get("gcePersistentDisk"):
+        yield Disk(("gce", given["pdName"]), bool(given.get("readOnly")))
+    elif given := volume.get("iscsi"):
+        yield Disk(("iscsi", given["iqn"]), bool(given.get("readOnly")))
+    elif given := volume.get("rbd"):
+        for monitor in given["monitors"]:
+            yield Disk(("rbd", monitor, given.get("pool") or "rbd", given["image"]), bool(given.get("readOnly")))
 
 
 def _running(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -13,11 +13,35 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 LATER = "WaitForFirstConsumer"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _ONE_POD = "ReadWriteOncePod"
+OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+"""The annotation that came before `storageClassName`, and comes first still."""
+ZONES = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+"""Labels of volumes that nodes must have too, and by which other label they may."""
 
 
 def _size(given: Mapping[str, Any] | None) -> int:
     text = (given or {}).get("storage")
     return whole(text) if text is not None else 0
+
+
+def _class_of(item: Mapping[str, Any]) -> str:
+    notes = item["metadata"].get("annotations") or {}
+    return str(notes.get(OLD_CLASS, item["spec"].get("storageClassName") or ""))
+
+
+def _zones(labels: Mapping[str, str]) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Source: k8s.io/cloud-provider/volume/helpers, LabelZonesToSet: several are joined by two underscores."""
+    found = []
+    for key in ZONES:
+        values = frozenset(part.strip() for part in labels.get(key, "").split("__"))
+        if "" not in values:
+            found.append((key, values))
+    return tuple(found)
 
 
 class VolumeClaim(NamedTuple):
@@ -38,25 +62,36 @@ class VolumeClaim(NamedTuple):
     modes: frozenset[str]
     mode: str
     selector: Mapping[str, Any] | None
+    attributes_class: str
+    owner: str
+    """The uid of what made it; empty: a person."""
+    gone: str
+    """Why it is of no use any more, in words; empty: it is."""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> VolumeClaim:
         """From the object."""
         metadata, spec = item["metadata"], item["spec"]
-        bound = (item.get("status") or {}).get("phase") == "Bound"
+        phase = (item.get("status") or {}).get("phase")
         named = spec.get("volumeName") or ""
+        gone = "has lost its volume" if phase == "Lost" else ""
+        if "deletionTimestamp" in metadata:
+            gone = "is being deleted"
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=metadata["uid"],
-            volume=named if bound else "",
+            volume=named if phase == "Bound" else "",
             asked=named,
-            class_name=spec.get("storageClassName") or "",
+            class_name=_class_of(item),
             selected=(metadata.get("annotations") or {}).get(SELECTED_NODE, ""),
             size=_size((spec.get("resources") or {}).get("requests")),
             modes=frozenset(spec.get("accessModes") or ()),
             mode=spec.get("volumeMode") or "Filesystem",
             selector=spec.get("selector"),
+            attributes_class=spec.get("volumeAttributesClassName") or "",
+            owner=next((each["uid"] for each in metadata.get("ownerReferences") or () if each.get("controller")), ""),
+            gone=gone,
         )
 
     @property
@@ -89,6 +124,9 @@ class Volume(NamedTuple):
     available: bool
     labels: Mapping[str, str]
     version: str
+    attributes_class: str
+    zones: tuple[tuple[str, frozenset[str]], ...]
+    """Values of node labels, of which each node that reaches it has one, if it has such labels at all."""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> Volume:
@@ -103,7 +141,7 @@ class Volume(NamedTuple):
             affinity=orjson.dumps(affinity) if affinity else b"",
             driver=csi.get("driver") or "",
             handle=csi.get("volumeHandle") or "",
-            class_name=spec.get("storageClassName") or "",
+            class_name=_class_of(item),
             size=_size(spec.get("capacity")),
             modes=frozenset(spec.get("accessModes") or ()),
             mode=spec.get("volumeMode") or "Filesystem",
@@ -111,6 +149,8 @@ class Volume(NamedTuple):
             available=phase == "Available" and "deletionTimestamp" not in metadata,
             labels=metadata.get("labels") or {},
             version=metadata["resourceVersion"],
+            attributes_class=spec.get("volumeAttributesClassName") or "",
+            zones=_zones(metadata.get("labels") or {}),
         )
 
     def meant_for(self, claim: VolumeClaim) -> bool:

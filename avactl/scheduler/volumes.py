@@ -1,18 +1,19 @@
 """Where a pod's volumes let it go: volumes that exist or can be made on some machines only, and how many one takes.
 
-As kube-scheduler's plugins VolumeBinding, VolumeRestrictions (ReadWriteOncePod) and NodeVolumeLimits (CSI) filter.
+As kube-scheduler's plugins VolumeBinding, VolumeZone, VolumeRestrictions (ReadWriteOncePod) and NodeVolumeLimits (CSI)
+filter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from avactl.scheduler.attached import Attached
-from avactl.scheduler.rules import NotYetError, RuleError, node_selector, selector
-from avactl.scheduler.storage import LATER, NO_PROVISIONER, Room, StorageClass, Volume, VolumeClaim
+from avactl.scheduler.rules import Labels, NotYetError, RuleError, node_selector, selector
+from avactl.scheduler.storage import LATER, NO_PROVISIONER, ZONES, Room, StorageClass, Volume, VolumeClaim
 
 if TYPE_CHECKING:
     from avactl.scheduler.fleet import Fleet, Mask
@@ -24,8 +25,9 @@ _IMMEDIATE = StorageClass("Immediate", "", b"")
 class Volumes:
     """Claims, volumes, classes, and what CSI drivers say of themselves."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, owned: bool = True) -> None:
+        """`owned`: claims say whose they are."""
+        self._fleet, self._owned = fleet, owned
         self._claims: dict[str, VolumeClaim] = {}
         self._volumes: dict[str, Volume] = {}
         self._classes: dict[str, StorageClass] = {}
@@ -155,6 +157,10 @@ class Volumes:
         key = f"volume claim {pod.namespace}/{name}"
         if claim is None:
             raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not there", key)
+        if claim.gone:
+            raise NotYetError(f"the PersistentVolumeClaim {name} {claim.gone}", key)
+        if self._owned and name in pod.makes and claim.owner != pod.uid:
+            raise RuleError(f"the PersistentVolumeClaim {name} is not the pod's own, whose ephemeral volume needs it")
         if claim.one_pod and any(uid != pod.uid for uid in self.attached.users(claim.key)):
             raise RuleError(f"the PersistentVolumeClaim {name} is ReadWriteOncePod, and another pod uses it")
         if claim.volume:
@@ -162,7 +168,7 @@ class Volumes:
             if volume is None:
                 words = f"waits for the PersistentVolume {claim.volume} of claim {name}, which is not there"
                 raise NotYetError(words, f"volume {claim.volume}")
-            return self._selected(volume.affinity)
+            return _both(self._selected(volume.affinity), self._in_zones(volume) if name not in pod.makes else None)
         known = self._classes.get(claim.class_name, _IMMEDIATE)
         if known.mode != LATER or claim.asked:
             raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet", key)
@@ -171,6 +177,9 @@ class Volumes:
             unmade.append(claim)
             return static if static is not None else self._fleet.mask(())
         made = _both(self._selected(known.topologies), self._with_room(claim, known))
+        if claim.selected:
+            # It is being made for this node.
+            return _both(made, self._fleet.mask((claim.selected,)))
         return made if made is None or static is None else made | static
 
     def _static(self, claim: VolumeClaim) -> Mask | None:
@@ -192,6 +201,7 @@ class Volumes:
             volume.available
             and volume.size >= claim.size
             and volume.mode == claim.mode
+            and volume.attributes_class == claim.attributes_class
             and claim.modes <= volume.modes
             and self._assigned.get(volume.name, claim.uid) == claim.uid
             and (claim.selector is None or selector(claim.selector)(volume.labels))
@@ -239,16 +249,30 @@ class Volumes:
         )
 
     def _selected(self, affinity: bytes) -> Mask | None:
-        if not affinity:
-            return None
+        """The nodes that a NodeSelector matches; None: all."""
+        return self._matching(affinity, lambda: node_selector(orjson.loads(affinity))) if affinity else None
+
+    def _in_zones(self, volume: Volume) -> Mask | None:
+        """The nodes in a volume's zones; None: all."""
+        zones = volume.zones
+
+        def match(_name: str, labels: Labels) -> bool:
+            # A cluster of one zone may have no labels.
+            return labels.keys().isdisjoint(ZONES) or all(
+                labels.get(key, labels.get(ZONES[key])) in values for key, values in zones
+            )
+
+        return self._matching(repr(zones).encode(), lambda: match) if zones else None
+
+    def _matching(self, key: bytes, matcher: Callable[[], Callable[[str, Labels], bool]]) -> Mask:
         now = self._fleet.nodes_changed
-        known = self._masks.get(affinity)
+        known = self._masks.get(key)
         if known is None or known[0] != now:
             if len(self._masks) > 10_000:
                 self._masks.clear()
-            match = node_selector(orjson.loads(affinity))
+            match = matcher()
             mask = self._fleet.mask(info.name for info in self._fleet.nodes.values() if match(info.name, info.labels))
-            known = self._masks[affinity] = (now, mask)
+            known = self._masks[key] = (now, mask)
         return known[1]
 
     # -- what a pod gets --------------------------------------------------------------------------------------------

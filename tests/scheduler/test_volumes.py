@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -37,19 +37,28 @@ def csi_node(world: World, name: str, count: int) -> None:
     world.kube.create({"apiVersion": STORAGE, "kind": "CSINode", **body})
 
 
-def volume(world: World, name: str, node: str = "", **spec: Any) -> str:
+def volume(world: World, name: str, labels: dict[str, str] | None = None, node: str = "", **spec: Any) -> str:
     body: dict[str, Any] = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **spec}
     if node:
         expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
         body["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
     full = f"{name}-{world.namespace}"
-    world.kube.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": full}, "spec": body})
+    metadata = {"name": full, "labels": labels or {}}
+    world.kube.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": body})
     return full
 
 
-def claim(world: World, name: str, size: str = "1Gi", mode: str = "ReadWriteOnce", **spec: Any) -> None:
+def claim(
+    world: World,
+    name: str,
+    size: str = "1Gi",
+    mode: str = "ReadWriteOnce",
+    notes: dict[str, str] | None = None,
+    finalizers: Sequence[str] = (),
+    **spec: Any,
+) -> None:
     body = {"accessModes": [mode], "resources": {"requests": {"storage": size}}, **spec}
-    metadata = {"name": name, "namespace": world.namespace}
+    metadata = {"name": name, "namespace": world.namespace, "annotations": notes or {}, "finalizers": list(finalizers)}
     world.kube.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": body})
 
 
@@ -128,11 +137,11 @@ def test_new_volumes_are_made_where_there_is_room(storage: World) -> None:
 
 def test_volumes_that_are_there_are_bound_by_the_scheduler(storage: World) -> None:
     storage_class(storage, "local", "kubernetes.io/no-provisioner")
-    small = volume(storage, "small", "n1", storageClassName="local", local={"path": "/small"})
+    small = volume(storage, "small", node="n1", storageClassName="local", local={"path": "/small"})
     large = volume(
-        storage, "large", "n1", storageClassName="local", local={"path": "/large"}, capacity={"storage": "9Gi"}
+        storage, "large", node="n1", storageClassName="local", local={"path": "/large"}, capacity={"storage": "9Gi"}
     )
-    volume(storage, "alone", "n0", storageClassName="local", local={"path": "/alone"})
+    volume(storage, "alone", node="n0", storageClassName="local", local={"path": "/alone"})
     for name in ("one", "two", "three", "four"):
         claim(storage, name, storageClassName="local")
     storage.pod("both", volumes=using("one", "two"))
@@ -146,3 +155,67 @@ def test_volumes_that_are_there_are_bound_by_the_scheduler(storage: World) -> No
     assert storage.bound("third")["third"] == "n0"
     storage.pod("fourth", volumes=using("four"))
     assert "2 out of reach of its volumes" in storage.waiting("fourth")
+
+
+def test_volumes_are_reached_from_their_zones_only(world: World) -> None:
+    zone = "topology.kubernetes.io/zone"
+    for name, labels in (("a", {zone: "a"}), ("b", {zone: "b"}), ("c", {zone: "c"})):
+        world.node(name, gpus=0, pool="", labels=labels)
+    world.ready()
+    world.start()
+    labels = {"failure-domain.beta.kubernetes.io/zone": "b__d"}
+    csi = {"driver": DRIVER, "volumeHandle": f"zonal-{world.namespace}"}
+    named = volume(world, "zonal", labels, csi=csi)
+    claim(world, "data", storageClassName="", volumeName=named)
+    for number in range(3):
+        world.pod(f"p{number}", volumes=using("data"))
+    assert set(world.bound().values()) == {"b"}
+    world.pod("elsewhere", volumes=using("data"), nodeSelector={zone: "a"})
+    assert "2 out of reach of its volumes" in world.waiting("elsewhere")
+    world.kube.delete("v1", "PersistentVolume", named)
+
+
+def test_what_a_claim_says_of_itself_counts(storage: World) -> None:
+    storage_class(storage, "local", "kubernetes.io/no-provisioner")
+    storage_class(storage, "made")
+    # A volume of another attributes class is none for it.
+    csi = {"driver": DRIVER, "volumeHandle": "gold"}
+    volume(storage, "gold", storageClassName="local", csi=csi, volumeAttributesClassName="gold")
+    claim(storage, "plain", storageClassName="local")
+    storage.pod("plain", volumes=using("plain"))
+    assert "2 out of reach of its volumes" in storage.waiting("plain")
+    # The annotation that came before the field, and the node for which it is being made.
+    notes = {"volume.beta.kubernetes.io/storage-class": "made", "volume.kubernetes.io/selected-node": "n1"}
+    claim(storage, "selected", notes=notes)
+    storage.pod("there", volumes=using("selected"), nodeSelector={"kubernetes.io/hostname": "n0"})
+    assert "1 out of reach of its volumes" in storage.waiting("there")
+    # The claim of an ephemeral volume is the pod's own.
+    claim(storage, "stray-scratch", storageClassName="made")
+    template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+    storage.pod("stray", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
+    assert "stray-scratch is not the pod's own" in storage.waiting("stray")
+    # One that is being deleted is no place for data.
+    claim(storage, "going", finalizers=["example.com/keep"], storageClassName="made")
+    storage.kube.delete("v1", "PersistentVolumeClaim", "going", storage.namespace)
+    storage.pod("late", volumes=using("going"))
+    assert "going is being deleted" in storage.waiting("late")
+    path = f"/api/v1/namespaces/{storage.namespace}/persistentvolumeclaims/going"
+    body = {"metadata": {"finalizers": None}}
+    storage.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+
+
+def test_disks_are_mounted_by_one_pod_of_a_machine(storage: World) -> None:
+    def disk(read_only: bool, *monitors: str) -> list[dict[str, Any]]:
+        return [{"name": "disk", "rbd": {"monitors": list(monitors), "image": "x", "readOnly": read_only}}]
+
+    here: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": "n0"}}
+    for name in ("reader", "other"):
+        storage.pod(name, volumes=disk(True, "m1", "m2"), **here)
+    storage.bound("reader", "other")
+    storage.pod("writer", volumes=disk(False, "m2", "m3"), **here)
+    assert "1 disks in use" in storage.waiting("writer")
+    storage.pod("apart", volumes=disk(False, "m4"), **here)
+    storage.bound("apart")
+    for name in ("reader", "other"):
+        storage.kube.delete("v1", "Pod", name, storage.namespace)
+    storage.bound("writer")
