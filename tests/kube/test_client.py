@@ -59,8 +59,9 @@ def test_watches_that_end_at_once_are_not_begun_again_without_a_pause() -> None:
     async def run() -> None:
         async with server(answer) as client:
             following = asyncio.ensure_future(Reflector(client, "/api/v1/pods", Nothing(), failed=note).run())
-            while not failed:
-                await asyncio.sleep(0.001)
+            async with asyncio.timeout(5):
+                while not failed and asked < 100:
+                    await asyncio.sleep(0.001)
             await asyncio.sleep(0.05)
             following.cancel()
 
