@@ -248,7 +248,7 @@ def _state(job: Job) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "any" if value is None else f"{value:.4g}" if value < 1000 else f"{value:.0f}"
+    return "any" if value is None else f"{round(value, 3) + 0:.4g}" if value < 1000 else f"{value:.0f}"
 
 
 def _count(number: int, what: str) -> str:

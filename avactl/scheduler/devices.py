@@ -265,6 +265,11 @@ class Devices:
         result.sort(key=lambda pool: (any(device.binding for device in pool.devices), pool.key))
         return tuple(result)
 
+    def find(self, key: Key) -> Device | None:
+        """A device by its key."""
+        known = self._where.get(key)
+        return next((device for device in known.devices if device.key == key), None) if known is not None else None
+
     def node_of(self, key: Key) -> str:
         """The node whose device it is; empty where that is not one node's."""
         known = self._where.get(key)

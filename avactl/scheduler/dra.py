@@ -172,6 +172,10 @@ class Dra:
         """Node and number of a device; None for one that is no GPU of a machine."""
         return self._places.get(key)
 
+    def gpus(self, node: str) -> tuple[Device, ...]:
+        """The GPUs of a node, as they are numbered."""
+        return self._gpus.get(node, ())
+
     def keys(self, node: str, gpus: int) -> list[Key]:
         """The devices of a mask of GPUs."""
         return [device.key for number, device in enumerate(self._gpus.get(node, ())) if gpus >> number & 1]

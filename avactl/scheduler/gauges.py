@@ -8,7 +8,7 @@ from prometheus_client import Gauge
 
 from avactl.placement.fragmentation import Measure
 from avactl.placement.state import WHOLE
-from avactl.scheduler import metrics, overview
+from avactl.scheduler import metrics, overview, parts
 from avactl.scheduler.fleet import Fleet
 
 _CHUNK = 500
@@ -20,11 +20,16 @@ async def collect(fleet: Fleet, measure: Measure) -> None:
     if fleet.stale:
         return
     state = fleet.state
+    in_parts: dict[str, float] = {}
+    for node, held in parts.by_node(fleet).items():
+        model = fleet.model_of(node)
+        in_parts[model] = in_parts.get(model, 0.0) + sum(part.milli for _, part in held) / WHOLE
     _clear(metrics.GPUS, metrics.GPUS_ALLOCATED)
     for number, model in enumerate(state.models):
         total = int(state.gpu_count[state.model == number].sum())
         metrics.GPUS.labels(model).set(total)
-        metrics.GPUS_ALLOCATED.labels(model).set(total - int(state.model_free[number]) / WHOLE)
+        free = int(state.model_free[number]) / WHOLE - in_parts.get(model, 0.0)
+        metrics.GPUS_ALLOCATED.labels(model).set(total - free)
     pools = overview.pools(fleet, measure)
     _clear(metrics.POOL_GPUS, metrics.POOL_ALLOCATED, metrics.POOL_FRAGMENTED, metrics.POOL_WHOLE)
     for pool in pools:

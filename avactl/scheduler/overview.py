@@ -10,6 +10,7 @@ import numpy as np
 
 from avactl.placement.fragmentation import Measure
 from avactl.placement.state import WHOLE
+from avactl.scheduler import parts
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.pod import Pod
@@ -112,7 +113,7 @@ def away(info: NodeInfo) -> str:
 def gpus_of(fleet: Fleet, pod: Pod) -> float:
     """GPUs that a pod holds, or waits for."""
     if pod.node or pod.assumed:
-        return fleet.held_gpus(pod) / WHOLE
+        return (fleet.held_gpus(pod) + parts.of_pod(fleet, pod)) / WHOLE
     by_claim = 0
     if pod.claims:
         with contextlib.suppress(RuleError):
@@ -138,19 +139,21 @@ def pools(fleet: Fleet, measure: Measure | None = None) -> list[Pool]:
             continue
         groups.setdefault((pool.name if pool else "", fleet.model_of(name)), []).append(slot)
         gone[slot] = bool(away(info))
+    in_parts = {state.slots[node]: sum(part.milli for _, part in held) for node, held in parts.by_node(fleet).items()}
     found = []
     for (name, model), numbers in sorted(groups.items(), key=lambda each: (not each[0][0], each[0])):
         slots = np.array(numbers, np.int64)
         there = np.array([not gone[slot] for slot in numbers])
+        broken = np.array([in_parts.get(slot, 0) for slot in numbers])
         lost = None
         if measure is not None and (share := measure.share(model)):
             # Of pods that want other models nobody can say that what is free here is in pieces.
             gpus = state.gpu_free[slots, : state.width].astype(np.int64)
             chances = measure.chances(state.free[slots], state.model[slots], state.models) / share
             lost = max(0.0, float(measure.lost(chances, gpus).sum())) / WHOLE
-        full = (state.gpu_total[slots] == WHOLE * state.gpu_count[slots]) & (state.gpu_count[slots] > 0)
+        full = (state.gpu_total[slots] == WHOLE * state.gpu_count[slots]) & (state.gpu_count[slots] > 0) & (broken == 0)
         count = int(state.gpu_count[slots].sum())
-        used = count - float(state.gpu_total[slots].sum()) / WHOLE
+        used = (WHOLE * count - int(state.gpu_total[slots].sum()) + int(broken.sum())) / WHOLE
         out = int((~there).sum())
         found.append(Pool(name, model, len(numbers), out, int((full & there).sum()), count, used, lost))
     return found
@@ -162,6 +165,8 @@ class Counts:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._used: dict[tuple[str, str], float] = {}
+        self._parts: dict[tuple[str, str], float] = {}
+        """GPUs in parts, which quotas do not count."""
         self._preemptible: dict[tuple[str, str], float] = {}
         self._waiting: dict[tuple[str, str], float] = {}
 
@@ -175,6 +180,8 @@ class Counts:
         holds = bool(pod.node or pod.assumed)
         into = self._used if holds else self._waiting
         into[key] = into.get(key, 0.0) + gpus
+        if holds and pod.claims:
+            self._parts[key] = self._parts.get(key, 0.0) + parts.of_pod(fleet, pod) / WHOLE
         if holds and pod.preemptible:
             self._preemptible[key] = self._preemptible.get(key, 0.0) + gpus
 
@@ -191,7 +198,7 @@ class Counts:
             team, model = key
             limit = leaves[team].quota.limit(model) if team in leaves and model else None
             has = self._used.get(key, 0.0)
-            borrowed = max(0.0, has - limit.guaranteed) if limit else 0.0
+            borrowed = max(0.0, has - self._parts.get(key, 0.0) - limit.guaranteed) if limit else 0.0
             found.append(
                 Team(
                     team, model, has, limit.guaranteed if limit else None, limit.borrow if limit else None, borrowed,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import members
 from avactl.placement.state import ABSENT, WHOLE, Booking
-from avactl.scheduler import overview
+from avactl.scheduler import overview, parts
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.pod import Pod
@@ -116,8 +116,13 @@ class _Picture:
             user = fleet.pods.get(f"{claim.namespace}/{claim.reserved[0]['name']}") if claim.reserved else None
             if user is not None:
                 self._pods[claim.uid] = user
+        self._in_parts = parts.by_node(fleet)
         self._teams: dict[str, float] = {}
         jobs: set[tuple[str, str]] = set()
+        for claim, part in (each for held in self._in_parts.values() for each in held):
+            holder = self._holder(claim.uid)
+            self._teams[holder.team] = self._teams.get(holder.team, 0.0) + part.milli / WHOLE
+            jobs.add((holder.team, holder.job))
         for key, booking in fleet.state.bookings.items():
             if booking.gpus:
                 holder = self._holder(key)
@@ -148,9 +153,12 @@ class _Picture:
     def _pool(self, pool: str, model: str, machines: list[_Machine], y: float, shown: dict[str, float]) -> float:
         state, svg, style = self._fleet.state, self._svg, self._style
         total = sum(int(state.gpu_count[each.slot]) for each in machines)
-        used = total - sum(int(state.gpu_total[each.slot]) for each in machines) / WHOLE
+        broken = {each.name: sum(part.milli for _, part in self._in_parts.get(each.name, ())) for each in machines}
+        used = total - sum(int(state.gpu_total[each.slot]) - broken[each.name] for each in machines) / WHOLE
         whole = sum(
-            int(state.gpu_total[each.slot]) == WHOLE * int(state.gpu_count[each.slot]) and not overview.away(each.info)
+            int(state.gpu_total[each.slot]) == WHOLE * int(state.gpu_count[each.slot])
+            and not broken[each.name]
+            and not overview.away(each.info)
             for each in machines
         )
         svg.text(_MARGIN, y + 16, pool or "(no pool)", size=20, bold=True)
@@ -204,28 +212,30 @@ class _Picture:
             svg.text(
                 x + style.pad, y + style.name - 2, name, size=10.5, mono=True, fill=_STATES.get(machine.state, _INK)
             )
-        parts = self._parts(machine)
+        held = self._parts(machine)
         at, top = x + style.pad, y + style.name + style.pad
         for socket in machine.sockets:
             for switch in socket:
-                self._switch(machine, switch, parts, at, top, shown)
+                self._switch(machine, switch, held, at, top, shown)
                 at += len(switch) * style.cell + style.switch
             at += style.socket - style.switch
 
     def _parts(self, machine: _Machine) -> dict[int, list[tuple[_Holder, int]]]:
         """Who holds how many milli of each GPU."""
         state = self._fleet.state
-        parts: dict[int, list[tuple[_Holder, int]]] = {}
+        found: dict[int, list[tuple[_Holder, int]]] = {}
         held: list[tuple[_Holder, Booking]] = [
             (self._holder(key), booking) for key in state.held[machine.slot] if (booking := state.bookings[key]).gpus
         ]
         for holder, booking in sorted(held, key=lambda each: each[0]):
             for gpu in members(booking.gpus):
-                parts.setdefault(gpu, []).append((holder, booking.milli))
-        return parts
+                found.setdefault(gpu, []).append((holder, booking.milli))
+        for claim, part in self._in_parts.get(machine.name, ()):
+            found.setdefault(part.gpu, []).append((self._holder(claim.uid), part.milli))
+        return found
 
     def _switch(
-        self, machine: _Machine, switch: tuple[int, ...], parts: dict[int, list[tuple[_Holder, int]]], x: float,
+        self, machine: _Machine, switch: tuple[int, ...], held: dict[int, list[tuple[_Holder, int]]], x: float,
         y: float, shown: dict[str, float],
     ) -> None:  # fmt: skip
         """GPUs of one switch. Neighbours of one pod are one block."""
@@ -233,9 +243,9 @@ class _Picture:
         svg.rect(x, y, len(switch) * cell, cell, fill=_FREE, stroke=_LINE, title=f"{machine.name} {_gpus(switch)}")
         start = 0
         while start < len(switch):
-            now = parts.get(switch[start], [])
+            now = held.get(switch[start], [])
             end = start + 1
-            while end < len(switch) and now and parts.get(switch[end]) == now and now[0][1] == WHOLE:
+            while end < len(switch) and now and held.get(switch[end]) == now and now[0][1] == WHOLE:
                 end += 1
             bottom = y + cell
             for holder, milli in now:

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
+from avactl.scheduler import overview
 from avactl.scheduler.picture import draw
 from tests.scheduler.offline import fleet, node, pod
 
@@ -56,3 +57,44 @@ def test_a_thousand_machines_fit_on_a_page() -> None:
     assert len(picture) < 3_000_000
     said = " ".join(titles(picture))
     assert all(f"{pod['metadata']['name']})" in said for pod in pods)
+
+
+def test_parts_of_gpus_are_told_too() -> None:
+    made = fleet([node("n1", gpus=0)], [])
+    counters = {"slices": {"value": "7"}, "memory": {"value": "80Gi"}}
+    sets = [{"name": f"gpu-{gpu}", "counters": counters} for gpu in range(2)]
+    devices: list[dict[str, Any]] = []
+    for gpu in range(2):
+        for name, kind, taken in (
+            (f"gpu-{gpu}", "gpu", counters),
+            (f"gpu-{gpu}-2g", "mig", {"slices": {"value": "2"}, "memory": {"value": "20Gi"}}),
+        ):
+            attributes = {"type": {"string": kind}, "index": {"int": gpu}}
+            takes = [{"counterSet": f"gpu-{gpu}", "counters": taken}]
+            devices.append({"name": name, "attributes": attributes, "consumesCounters": takes})
+    for number, more in enumerate(({"devices": devices}, {"sharedCounters": sets})):
+        where = {"name": "n1", "generation": 1, "resourceSliceCount": 2}
+        made.dra.put_slice(
+            {
+                "metadata": {"name": f"s{number}"},
+                "spec": {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": where, **more},
+            }
+        )
+    item = pod("mig", 0, "n1")
+    item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "part"}]
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-1-2g"}
+    user = {"resource": "pods", "name": "mig", "uid": item["metadata"]["uid"]}
+    made.claims.put(
+        {
+            "metadata": {"name": "part", "namespace": "vision", "uid": "c", "resourceVersion": "1"},
+            "spec": {"devices": {"requests": []}},
+            "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]},
+        }
+    )
+    made.put_pod(item)
+    made.rebuild()
+    assert "n1 GPU 1: vision/mig of vision, 0.285 of it (pod vision/mig)" in titles(draw(made))
+    (pool,) = overview.pools(made)
+    assert (pool.gpus, pool.used, pool.whole) == (2, 0.285, 0)
+    assert [team[:3] for team in overview.teams(made, made.pods.values())] == [("vision", "A100", 0.285)]
+    assert [job.gpus for job in overview.jobs(made, made.pods.values())] == [0.285]

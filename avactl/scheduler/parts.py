@@ -1,0 +1,68 @@
+"""Parts of GPUs (MIG) that claims hold: the placement engine books whole ones, and people want to see all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from avactl.placement.state import WHOLE
+from avactl.scheduler.claim import Claim
+from avactl.scheduler.devices import Device, Key
+from avactl.scheduler.fleet import Fleet
+from avactl.scheduler.pod import Pod
+
+
+class Part(NamedTuple):
+    """A part of one GPU."""
+
+    node: str
+    gpu: int
+    milli: int
+    """Of the GPU: by the counter of which it takes most."""
+
+
+def of_claim(fleet: Fleet, claim: Claim) -> Iterator[Part]:
+    """The parts of GPUs that a claim holds."""
+    for result in claim.results:
+        if not result.admin and fleet.dra.place(result.key) is None:
+            part = _part(fleet, result.key)
+            if part is not None:
+                yield part
+
+
+def of_pod(fleet: Fleet, pod: Pod) -> int:
+    """Milli of GPUs that a pod holds by parts. A claim that several pods share counts for the first on a node."""
+    total = 0
+    for _, name in pod.claims:
+        claim = fleet.dra.claims.get(f"{pod.namespace}/{name}")
+        if claim is not None and next(iter(fleet.users.get(claim.key, ())), pod.uid) == pod.uid:
+            total += sum(part.milli for part in of_claim(fleet, claim))
+    return total
+
+
+def by_node(fleet: Fleet) -> dict[str, list[tuple[Claim, Part]]]:
+    """All of them."""
+    found: dict[str, list[tuple[Claim, Part]]] = {}
+    for claim in fleet.dra.claims.values():
+        for part in of_claim(fleet, claim):
+            found.setdefault(part.node, []).append((claim, part))
+    return found
+
+
+def _part(fleet: Fleet, key: Key) -> Part | None:
+    """Of the GPU that takes from the same counters; None for what is no part of one."""
+    device = fleet.dra.devices.find(key)
+    node = fleet.dra.devices.node_of(key)
+    if device is None or not device.counters or not node:
+        return None
+    for number, gpu in enumerate(fleet.dra.gpus(node)):
+        milli = _share(device, gpu)
+        if milli:
+            return Part(node, number, milli)
+    return None
+
+
+def _share(device: Device, gpu: Device) -> int:
+    whole = {(group, name): amount for group, name, amount in gpu.counters}
+    shares = [amount / whole[group, name] for group, name, amount in device.counters if whole.get((group, name))]
+    return min(WHOLE, int(WHOLE * max(shares, default=0)))
