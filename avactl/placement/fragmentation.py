@@ -50,7 +50,6 @@ class Measure:
         demands = sorted({(request.gpus, request.milli) for request in asking})
         self._gpus = np.array([gpus for gpus, _ in demands], np.int64)
         self._milli = np.array([milli for _, milli in demands], np.int64)
-        self._resources = resources
         self._rows = [
             (request.amounts, request.models, demands.index((request.gpus, request.milli)), share / total)
             for request, share in asking.items()

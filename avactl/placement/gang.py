@@ -21,20 +21,12 @@ way."""
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Members of a gang that ask for the same. Raises ValueError where `least` is above `most`."""
+    """Members of a gang that ask for the same."""
 
     name: str
     request: Request
     least: int
     """Members without which the gang does not run."""
-    most: int = 0
-    """Members that an elastic gang can use; 0: `least`."""
-
-    def __post_init__(self) -> None:
-        if self.most == 0:
-            object.__setattr__(self, "most", self.least)
-        if not 0 <= self.least <= self.most:
-            raise ValueError(f"{self.name}: at least {self.least} and at most {self.most} members")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,34 +129,6 @@ def _single(scorer: Scorer, key: Hashable, role: Role, among: npt.NDArray[np.boo
         return None
     scorer.state.book((key, role.name, 0), choice.booking(role.request))
     return [Member(role.name, 0, choice.node, choice.gpus)]
-
-
-def grow(
-    scorer: Scorer,
-    key: Hashable,
-    gang: Gang,
-    placed: Sequence[Member],
-    among: npt.NDArray[np.bool_] | None = None,
-    limit: int | None = None,
-) -> list[Member]:
-    """Book more members of an elastic gang, up to `most` of each role and `limit` in all, the nearest first."""
-    state = scorer.state
-    left = limit if limit is not None else sum(role.most for role in gang.roles)
-    added: list[Member] = []
-    nodes = np.unique([member.node for member in placed])
-    for level, domain in _levels(state, gang.within):
-        near = np.flatnonzero(np.isin(domain, domain[nodes])) if nodes.size else np.arange(state.size)
-        for role in gang.roles:
-            taken = {member.number for member in (*placed, *added) if member.role == role.name}
-            room = rooms(state, role.request, near, among)
-            count = min(role.most - len(taken), left, int(room.sum()))
-            if count <= 0:
-                continue
-            free = (index for index in range(role.most + len(taken)) if index not in taken)
-            found = _spread(scorer, role.request, near, room, count, level + 1)
-            added += _book(scorer, key, role, free, found)
-            left -= count
-    return added
 
 
 def _levels(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:

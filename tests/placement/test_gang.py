@@ -7,12 +7,11 @@ import time
 from itertools import product
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.hardware.topology import members
-from avactl.placement.gang import Gang, Member, Role, grow, place_gang, rooms
+from avactl.placement.gang import Gang, Member, Role, place_gang, rooms
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 from avactl.placement.state import WHOLE, Booking, BookingError, Node, State
@@ -28,8 +27,8 @@ def blocks(*racks: tuple[str, int], gpus: int = 8, cpu: int = 64000) -> State:
     return state
 
 
-def worker(count: int, gpus: int = 8, most: int = 0) -> Role:
-    return Role("worker", Request((8000,), gpus), count, most)
+def worker(count: int, gpus: int = 8) -> Role:
+    return Role("worker", Request((8000,), gpus), count)
 
 
 def racks_of(state: State, placed: list[Member]) -> set[str]:
@@ -87,38 +86,6 @@ def test_a_role_without_room_takes_the_others_back() -> None:
     servers = Role("server", Request((9000,)), 1)
     assert place_gang(Scorer(state), "x", Gang((worker(2), servers))) is None
     assert not state.bookings
-
-
-def test_elastic_gangs_grow_nearby_up_to_most() -> None:
-    state = blocks(("a/1", 3), ("a/2", 3), ("b/1", 2))
-    scorer = Scorer(state)
-    gang = Gang((worker(2, most=6),))
-    placed = place_gang(scorer, "x", gang)
-    assert placed is not None
-    assert racks_of(state, placed) == {"b/1"}
-    more = grow(scorer, "x", gang, placed, limit=2)
-    assert len(more) == 2
-    more += grow(scorer, "x", gang, [*placed, *more])
-    assert sorted(member.number for member in (*placed, *more)) == [0, 1, 2, 3, 4, 5]
-    assert grow(scorer, "x", gang, [*placed, *more]) == []
-    assert len(state.bookings) == 6
-    state.release(("x", "worker", 3))
-    again = grow(scorer, "x", gang, [member for member in (*placed, *more) if member.number != 3])
-    assert [member.number for member in again] == [3]
-
-
-def test_growth_stays_within_a_required_level() -> None:
-    state = blocks(("a/1", 3), ("a/2", 3))
-    scorer = Scorer(state)
-    gang = Gang((worker(2, most=6),), within="rack")
-    placed = place_gang(scorer, "x", gang)
-    assert placed is not None
-    assert len(grow(scorer, "x", gang, placed)) == 1
-
-
-def test_impossible_counts_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 3 and at most 2"):
-        Role("worker", Request((1,)), 3, 2)
 
 
 @given(st.integers(0, 10**6))
