@@ -105,6 +105,8 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic]:
     every = tuple(text.lines(content))
     blocks = [block for block in _blocks(every) if block.rows]
     links = [block for block in blocks if not block.peer]
+    # Names alone, a line each, are a list in what stands around.
+    links = [block for block in links if any(row.cells for row in block.rows)] or links
     if not links:
         return [_nothing(every, file, blocks)]
     main = links[0]
@@ -139,7 +141,8 @@ def _blocks(every: tuple[Line, ...]) -> list[_Block]:
         names = frozenset(t.text for t in blocks[-1].header.devices) if blocks and not ended else frozenset()
         found_row = text.row(line, names) if names else None
         if found_row is not None:
-            _add_row(blocks[-1], found_row)
+            if found_row.rest or all(row.name.text != found_row.name.text for row in blocks[-1].rows):
+                _add_row(blocks[-1], found_row)
             continue
         found = text.header(line, known)
         if found is not None:

@@ -211,6 +211,13 @@ def test_check_tells_of_further_matrices() -> None:
     assert (result.differences, result.infos) == ((), ("the text holds 2 matrices: this is the first",))
 
 
+def test_lists_of_gpus_around_a_matrix_are_none() -> None:
+    text = render(rows(library_machine("t4-4")))
+    names = "".join(f"GPU{number}\n" for number in range(4))
+    found = matrix(f"GPUs in use:\n{names}{text}Of them, busy:\n{names}\nLegend:\n\nNode 0:\n{names}")
+    assert (found.others, found.words) == (0, matrix(text).words)
+
+
 def test_long_names_of_nics_are_told() -> None:
     text = "\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n\nNIC Legend:\n\n  NIC0: fabric_0_mlx5_bond_0\n"
     found = matrix(text)
