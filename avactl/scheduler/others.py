@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from avactl import names
 from avactl.scheduler.rules import Matcher, equals, every, selector
 from avactl.scheduler.shape import Disk, Port
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from avactl.scheduler.pod import Pod
 
 _TALLIES = 512
-_HOSTNAME = "kubernetes.io/hostname"
 
 Counts = dict[str, int]
 _Single = TypeVar("_Single", Port, Disk)
@@ -71,6 +71,13 @@ def _add(counts: Counts, node: str, change: int) -> None:
         counts.pop(node, None)
 
 
+def _add_to(there: dict[_Single, Counts], what: _Single, node: str, change: int) -> None:
+    counts = there.setdefault(what, {})
+    _add(counts, node, change)
+    if not counts:
+        del there[what]
+
+
 class Others:
     """Counts of pods by node, and the nodes that they leave to a pod."""
 
@@ -88,14 +95,18 @@ class Others:
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """A namespace is there, or has changed. Selectors of namespaces are then asked anew."""
-        if self.namespaces.get(name) != labels:
+        before = self.namespaces.get(name, {})
+        if name not in self.namespaces or before != labels:
             self.namespaces[name] = labels
             self._recount()
+            if before.get(names.TEAM_LABEL) != labels.get(names.TEAM_LABEL):
+                self._fleet.quotas.moved(name)
             self._fleet.freed += 1
 
     def drop_namespace(self, name: str) -> None:
         """A namespace is gone."""
-        self.namespaces.pop(name, None)
+        if self.namespaces.pop(name, None) is not None:
+            self._recount()
 
     def _recount(self) -> None:
         self._tallies.clear()
@@ -139,9 +150,9 @@ class Others:
                 if tally.helps and change > 0:
                     self._fleet.freed += 1
         for port in pod.shape.ports:
-            _add(self._ports.setdefault(port, {}), node, change)
+            _add_to(self._ports, port, node, change)
         for disk in pod.shape.disks:
-            _add(self._disks.setdefault(disk, {}), node, change)
+            _add_to(self._disks, disk, node, change)
         if pod.shape.antiaffinity:
             self._terms_of(pod, node, change)
 

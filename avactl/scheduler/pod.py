@@ -26,7 +26,7 @@ class Pod:
     __slots__ = (
         "assumed", "claims", "created", "deleting", "devices", "doomed", "ends", "gang", "gang_size", "gated", "grace",
         "index", "key", "labels", "leaving", "makes", "marked", "message", "modest", "name", "namespace", "node",
-        "nominated", "ours", "phase", "preemptible", "priority", "reported", "requested", "seen", "serving", "shape",
+        "nominated", "ours", "phase", "preemptible", "priority", "reported", "seen", "serving", "shape",
         "started", "told", "uid", "volumes", "within",
     )  # fmt: skip
 
@@ -54,7 +54,6 @@ class Pod:
         self.gang, self.gang_size, self.index, self.within = "", 0, 0, ""
         self.claims: tuple[tuple[str, str], ...] = ()
         """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
-        self.requested: tuple[Mapping[str, Any], ...] = ()
         self.volumes, self.makes = _volumes(spec, self.name)
         """PersistentVolumeClaims by name, and those of them that are made for the pod alone."""
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
@@ -131,11 +130,6 @@ class Pod:
             self.claims = tuple(
                 (each["name"], each.get("resourceClaimName") or made.get(each["name"]) or "")
                 for each in spec["resourceClaims"]
-            )
-            self.requested = tuple(
-                claim
-                for container in (*spec["containers"], *(spec.get("initContainers") or ()))
-                for claim in (container.get("resources") or {}).get("claims") or ()
             )
         if self.ours:
             self._status(status)

@@ -95,6 +95,13 @@ class Quotas:
         self.left(pod)
         self.entered(pod, node)
 
+    def moved(self, namespace: str) -> None:
+        """A namespace names another team: what its pods hold counts for that one."""
+        for node, pods in self._fleet.on_node.items():
+            for pod in pods.values():
+                if pod.namespace == namespace:
+                    self.again(pod, node)
+
     def _count(self, pod: Pod, team: str, change: int) -> None:
         self.version += 1
         if pod.ours and pod.preemptible:

@@ -80,6 +80,14 @@ def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
     assert made.quotas.fresh().used("vision", "A100") == 0
 
 
+def test_pods_that_are_known_before_the_team_of_their_namespace_count_for_its_quota() -> None:
+    made = fleet([node("a")], [pod("p", 3, "a")])
+    made.quotas.put_leaf("big", Leaf.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
+    assert made.quotas.fresh().used("big", "A100") == 0
+    made.others.put_namespace("vision", {"avactl.dev/team": "big"})
+    assert made.quotas.fresh().used("big", "A100") == 3000
+
+
 def allocated(world: Claiming, version: int, *users: str) -> dict[str, Any]:
     """Claim `c` with two GPUs, for these pods."""
     results = [{"request": "gpus", "driver": GPU, "pool": "n0", "device": f"d{number}"} for number in range(2)]

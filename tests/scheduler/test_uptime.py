@@ -110,7 +110,8 @@ def test_nothing_is_left_of_teams_that_are_gone() -> None:
         world.drop(f"team-{number}", "job-0", "job-1")
     quotas = world.fleet.quotas
     ledger = quotas.fresh()
-    assert not (ledger._used or ledger._amounts or quotas._ranks or quotas._surplus or quotas._members)
+    left = [ledger._used, ledger._amounts, quotas._ranks, quotas._surplus, quotas._members]
+    assert not any(left)
 
 
 def test_the_expected_workload_is_the_same_whatever_number_a_node_set_has() -> None:
@@ -134,6 +135,39 @@ def test_nothing_is_left_of_machines_that_are_gone() -> None:
         world.fleet.put_node({"metadata": metadata, "spec": {}, "status": status})
         world.fleet.drop_node(name)
     assert len(world.fleet.dra._gpus) == known
+
+
+def test_nothing_is_left_of_ports_and_disks_that_are_free_again() -> None:
+    world = Memory()
+    world.settle()
+    for number in range(20):
+        disk = {"name": "disk", "gcePersistentDisk": {"pdName": f"disk-{number}"}}
+        port = {"name": "main", "ports": [{"hostPort": 9000 + number}]}
+        world.pod("vision", f"p{number}", containers=[port], volumes=[disk])
+        world.settle()
+        assert world.where()
+        world.drop("vision", f"p{number}")
+    assert not world.fleet.others._ports
+    assert not world.fleet.others._disks
+
+
+def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() -> None:
+    world = Memory(machines=1)
+    world.fleet.others.put_namespace("vision", {})
+    world.fleet.others.put_namespace("ads", {})
+    term = {
+        "labelSelector": {"matchLabels": {"app": "x"}}, "namespaceSelector": {},
+        "topologyKey": "kubernetes.io/hostname",
+    }  # fmt: skip
+    alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    world.pod("vision", "alone", affinity=alone)
+    world.settle()
+    world.fleet.others.drop_namespace("ads")
+    world.drop("vision", "alone")
+    world.pod("vision", "next", labels={"app": "x"})
+    world.settle()
+    assert list(world.where()) == ["next"]
+    assert not world.fleet.others._against
 
 
 def end(world: Memory, key: str) -> None:
