@@ -16,6 +16,7 @@ from avactl.placement.state import ABSENT, WHOLE, State
 
 _DOMAINS = 3
 """Domains named in a reason."""
+SMALL = "the cluster is too small for it even if it is empty"
 _SIZE = "size:"
 _SMALL = ("is too small", "are too small")
 
@@ -228,7 +229,7 @@ def gang_words(reason: GangReason) -> str:
         found = ", ".join(f"{_where(each, reason.within)} has {each.room}" for each in reason.domains if each.room)
         text = f"needs {what} in one {level}; {found or f'no {level} has any'}"
     if not reason.ever:
-        text += "; the cluster is too small for it even if it is empty"
+        text += f"; {SMALL}"
     return text if reason.pod.fitting else f"{text} ({pod_words(reason.pod)})"
 
 

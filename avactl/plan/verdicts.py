@@ -86,8 +86,8 @@ def _cause(world: World, unit: Unit | None, pods: Sequence[Pod]) -> tuple[Verdic
     roles = roles_of(pods, requests)
     wishes = [Wish(request, members) for request, members in roles.items()]
     over, models = fleet.quotas.refuse(wishes)
-    if over:
-        return (Verdict.QUOTA if _ever(world, wishes) else Verdict.NEVER), ""
+    if over and not _ever(world, wishes):
+        return Verdict.NEVER, ""
     if unit is not None and unit.gang:
         gang = gang_of(unit, pods, requests)[0]
     else:
@@ -97,6 +97,8 @@ def _cause(world: World, unit: Unit | None, pods: Sequence[Pod]) -> tuple[Verdic
     # Taints and cordons go: where no machine may run it now, that is not for ever.
     if small and fleet.asks.never(gang, models, untried=reason is None):
         return Verdict.NEVER, ""
+    if over:
+        return Verdict.QUOTA, ""
     return Verdict.ROOM, _room(world, gang, len(pods))
 
 

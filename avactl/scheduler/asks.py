@@ -10,7 +10,7 @@ from avactl import names
 from avactl.placement.gang import Gang
 from avactl.placement.request import Request
 from avactl.placement.state import MAX_GPUS, WHOLE
-from avactl.placement.why import fits_empty
+from avactl.placement.why import fits_empty, why_gang
 from avactl.scheduler.dra import Demand
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.rules import Rules
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from avactl.scheduler.fleet import Fleet, Mask
 
 _SETS = 512
-"""Node sets that are kept up to date."""
+"""Node sets that are kept up to date, and gangs of which it is known whether they ever fit."""
 _SHARED = "shared"
 """Stands for the resource of pods that share a GPU, which name none."""
 _DEMAND, _SEARCHED = "claims:", "devices:"
@@ -42,12 +42,15 @@ class Asks:
         """Why nodes are not in a set, and how many."""
         self._looked_at = 0
         """Nodes that there were then."""
+        self._small: tuple[int, dict[Gang, bool]] = (-1, {})
+        """For which gangs the fleet is too small, as of `nodes_changed`."""
 
     def clear(self) -> None:
         """The state is built anew."""
         self._requests.clear()
         self._sets.clear()
         self._reasons.clear()
+        self._small = (-1, {})
 
     def gpu_resource(self, shape: Shape) -> str:
         """The resource by which pods of a shape ask for GPUs; empty for pods without."""
@@ -152,6 +155,17 @@ class Asks:
             ]
             self._reasons[number] = Counter(filter(None, (self._obstacle(rules, resource, info) for info in nodes)))
         return self._reasons[number]
+
+    def small(self, gang: Gang) -> bool:
+        """Whether the fleet is too small for a gang even if it is empty. Cheap for one that is asked about again."""
+        if self._small[0] != self._fleet.nodes_changed or len(self._small[1]) >= _SETS:
+            self._small = (self._fleet.nodes_changed, {})
+        known = self._small[1]
+        if gang not in known:
+            reason = why_gang(self._fleet.state, gang)
+            doubtful = len(gang.roles) > 1 if reason is None else not reason.ever
+            known[gang] = doubtful and self.never(gang, untried=reason is None)
+        return known[gang]
 
     def never(self, gang: Gang, among: Mask | None = None, untried: bool = False) -> bool:
         """Whether a gang for which an empty fleet is too small now has room in none that may come: cordons go.

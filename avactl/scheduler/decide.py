@@ -13,7 +13,7 @@ from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
 from avactl.placement.state import Booking
-from avactl.placement.why import gang_words, pod_words, short, why_gang, why_pod
+from avactl.placement.why import SMALL, gang_words, pod_words, short, why_gang, why_pod
 from avactl.scheduler import metrics
 from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.fleet import Fleet, Mask
@@ -107,7 +107,8 @@ class Decider:
         ours = (self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.modest)
         group: Hashable = request if among is None else pod.uid
         if over:
-            self._no_place(need, over, ("quota", request, *ours))
+            small = among is None and not pod.claims and self.fleet.asks.small(Gang((Role("pod", request, 1),)))
+            self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", request, *ours))
             return
         known = self._full.get(group)
         if known is not None and known[0] == self.fleet.freed and not self.room.lifted:
@@ -304,7 +305,9 @@ class Decider:
             need = Need(unit, pods, wishes, find, special)
             group = self._group(unit, pods, wishes, special)
             if over:
-                self._no_place(need, over, ("quota", group))
+                plain = not (special or any(pod.claims for pod in pods))
+                small = plain and self.fleet.asks.small(gang_of(unit, pods, requests)[0])
+                self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", group))
                 return False
             known = self._full.get(group)
             if known is not None and known[0] == self.fleet.freed and not self.room.lifted:

@@ -139,6 +139,13 @@ def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:
     # The specs declare more machines than there are.
     few = read(snapshot(compile_(platform(count=1))), "s")
     assert entry(plan(None, compile_(platform(), job("new", 2)), live=few), "new").verdict == Verdict.NEVER
+    # Nor does a quota that gives way help then.
+    full = compile_(platform(count=1, quotas=quotas), job("old", 1))
+    head = compile_(platform(quotas=quotas), job("old", 1), job("new", 2))
+    new = entry(plan(full, head, live=read(snapshot(full), "s")), "new")
+    assert new.verdict == Verdict.NEVER
+    assert "asks for 16 V100, has 8" in new.waits[0].words
+    assert new.waits[0].words.endswith("; the cluster is too small for it even if it is empty")
 
 
 @pytest.mark.parametrize("live", [False, True])

@@ -87,6 +87,19 @@ def test_what_a_quota_never_allows_is_told_at_once() -> None:
     world.pod("a", "more", 8)
     world.settle()
     assert world.said["more"].endswith("has 4, and may have 8 (4 guaranteed + 4 borrowed)")
+    # Nor is there anything to wait for where no machines will do.
+    world.quota("a", 0, 16)
+    world.quota("b", 0, 40)
+    world.pod("b", "runs", 4)
+    world.settle()
+    world.gang("b", "wide", 5, 8)
+    world.pod("a", "huge", 13)
+    world.gang("a", "waits", 2, 8)
+    world.settle()
+    small = "; the cluster is too small for it even if it is empty"
+    assert world.said["wide-0"].endswith(f"has 4, and may have 40 (0 guaranteed + 40 borrowed){small}")
+    assert world.said["huge"].endswith(f"has 12, and may have 16 (0 guaranteed + 16 borrowed){small}")
+    assert world.said["waits-0"].endswith("has 12, and may have 16 (0 guaranteed + 16 borrowed)")
 
 
 def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(lent: Memory) -> None:
