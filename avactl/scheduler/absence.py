@@ -38,7 +38,7 @@ class Absence:
         self._fleet.dra.version += bool(self._devices)
         if self._special:
             for pod in self._gone:
-                self._fleet.others.entered(pod, pod.node or pod.assumed)
+                self._fleet.others.show(pod, pod.node or pod.assumed)
         self._fleet.state.rollback(self._mark)
 
     def only(self, pods: Iterable[Pod]) -> None:
@@ -51,12 +51,12 @@ class Absence:
             del self._gone[pod]
             self._return(pod.uid)
             if self._special:
-                self._fleet.others.entered(pod, pod.node or pod.assumed)
+                self._fleet.others.show(pod, pod.node or pod.assumed)
         for pod in gone:
             self._gone[pod] = None
             self._take(pod.uid)
             if self._special:
-                self._fleet.others.left(pod, pod.node or pod.assumed)
+                self._fleet.others.hide(pod, pod.node or pod.assumed)
 
     def _take(self, key: str) -> None:
         if key in self._fleet.state.bookings:

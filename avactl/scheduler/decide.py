@@ -66,6 +66,7 @@ class Decider:
 
     def look(self) -> None:
         """Notice what was freed for whom. To be called after changes, when nothing may be left to decide."""
+        self.fleet.others.look()
         self.room.look()
 
     def decide(self, unit: Unit) -> None:

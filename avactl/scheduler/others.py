@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from avactl.scheduler.pod import Pod
 
 _TALLIES = 512
+_IDLE = 1000
+"""Pods that come and go, beyond as many as there are, while a tally must be asked for: to keep one costs about as much
+for each of them as to make it anew costs for each pod that is there."""
 
 Counts = dict[str, int]
 _Single = TypeVar("_Single", Port, Disk)
@@ -54,13 +57,15 @@ class Term:
 class _Tally:
     """Matching pods by node."""
 
-    __slots__ = ("counts", "helps", "match")
+    __slots__ = ("asked", "counts", "helps", "match")
 
     def __init__(self, match: Callable[[Pod], bool], helps: bool) -> None:
         self.match = match
         self.helps = helps
         """Whether one pod more can open nodes: to those that want to be near it, or to an even spread."""
         self.counts: Counts = {}
+        self.asked = True
+        """Whether anybody has asked for it lately."""
 
 
 def _add(counts: Counts, node: str, change: int) -> None:
@@ -90,6 +95,10 @@ class Others:
         self._against: dict[bytes, tuple[Term, Counts]] = {}
         """Anti-affinity of the pods that run."""
         self._domains: dict[str, npt.NDArray[np.int32]] = {}
+        self._hidden: set[Pod] = set()
+        """Pods that are thought of as gone."""
+        self._passed = 0
+        """Pods that came or went since tallies were looked over."""
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 
@@ -113,7 +122,8 @@ class Others:
         self._against.clear()
         for node, pods in self._fleet.on_node.items():
             for pod in pods.values():
-                self._terms_of(pod, node, 1)
+                if pod not in self._hidden:
+                    self._terms_of(pod, node, 1)
 
     def clear(self) -> None:
         """Slots have changed."""
@@ -125,11 +135,35 @@ class Others:
 
     def entered(self, pod: Pod, node: str) -> None:
         """A pod is on a node."""
-        self._count(pod, node, 1)
+        self._passed += 1
+        if self._count(pod, node, 1):
+            self._fleet.freed += 1
 
     def left(self, pod: Pod, node: str) -> None:
         """A pod is on a node no more."""
+        self._passed += 1
         self._count(pod, node, -1)
+
+    def hide(self, pod: Pod, node: str) -> None:
+        """Think of a pod on a node as gone, until `show`."""
+        self._hidden.add(pod)
+        self._count(pod, node, -1)
+
+    def show(self, pod: Pod, node: str) -> None:
+        """It is there after all."""
+        self._hidden.discard(pod)
+        self._count(pod, node, 1)
+
+    def look(self) -> None:
+        """Forget tallies for which nobody asks any more: each costs something with every pod."""
+        if self._passed <= len(self._fleet.pods) + _IDLE:
+            return
+        self._passed = 0
+        idle = [key for key, tally in self._tallies.items() if not tally.asked]
+        # Who waits for a pod that helps asks again, and has his tally back.
+        self._fleet.freed += any(self._tallies.pop(key).helps for key in idle)
+        for tally in self._tallies.values():
+            tally.asked = False
 
     def changed(self, pod: Pod, labels: Mapping[str, str], deleting: bool) -> None:
         """A pod on a node had these labels before, and was deleted or not."""
@@ -143,18 +177,20 @@ class Others:
                 _add(tally.counts, pod.node, change)
                 self._fleet.freed += 1
 
-    def _count(self, pod: Pod, node: str, change: int) -> None:
+    def _count(self, pod: Pod, node: str, change: int) -> bool:
+        """Whether one pod more may help others."""
+        helps = False
         for tally in self._tallies.values():
             if tally.match(pod):
                 _add(tally.counts, node, change)
-                if tally.helps and change > 0:
-                    self._fleet.freed += 1
+                helps = helps or tally.helps
         for port in pod.shape.ports:
             _add_to(self._ports, port, node, change)
         for disk in pod.shape.disks:
             _add_to(self._disks, disk, node, change)
         if pod.shape.antiaffinity:
             self._terms_of(pod, node, change)
+        return helps
 
     def _terms_of(self, pod: Pod, node: str, change: int) -> None:
         for given in pod.shape.antiaffinity:
@@ -171,9 +207,10 @@ class Others:
                 del self._tallies[next(iter(self._tallies))]
             found = self._tallies[key] = _Tally(match, helps)
             for node, pods in self._fleet.on_node.items():
-                count = sum(match(pod) for pod in pods.values())
+                count = sum(match(pod) for pod in pods.values() if pod not in self._hidden)
                 if count:
                     found.counts[node] = count
+        found.asked = True
         return found.counts
 
     # -- domains ----------------------------------------------------------------------------------------------------

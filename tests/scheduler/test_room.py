@@ -68,8 +68,8 @@ def test_gpus_of_which_nobody_says_the_model_are_in_no_quota() -> None:
     assert "p1" not in world.where()
     assert "light" in world.where()
     assert world.said["p1"] == (
-        "fits on none of 3 nodes: 2 may not run it (1 no nvidia.com/gpu, 1 of a GPU model beyond its quota), "
-        "1 has fewer than 8 free GPUs (at most 0)"
+        "fits on none of 3 nodes: 2 may not run it (1 no nvidia.com/gpu, "
+        "1 without label avactl.dev/gpu, so in no quota), 1 has fewer than 8 free GPUs (at most 0)"
     )
 
 
@@ -361,6 +361,21 @@ def test_another_scheduler_goes_on_where_one_died(lent: Memory, half: int) -> No
     other.settle()
     assert set(other.where()) == {"mine-0", "mine-1"}
     assert len(other.evictions) <= 1
+
+
+def test_another_scheduler_counts_victims_that_keep_a_pod_away_once() -> None:
+    world = Memory(machines=1)
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}
+    away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    world.pod("vision", "low", 8, labels={"app": "x"})
+    world.settle()
+    world.pod("vision", "high", 8, affinity=away, priority=100)
+    world.settle()
+    other = world.restart()
+    other.settle()
+    other.drop("vision", "low")
+    other.settle()
+    assert list(other.where()) == ["high"]
 
 
 def test_a_state_built_anew_keeps_what_was_kept(lent: Memory) -> None:

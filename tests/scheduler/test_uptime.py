@@ -170,6 +170,32 @@ def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() 
     assert not world.fleet.others._against
 
 
+def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> None:
+    world = Memory()
+    waits = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near("late")]}}
+    world.pod("vision", "waits", affinity=waits, labels={"app": "other"})
+    for number in range(100):
+        alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near(f"app-{number}")]}}
+        world.pod("vision", f"alone-{number}", labels={"app": f"app-{number}"}, affinity=alone)
+    world.settle()
+    assert len(world.fleet.others._tallies) == 101
+    world.drop("vision", *(f"alone-{number}" for number in range(100)))
+    for number in range(0, PODS // 2, 100):
+        group = [f"p{each}" for each in range(number, number + 100)]
+        for name in group:
+            world.pod("vision", name)
+        world.settle()
+        world.drop("vision", *group)
+    assert len(world.fleet.others._tallies) == 1
+    world.pod("vision", "comes", labels={"app": "late"})
+    world.settle()
+    assert "waits" in world.where()
+
+
+def near(app: str) -> dict[str, Any]:
+    return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}
+
+
 def end(world: Memory, key: str) -> None:
     item: dict[str, Any] = world.items[key]
     item["status"]["phase"] = "Succeeded"
