@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -134,8 +135,7 @@ def _page(view: View, namespace: str, height: int | None = None) -> RenderableTy
         # Each table has a headline, the two above an empty line too; the page begins with two lines.
         rows = _share(rows, height - 2 - len(hidden) - 2 * bool(teams) - 2 * bool(pools) - 1)
     if teams:
-        # Who waits, and who has most, is told first where not all can be.
-        kept = sorted(teams, key=lambda team: (not team.waiting, -team.used))[: rows[0]]
+        kept = _foremost(teams, rows[0])
         parts += [_teams([team for team in teams if team in kept], len(teams) - len(kept)), ""]
     if pools:
         parts += [_pools(pools[: rows[1]], len(pools) - min(len(pools), rows[1])), ""]
@@ -143,6 +143,17 @@ def _page(view: View, namespace: str, height: int | None = None) -> RenderableTy
     if rows[2] < len(jobs):
         parts.append(f"… and {len(jobs) - rows[2]} more (`avactl top --once` shows all)")
     return Group(*parts, *hidden)
+
+
+def _foremost(teams: list[Team], most: int) -> list[Team]:
+    """Where not all can be told: the teams whose pods wait, and that have most."""
+    waiting, used = Counter[str](), Counter[str]()
+    for team in teams:
+        waiting[team.name] += team.waiting > 0
+        used[team.name] += round(team.used + team.waiting)
+    return sorted(
+        teams, key=lambda team: (not waiting[team.name], -used[team.name], team.name, not team.used + team.waiting)
+    )[:most]
 
 
 def _share(wanted: list[int], lines: int) -> list[int]:

@@ -180,8 +180,13 @@ class Quotas:
         """How many machines with GPUs `refuse` keeps a pod from, in words."""
         if models is None:
             return ""
-        lost = int((~models & (self._fleet.state.gpu_count > 0)).sum())
-        return f"{lost} of a GPU model beyond its quota" if lost else ""
+        state = self._fleet.state
+        kept = ~models & (state.gpu_count > 0)
+        nobody_knows = kept & (state.model == (state.models.index("") if "" in state.models else -1))
+        unnamed, lost = int(nobody_knows.sum()), int((kept & ~nobody_knows).sum())
+        words = [f"{lost} of a GPU model beyond its quota"] if lost else []
+        words += [f"{unnamed} without label {names.GPU_LABEL}, so in no quota"] if unnamed else []
+        return ", ".join(words)
 
     def _unnamed(self) -> bool:
         """Whether there are GPUs of which nobody says the model: no quota gives any of them."""
