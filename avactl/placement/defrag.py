@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from itertools import combinations
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import chain, combinations, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from avactl.placement.score import Scorer
 from avactl.placement.state import ABSENT, State
 
 _SETS = 2000
-"""Sets of pods of one node that are tried at the most."""
+"""Sets of pods of one node that are tried at the most, before one is taken that is only known to have none too many."""
 _PLANS = 24
 """Plans that are tried in one domain when moved pods find no new place."""
 
@@ -34,8 +34,9 @@ def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hasha
     """Moves after which the least members of a gang fit; [] where they do already, None where none would do.
 
     `movable` are the bookings that may move, and what they ask for: pods of jobs that have checkpoints and allow it.
-    For each member the node is taken that needs fewest moves, exactly; of several members, one after the other. Moved
-    pods go where there is room: nothing moves to make room for them. The state is as before afterwards.
+    For each member the node is taken that needs fewest moves, exactly where few pods share it; of several members, one
+    after the other. Moved pods go where there is room: nothing moves to make room for them. The state is as before
+    afterwards.
     """
     state = scorer.state
     mark = state.mark()
@@ -137,33 +138,48 @@ def _cheapest(
         if best is not None and bound >= len(best[1]):
             break
         most = len(keys) if best is None else len(best[1]) - 1
-        found = _fewest(state, request, slot, keys, most, barred)
+        found = _fewest(state, request, slot, keys, bound, most, barred)
         best = best if found is None else (slot, found)
     return best
 
 
 def _fewest(
-    state: State, request: Request, slot: int, keys: list[Hashable], most: int, barred: set[frozenset[Hashable]]
+    state: State,
+    request: Request,
+    slot: int,
+    keys: list[Hashable],
+    least: int,
+    most: int,
+    barred: set[frozenset[Hashable]],
 ) -> frozenset[Hashable] | None:
-    here, tried = np.array([slot]), 0
+    """The fewest pods of a node, at the `most`; no fewer than `least` would do."""
+    here = np.array([slot])
+
+    def enough(gone: Iterable[Hashable]) -> bool:
+        mark = state.mark()
+        for key in gone:
+            state.release(key)
+        found = bool(rooms(state, request, here)[0] > 0)
+        state.rollback(mark)
+        return found
+
     # The smallest pods of equal number first: they find a place most easily.
     keys = sorted(keys, key=lambda key: (state.bookings[key].gpus.bit_count(), str(key)))
-    for count in range(1, most + 1):
-        for each in combinations(keys, count):
-            tried += 1
-            if tried > _SETS:
-                return None
-            chosen = frozenset(each)
-            if chosen in barred:
-                continue
-            mark = state.mark()
-            for key in each:
-                state.release(key)
-            enough = rooms(state, request, here)[0] > 0
-            state.rollback(mark)
-            if enough:
-                return chosen
-    return None
+    sets = chain.from_iterable(combinations(keys, count) for count in range(least, most + 1))
+    for each in islice(sets, _SETS):
+        chosen = frozenset(each)
+        if chosen not in barred and enough(each):
+            return chosen
+    if next(sets, None) is None or not enough(keys):
+        return None
+    # Too many to try them all: pods of which none can stay, the small ones before the large ones.
+    left = dict.fromkeys(keys)
+    for key in keys:
+        del left[key]
+        if not enough(left):
+            left[key] = None
+    chosen = frozenset(left)
+    return None if len(chosen) > most or chosen in barred else chosen
 
 
 def _replace(scorer: Scorer, movable: Mapping[Hashable, Request], freed: Freed) -> tuple[list[Move], Hashable | None]:

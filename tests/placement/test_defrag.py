@@ -55,6 +55,28 @@ def test_only_what_may_move_moves() -> None:
     assert make_whole(Scorer(state), "x", gang(2, 4), movable) is None
 
 
+def test_machines_that_many_pods_share_are_cleared_too() -> None:
+    state = fleet(3, 8)
+    half = Request((1000,), 1, 500)
+    movable: dict[Hashable, Request] = {}
+    for number in range(16):
+        key = f"half-{number * 7 % 16}"
+        state.book(key, Booking(0, (1000,), 1 << number // 2, 500))
+        movable[key] = half
+    for node in (1, 2):
+        state.book(f"stays-{node}", Booking(node, (1000,), 1))
+    for gpus, count in ((8, 16), (5, 0)):
+        moves = make_whole(Scorer(state), "x", gang(1, gpus), movable)
+        assert moves is not None
+        assert len(moves) == count
+    for node in (1, 2):
+        state.book(f"stay-{node}", Booking(node, (1000,), 0b1110))
+    moves = make_whole(Scorer(state), "x", gang(1, 5), movable)
+    assert moves is not None
+    assert len(moves) == 10
+    assert all(move.source == 0 for move in moves)
+
+
 def test_a_required_domain_is_kept() -> None:
     state = fleet(4)
     movable = fill(state, (0, 1), (2, 1), (2, 1), (3, 1))
