@@ -128,9 +128,9 @@ def rows(found: Found, now: datetime) -> list[Row]:
 def _state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
     status, node = pod.get("status") or {}, pod["spec"].get("nodeName")
     if "deletionTimestamp" in pod["metadata"]:
-        return "ends", "it is being deleted"
+        return "ends", ": ".join(filter(None, ("it is being deleted", _stopped(status))))
     if status.get("phase") in ("Succeeded", "Failed"):
-        return "ended", status.get("message") or status["phase"].lower()
+        return "ended", status.get("message") or _stopped(status) or status["phase"].lower()
     if node:
         return "has a node", ", ".join(filter(None, (node, _gpus(pod, devices))))
     if pod["spec"].get("schedulingGates"):
@@ -141,6 +141,14 @@ def _state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
             return "waits", condition.get("message") or condition.get("reason") or ""
     scheduler = pod["spec"].get("schedulerName")
     return "waits", f"scheduler `{scheduler}` has not said anything about it yet"
+
+
+def _stopped(status: dict[str, Any]) -> str:
+    """For whom, or why, a pod is stopped; empty where nobody says."""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return condition.get("message") or ""
+    return ""
 
 
 def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
