@@ -173,6 +173,9 @@ def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
         keys = [f"socket {min(1, int(a.numa or 0) // half)}" for a in matrix.affinities]
         remarks.append(f"{nodes} NUMA nodes by the size of the CPU lists: taken as two sockets of {half} nodes each")
     tells = len(set(keys) - {None}) > 1
+    silent = [name for name, key in zip(matrix.gpus, keys, strict=True) if key is None]
+    if 0 < len(silent) < count:
+        remarks.append(f"{', '.join(silent)}: neither CPUs nor NUMA node are said, as they are for the others")
     groups = _Groups(count)
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     doubted = []

@@ -58,13 +58,30 @@ def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affi
             numbers[:1] = first
         values = _guess_columns(names, numbers)
     found = Affinity(*(None if values.get(name) == "N/A" else values.get(name) for name in AFFINITIES))
-    return found if _ascends(found.cpus) else None
+    return found if found.cpus is None or _is_list(found.cpus) else None
 
 
-def _ascends(cpus: str | None) -> bool:
-    """Whether the numbers of a CPU list rise, as they always do: else something else stands in it."""
-    numbers = [int(number) for number in re.findall("[0-9]+", cpus or "")]
-    return numbers == sorted(numbers)
+def contradiction(cpus: Sequence[str | None]) -> tuple[int, int] | None:
+    """Two GPUs whose CPUs are partly the same: those of NUMA nodes are all the same, or none is."""
+    sets = [_cpu_set(text or "") for text in cpus]
+    return next(
+        ((i, j) for j in range(len(sets)) for i in range(j) if sets[i] != sets[j] and not sets[i].isdisjoint(sets[j])),
+        None,
+    )
+
+
+def _cpu_set(cpus: str) -> frozenset[int]:
+    ranges = (part.partition("-") for part in cpus.split(",") if part)
+    return frozenset(n for low, _, high in ranges for n in range(int(low), min(int(high or low), _MOST_CPUS) + 1))
+
+
+_LIST = re.compile("(?:0|[1-9][0-9]*)(?:[-,](?:0|[1-9][0-9]*))*").fullmatch
+
+
+def _is_list(cpus: str) -> bool:
+    """Whether it is a list of CPUs: its numbers rise, else it was cut, or something else stands in it."""
+    numbers = [int(number) for number in re.findall("[0-9]+", cpus)]
+    return _LIST(cpus) is not None and numbers == sorted(numbers)
 
 
 def _unglued(text: str, glued: bool, both: bool) -> list[str] | None:

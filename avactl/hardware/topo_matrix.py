@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from avactl.diagnostics import Diagnostic, Note, Span, sort_diagnostics
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware import topo_text as text
-from avactl.hardware.topo_affinity import Affinity, affinity
-from avactl.hardware.topo_text import Header, Line, Row, Token
+from avactl.hardware.topo_affinity import Affinity, affinity, contradiction
+from avactl.hardware.topo_blocks import Block, Cells, blocks_of
+from avactl.hardware.topo_text import Line, Token
 
 DAMAGED, MISSING, UNSUPPORTED = "topo-damaged", "topo-missing", "topo-unsupported"
 MOST_GPUS = 16
 AGAIN = "run `nvidia-smi topo -m` again and take all of its output"
 
-_LEGEND = re.compile(r"\b(NIC[0-9]+)\s*[:=]\s*([A-Za-z][A-Za-z0-9_.-]*)").findall
 _MATRIX_PCI = re.compile(r"topo\s+(?:-mp\b|--matrix_pci)").search
-_PEER_WORDS = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "N/A"))
 _MOST_TOLD = 20
-_NARROWEST = 70
-"""Characters of a line from which on a terminal may have broken it."""
 _LONGEST_NAME = 15
 """Characters that a machine type allows for the name of a NIC."""
 
@@ -64,46 +60,13 @@ class Matrix:
         return "SYS" if found == "SOC" else found
 
 
-@dataclass(slots=True)
-class _Block:
-    """A header and the lines below it."""
-
-    header: Header
-    rows: list[_Cells] = field(default_factory=list)
-    orphans: list[_Orphan] = field(default_factory=list)
-    broken: Token | None = None
-    """What stands behind a header that the terminal broke in the middle of a word."""
-    legend: dict[str, str] = field(default_factory=dict)
-    peer: bool = False
-
-
-class _Orphan(NamedTuple):
-    """Links without a name in front."""
-
-    token: Token
-    row: int
-    """How many rows stand above."""
-    many: bool
-    """They are too many to be anything but a row."""
-
-
-@dataclass(slots=True)
-class _Cells:
-    """A row taken apart."""
-
-    name: Token
-    cells: list[Token]
-    tail: list[Token]
-    glued: bool
-
-
 def read(content: str, file: str) -> Matrix | list[Diagnostic]:
     """The first matrix in a text, or what is wrong with it.
 
     A second one of the same GPUs without any NVLink (`nvidia-smi topo -mp`) tells the PCIe ways that NVLink hides.
     """
     every = tuple(text.lines(content))
-    blocks = [block for block in _blocks(every) if block.rows]
+    blocks = [block for block in blocks_of(every) if block.rows]
     links = [block for block in blocks if not block.peer]
     # Names alone, a line each, are a list in what stands around.
     links = [block for block in links if any(row.cells for row in block.rows)] or links
@@ -123,113 +86,7 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic]:
     return _matrix(main, twin, len(links) - 1, file)
 
 
-# -- finding it ------------------------------------------------------------------------------------------------------
-
-
-def _blocks(every: tuple[Line, ...]) -> list[_Block]:
-    known = text.row_names(every)
-    blocks: list[_Block] = []
-    ended = True
-    above = Line(0, "", ())
-    for line in every:
-        broken = line.number == above.number + 1 and len(above.text.rstrip()) >= _NARROWEST
-        above = line
-        if not line.tokens:
-            continue
-        if blocks:
-            blocks[-1].legend.update(_LEGEND(line.text))
-        names = frozenset(t.text for t in blocks[-1].header.devices) if blocks and not ended else frozenset()
-        found_row = text.row(line, names) if names else None
-        if found_row is not None:
-            if found_row.rest or all(row.name.text != found_row.name.text for row in blocks[-1].rows):
-                _add_row(blocks[-1], found_row)
-            continue
-        found = text.header(line, known)
-        if found is not None:
-            if names and not blocks[-1].rows and not names & {token.text for token in found.devices}:
-                blocks[-1].header = _joined(blocks[-1].header, found)
-            else:
-                blocks.append(_Block(found))
-                ended = False
-            continue
-        if not names:
-            continue
-        if any(token.text.rstrip(":").lower() == "legend" for token in line.tokens[:2]):
-            ended = bool(blocks[-1].rows)
-        elif blocks[-1].rows:
-            _add_orphan(blocks[-1], line, broken)
-        elif (more := text.more_columns(line, known)) is not None:
-            blocks[-1].header = _joined(blocks[-1].header, more)
-        elif broken and line.tokens[0].column == 1 and line.tokens[0].text.strip("-=+:_"):
-            blocks[-1].broken = line.tokens[0]
-    return blocks
-
-
-def _joined(first: Header, second: Header) -> Header:
-    """One header that the terminal broke into two lines."""
-    devices = first.devices + second.devices
-    return Header(devices, first.affinities + second.affinities, first.leading, first.glued or second.glued)
-
-
-def _add_row(block: _Block, found: Row) -> None:
-    if not found.rest or any(token.text in _PEER_WORDS - {"N/A"} for token in found.rest):
-        # `GPU0` alone is prose, or the peer-to-peer matrix of `topo -p2p`.
-        words = {token.text for token in found.rest}
-        if words & (_PEER_WORDS - {"N/A"}) and not any(text.is_link(word) for word in words - {"X"}):
-            block.peer = True
-            block.rows.append(_Cells(found.name, [], [], False))
-            return
-    cells = _take_apart(found.name, found.rest, len(block.header.devices))
-    if block.header.leading:
-        cells.tail = list(found.front)
-    block.rows.append(cells)
-
-
-def _take_apart(name: Token, rest: Sequence[Token], wanted: int) -> _Cells:
-    """Links and what stands behind them. What is neither, in the place of a link, counts as one."""
-    cells: list[Token] = []
-    tail: list[Token] = []
-    glued = False
-    for token in rest:
-        split = text.split_links(token)
-        if split is not None and len(cells) + len(tail) < wanted:
-            # What looked like the tail stood among the links.
-            cells += tail
-            tail = []
-        if split is not None and not tail:
-            cells += split.links
-            if split.tail is not None:
-                tail.append(split.tail)
-                glued = True
-        elif tail or text.is_tail(token) or len(cells) >= wanted:
-            tail.append(token)
-        else:
-            cells.append(token)
-    return _Cells(name, cells, tail, glued)
-
-
-def _add_orphan(block: _Block, line: Line, broken: bool) -> None:
-    """A line of links without a name: the rest of a row that the terminal broke, or a row that lost its name."""
-    last, wanted = block.rows[-1], len(block.header.devices)
-    splits = [text.split_links(token) for token in line.tokens]
-    links = sum(len(split.links) for split in splits if split)
-    fits = all(
-        split or text.is_tail(token) or (broken and text.is_part(token))
-        for split, token in zip(splits, line.tokens, strict=True)
-    )
-    if not fits:
-        return
-    if not last.tail and len(last.cells) + links <= wanted and (links or len(last.cells) == wanted):
-        more = _take_apart(last.name, line.tokens, wanted - len(last.cells))
-        last.cells += more.cells
-        last.tail += more.tail
-    elif links:
-        block.orphans.append(_Orphan(line.tokens[0], len(block.rows), 2 * links >= wanted))
-    elif broken and (len(last.tail) + len(line.tokens) <= len(block.header.affinities) or line.tokens[0].column == 1):
-        last.tail += line.tokens
-
-
-def _nothing(every: tuple[Line, ...], file: str, blocks: list[_Block]) -> Diagnostic:
+def _nothing(every: tuple[Line, ...], file: str, blocks: list[Block]) -> Diagnostic:
     """Why there is no matrix."""
     if blocks:
         message = "this is the matrix of peer access (`topo -p2p`), and the one of links is needed"
@@ -250,7 +107,7 @@ def _nothing(every: tuple[Line, ...], file: str, blocks: list[_Block]) -> Diagno
 # -- judging it ------------------------------------------------------------------------------------------------------
 
 
-def _problems(block: _Block, file: str) -> list[Diagnostic]:
+def _problems(block: Block, file: str) -> list[Diagnostic]:
     devices = block.header.devices
     columns: dict[str, int] = {}
     problems: list[Diagnostic] = []
@@ -260,7 +117,7 @@ def _problems(block: _Block, file: str) -> list[Diagnostic]:
             message = f"column {token.text} stands twice"
             problems.append(Diagnostic(DAMAGED, message, token.span(file), hint=AGAIN, notes=(note,)))
         columns.setdefault(token.text, index)
-    rows: dict[str, _Cells] = {}
+    rows: dict[str, Cells] = {}
     for row in block.rows:
         name = row.name.text
         if name not in columns:
@@ -287,7 +144,7 @@ def _problems(block: _Block, file: str) -> list[Diagnostic]:
     return _missing(block, rows, file) + _cells(devices, rows, file)
 
 
-def _missing(block: _Block, rows: Mapping[str, _Cells], file: str) -> list[Diagnostic]:
+def _missing(block: Block, rows: Mapping[str, Cells], file: str) -> list[Diagnostic]:
     """Rows that are not there. NICs may have none at all: their links stand in the rows of the GPUs too."""
     names = [token.text for token in block.header.devices]
     without_nics = not any(name in rows for name in names if not text.is_gpu(name))
@@ -303,7 +160,7 @@ def _missing(block: _Block, rows: Mapping[str, _Cells], file: str) -> list[Diagn
     return [Diagnostic(DAMAGED, message, block.header.devices[gone[0]].span(file), hint=AGAIN, notes=notes)]
 
 
-def _cells(devices: Sequence[Token], rows: Mapping[str, _Cells], file: str) -> list[Diagnostic]:
+def _cells(devices: Sequence[Token], rows: Mapping[str, Cells], file: str) -> list[Diagnostic]:
     problems: list[Diagnostic] = []
     good: dict[tuple[int, int], Token] = {}
     for index, device in enumerate(devices):
@@ -342,7 +199,7 @@ def _mirrored(message: str) -> str:
     return re.sub(r"between (\S+) and (\S+) is", r"between \2 and \1 is", message)
 
 
-def _wrong_length(device: Token, row: _Cells, wanted: int, file: str) -> Diagnostic:
+def _wrong_length(device: Token, row: Cells, wanted: int, file: str) -> Diagnostic:
     found = len(row.cells)
     ends = row.cells[-1] if row.cells else row.name
     span = row.cells[wanted].span(file) if found > wanted else ends.span(file)
@@ -374,7 +231,7 @@ def _wrong_word(device: Token, other: Token, cell: Token, diagonal: bool, file: 
 # -- taking it over --------------------------------------------------------------------------------------------------
 
 
-def _matrix(block: _Block, twin: _Block | None, others: int, file: str) -> Matrix:
+def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
     more = others - (twin is not None)
     remarks = [f"the text holds {more + 1} matrices: this is the first"] if more else []
     if twin is not None:
@@ -391,14 +248,12 @@ def _matrix(block: _Block, twin: _Block | None, others: int, file: str) -> Matri
     pcie = _words(twin, gpus) if twin is not None else {}
     rows = {row.name.text: row for row in block.rows}
     affinities = _affinities(block)
-    doubted = next((name for name in gpus if affinities[name] is None), None)
-    if doubted is not None:
+    if doubt := _doubt(gpus, affinities, rows):
         # What is told of some GPUs only would tell them apart from the others.
         affinities = dict.fromkeys(gpus)
-        words_behind = " ".join(token.text for token in rows[doubted].tail)
-        remarks.append(
-            f"the CPUs and NUMA nodes next to the GPUs are left out: `{words_behind}` of {doubted} cannot be told apart"
-        )
+        remarks.append(f"the CPUs and NUMA nodes next to the GPUs are left out: {doubt}")
+    if len(labels) > 1 and not any(label in rows for label in labels):
+        remarks.append("the NICs have no rows: how they are connected with each other is not said")
     unnamed = [label for label in labels if label.startswith("NIC") and label not in block.legend]
     if unnamed:
         which = f"{unnamed[0]} is" if len(unnamed) == 1 else f"{unnamed[0]} to {unnamed[-1]} are"
@@ -418,7 +273,7 @@ def _matrix(block: _Block, twin: _Block | None, others: int, file: str) -> Matri
     )  # fmt: skip
 
 
-def _pcie_twin(first: _Block, second: _Block, content: str) -> bool:
+def _pcie_twin(first: Block, second: Block, content: str) -> bool:
     """Whether two matrices are `topo -m` and `topo -mp` of one machine: all the same but for NVLinks in one of them.
 
     Two machines may look alike: where nothing but their links is known, or the one without NVLink comes first, the
@@ -438,17 +293,30 @@ def _pcie_twin(first: _Block, second: _Block, content: str) -> bool:
     return all(word == other.get(pair) or "NV" in (word[:2], other.get(pair, "")[:2]) for pair, word in one.items())
 
 
-def _has_nvlink(block: _Block) -> bool:
+def _has_nvlink(block: Block) -> bool:
     return any(cell.text.startswith("NV") for row in block.rows for cell in row.cells)
 
 
-def _affinities(block: _Block) -> dict[str, Affinity | None]:
+def _affinities(block: Block) -> dict[str, Affinity | None]:
     """By GPU, what stands behind its links; None where it cannot be told."""
     columns = block.header.affinities
     return {row.name.text: affinity(columns, row.tail, row.glued) for row in block.rows if text.is_gpu(row.name.text)}
 
 
-def _words(block: _Block, names: Sequence[str]) -> dict[tuple[int, int], str]:
+def _doubt(gpus: Sequence[str], affinities: Mapping[str, Affinity | None], rows: Mapping[str, Cells]) -> str | None:
+    """Why the columns behind the links cannot be trusted."""
+    for name in gpus:
+        if affinities[name] is None:
+            return f"`{' '.join(token.text for token in rows[name].tail)}` of {name} cannot be told apart"
+    cpus = [found.cpus if found else None for found in (affinities[name] for name in gpus)]
+    pair = contradiction(cpus)
+    if pair is None:
+        return None
+    first, second = pair
+    return f"those of {gpus[first]} ({cpus[first]}) and of {gpus[second]} ({cpus[second]}) are partly the same"
+
+
+def _words(block: Block, names: Sequence[str]) -> dict[tuple[int, int], str]:
     """Link words by device numbers; `names` says which number a name has."""
     numbers = {name: number for number, name in enumerate(names)}
     columns = [numbers.get(token.text) for token in block.header.devices]

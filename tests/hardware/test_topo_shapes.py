@@ -74,6 +74,8 @@ ALL = ("CPU", "NUMA", "GPU NUMA")
         (ALL, "0-71 0,3-9,11-172", False, None),
         (ALL, "0-710,3-9,11-17 2", False, None),
         (ALL[:2], "0-55,112-16 7 0", False, None),
+        (ALL[:2], "00-1", False, None),
+        (ALL[:2], "0-55,112- 0", False, None),
     ],
 )
 def test_columns_behind_the_links(
@@ -89,6 +91,20 @@ def test_words_behind_the_links_that_mean_nothing_are_told() -> None:
     assert spec(text) == (
         "the CPUs and NUMA nodes next to the GPUs are left out: `32-63,96-12 7 1` of GPU4 cannot be told apart"
     )
+
+
+def test_cpus_that_two_nodes_would_share_are_told() -> None:
+    text = sample("a40-8-bridges").replace("32-63,96-127\t1", "32-63\t1", 1)
+    assert spec(text) == (
+        "the CPUs and NUMA nodes next to the GPUs are left out: those of GPU4 (32-63) and of GPU5 (32-63,96-127) are"
+        " partly the same"
+    )
+
+
+def test_empty_cells_of_some_gpus_are_told() -> None:
+    found = find(matrix(sample("a40-8-bridges").replace("32-63,96-127\t1", "", 1)))
+    assert "GPU4: neither CPUs nor NUMA node are said, as they are for the others" in found.remarks
+    assert (found.cpus, found.sockets) == (None, 2)
 
 
 def test_nodes_with_gaps_in_their_numbers() -> None:
