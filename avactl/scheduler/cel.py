@@ -25,9 +25,12 @@ Scope = Mapping[str, Value]
 Evaluate = Callable[[Scope], Value]
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+)|(?P<string>r?\"(?:[^\"\\]|\\.)*\"|r?'(?:[^'\\]|\\.)*')"
+    r"(?:(?P<odd>[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+(?:[eE][+-]?[0-9]+|[uU]|[xX][0-9a-fA-F]+))|(?P<number>[0-9]+)|(?P<string>[rR]?\"(?:[^\"\\]|\\.)*\"|[rR]?'(?:[^'\\]|\\.)*')"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:()\[\].,]))"
 )
+_SKIPPED = re.compile(r"(?:\s|//[^\n]*)*")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|[xX][0-9a-fA-F]{2}|.)", re.DOTALL)
 _DEPTH = 40
 _WORK = 10_000
 """Steps of macros in one evaluation."""
@@ -49,7 +52,7 @@ def compile_selector(expression: str) -> Callable[[Device], bool]:
     def selects(device: Device) -> bool:
         found = evaluate({"device": device, "": [_WORK]})
         if not isinstance(found, bool):
-            raise CelError(f"`{expression[:80]}` is {found!r}, not true or false")
+            raise CelError(f"`{expression[:80]}` is {values.words(found)}, not true or false")
         return found
 
     return selects
@@ -61,14 +64,13 @@ class _Parser:
         self._tokens: list[tuple[str, str]] = []
         self._at = self._depth = 0
         self._bound: list[str] = []
-        place = 0
-        text = expression.rstrip()
-        while place < len(text):
-            match = _TOKEN.match(text, place)
+        place = _end_of_blanks(expression, 0)
+        while place < len(expression):
+            match = _TOKEN.match(expression, place)
             if match is None:
-                raise CelError(f"`{text[place : place + 20]}` is not supported in `{expression[:80]}`")
+                raise CelError(f"`{expression[place : place + 20]}` is not supported in `{expression[:80]}`")
             self._tokens.append((str(match.lastgroup), match[str(match.lastgroup)]))
-            place = match.end()
+            place = _end_of_blanks(expression, match.end())
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
@@ -124,13 +126,15 @@ class _Parser:
 
     def _relation(self) -> Evaluate:
         left = self._sum()
-        for sign, compare in values.COMPARISONS.items():
-            if self._take(sign):
-                return _binary(left, self._sum(), compare)
-        if self._at < len(self._tokens) and self._tokens[self._at] == ("name", "in"):
-            self._at += 1
-            return _binary(left, self._sum(), values.inside)
-        return left
+        while True:
+            sign = self._peek()
+            if sign in values.COMPARISONS and self._take(sign):
+                left = _binary(left, self._sum(), values.COMPARISONS[sign])
+            elif self._at < len(self._tokens) and self._tokens[self._at] == ("name", "in"):
+                self._at += 1
+                left = _binary(left, self._sum(), values.inside)
+            else:
+                return left
 
     def _sum(self) -> Evaluate:
         return self._chain(_SUMS, lambda: self._chain(_PRODUCTS, self._unary))
@@ -176,7 +180,7 @@ class _Parser:
         if name in ("true", "false"):
             return lambda _: name == "true"
         if name == "device" or name in self._bound:
-            return lambda scope: scope[name]
+            return lambda scope: _there(scope[name])
         if name == "cel" and self._take(".") and self._peek() == "bind":
             self._at += 1
             self._expect("(")
@@ -202,7 +206,7 @@ class _Parser:
         self._expect(",")
         body = self._within(name)
         self._expect(")")
-        return lambda scope: body({**scope, name: value(scope)})
+        return lambda scope: body({**scope, name: _Later(value, scope)})
 
     def _variable(self) -> str:
         kind, name = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
@@ -268,6 +272,9 @@ class _Parser:
         if not arguments and name in values.SIMPLE:
             method = values.SIMPLE[name]
             return lambda scope: method(value(scope))
+        if len(arguments) == 1 and name == "orValue":
+            other = arguments[0]
+            return lambda scope: other(scope) if (found := value(scope)) is values.NOTHING else values.inner(found)
         if len(arguments) == 1 and name in values.METHODS:
             return _binary(value, arguments[0], values.METHODS[name])
         raise CelError(f"`.{name}()` is not supported in `{self._expression[:80]}`")
@@ -281,7 +288,32 @@ class _Parser:
         return found
 
 
+def _end_of_blanks(text: str, place: int) -> int:
+    """Behind blanks and comments."""
+    found = _SKIPPED.match(text, place)
+    return found.end() if found else place
+
+
 # -- evaluating ------------------------------------------------------------------------------------------------------
+
+
+class _Later:
+    """A value that is bound to a name: worked out once, and only if the name is used."""
+
+    __slots__ = ("_evaluate", "_scope", "_value")
+
+    def __init__(self, evaluate: Evaluate, scope: Scope) -> None:
+        self._evaluate, self._scope = evaluate, scope
+        self._value: tuple[Value, ...] = ()
+
+    def get(self) -> Value:
+        if not self._value:
+            self._value = (self._evaluate(self._scope),)
+        return self._value[0]
+
+
+def _there(value: Value) -> Value:
+    return value.get() if isinstance(value, _Later) else value
 
 
 def _decide(parts: Iterable[tuple[Evaluate, Scope]], decides: bool) -> bool:
@@ -320,14 +352,15 @@ def _has(inner: Evaluate, scope: Scope) -> bool:
 
 
 def _string(literal: str) -> str:
-    if literal[0] == "r":
+    if literal[0] in "rR":
         return literal[2:-1]
-    plain = {"n": "\n", "t": "\t", "r": "\r"}
 
     def unescape(match: re.Match[str]) -> str:
         letter = match[1]
-        if letter.isalnum() and letter not in plain:
+        if len(letter) > 1:
+            return chr(int(letter[1:], 16))
+        if letter.isalnum() and letter not in _ESCAPES:
             raise CelError(f"the escape \\{letter} is not supported")
-        return plain.get(letter, letter)
+        return _ESCAPES.get(letter, letter)
 
-    return re.sub(r"\\(.)", unescape, literal[1:-1])
+    return _ESCAPED.sub(unescape, literal[1:-1])

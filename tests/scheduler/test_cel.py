@@ -52,6 +52,26 @@ V100 = Device(
         ('"model" in device.attributes["other.example.com"]', False),
         ('has(device.attributes["gpu.nvidia.com"].type)', True),
         ("device.attributes['resource.kubernetes.io'].pcieRoot.startsWith('pci0000:1')", True),
+        # As cel-go has it: what is not used is not worked out, types are kept apart, and comments are none of it.
+        ('cel.bind(none, device.attributes["gpu.nvidia.com"].missing, true)', True),
+        (
+            'device.attributes["gpu.nvidia.com"].?type.orValue(device.attributes["gpu.nvidia.com"].missing) == "gpu"',
+            True,
+        ),
+        ('device.attributes["gpu.nvidia.com"].type.orValue("x") == "gpu" && device.?driver.hasValue()', True),
+        ('device.attributes.exists(each, each == "resource.kubernetes.io") && device.attributes.size() == 2', True),
+        ("1 in [true] || [1] == [true]", False),
+        ("1 < 2 == true // both\n && !false", True),
+        ('device.attributes["gpu.nvidia.com"].driverVersion != "580.65.6"', True),
+        ('device.attributes["gpu.nvidia.com"].driverVersion in [semver("1.0.0"), semver("580.65.6+build")]', True),
+        (
+            'isSemver("01.2.3") || isSemver("1.2.3-01") || isSemver("1.2.3-a..b")',
+            False,
+        ),
+        ('isSemver("99999999999999999999.0.0")', False),
+        ('isSemver("1.2.3-0a.b-c+001") && !isSemver("1.2.3+") && !isQuantity("1 Gi") && isQuantity("Gi")', True),
+        ('quantity("1Gi").isInteger() && !quantity("1.5Gi").isInteger() && !quantity("1.0").isInteger()', True),
+        ("'É'.lowerAscii() == 'É' && '\\u00e9' == 'é' && R'\\d' == r'\\d'", True),
         # An error on one side is forgiven where the other decides.
         ('device.driver == "gpu.nvidia.com" || device.attributes["x"].missing == 1', True),
         ('device.attributes["x"].missing == 1 && device.driver == "no"', False),
@@ -72,6 +92,8 @@ def test_value(expression: str, expected: bool) -> None:
         "1 / 0 == 1",
         'device.driver.matches("(a")',
         'device.attributes["x"].?y.value() == 1',
+        'device.attributes["gpu.nvidia.com"].driverVersion == "580.65.6"',
+        'quantity("1.5Gi").asInteger() == 1610612736',
     ],
 )
 def test_without_a_value(expression: str) -> None:
@@ -92,6 +114,8 @@ def test_without_a_value(expression: str) -> None:
         "cel.bind(x, 1, y)",
         "(" * 500,
         "true true",
+        "1.5 > 1",
+        '"a b".split(" ").size() == 2',
     ],
 )
 def test_not_supported(expression: str) -> None:
