@@ -109,7 +109,7 @@ class Claims:
         for claim in self._of(pod):
             if next(iter(self._fleet.users.get(claim.key, ())), pod.uid) == pod.uid:
                 held = self._dra.devices.held(claim.uid)
-                total += sum(not each.admin and self._dra.place(each.key) is not None for each in held)
+                total += sum(not each.admin and self._dra.counts(each.key) for each in held)
         return total
 
     def _of(self, pod: Pod) -> list[Claim]:

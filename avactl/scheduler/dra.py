@@ -172,6 +172,16 @@ class Dra:
         """Node and number of a device; None for one that is no GPU of a machine."""
         return self._places.get(key)
 
+    def counts(self, key: Key) -> bool:
+        """Whether a device is a whole GPU. Of one that is not published now, as when a driver starts anew, the name of
+        its driver tells: who has it has it still."""
+        if key in self._places:
+            return True
+        device = self.devices.find(key)
+        if device is not None and (self._gpus.get(self.devices.node_of(key)) or device.match or not _whole(device)):
+            return False
+        return key[0] in self.drivers or "gpu" in key[0]
+
     def gpus(self, node: str) -> tuple[Device, ...]:
         """The GPUs of a node, as they are numbered."""
         return self._gpus.get(node, ())

@@ -439,12 +439,13 @@ class Fleet:
         mine = parse_devices(pod.devices)
         twice = [gpu for gpu in members(mine) if 0 <= free[gpu] < milli]
         if twice:
-            logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice)
+            others = sorted(str(key) for key in self.state.held[slot] if self.state.bookings[key].gpus & mine)
+            logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice, others=others)
         found = [gpu for gpu in members(mine) if free[gpu] >= milli]
         if len(found) < mine.bit_count():
             self._standing_in.add(pod.assumed or pod.node)
-        others = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and gpu not in found]
-        found += others[: max(0, count - len(found))]
+        more = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and gpu not in found]
+        found += more[: max(0, count - len(found))]
         # By whom nobody told which, or kept for some who wait: those make way when all is booked anew.
         self.stale |= bool(twice) or (len(found) < count and self._kept(slot))
         return sum(1 << gpu for gpu in found)

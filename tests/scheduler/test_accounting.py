@@ -128,3 +128,17 @@ def test_pods_that_are_known_before_their_claims_count_for_the_quota() -> None:
     assert used(world.fleet) == 2
     world.fleet.claims.drop("a/c")
     assert used(world.fleet) == 0
+
+
+def test_devices_of_a_driver_that_starts_anew_count_for_the_quota() -> None:
+    world = Claiming(2)
+    world.quota("a", 2, 0)
+    for name in ("c", "d"):
+        world.claim(name, request("gpus", 2))
+    world.asking("p", "c")
+    world.settle()
+    world.fleet.stale |= world.fleet.dra.drop_slice(f"{GPU}-{world.where()['p']}")
+    world.asking("q", "d")
+    world.settle()
+    assert set(world.where()) == {"p"}
+    assert "asks for 2 V100, has 2" in world.said["q"]
