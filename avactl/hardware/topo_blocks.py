@@ -80,7 +80,7 @@ def blocks_of(every: tuple[Line, ...]) -> list[Block]:
             continue
         if any(token.text.rstrip(":").lower() == "legend" for token in line.tokens[:2]):
             ended = bool(blocks[-1].rows)
-        elif blocks[-1].rows:
+        elif blocks[-1].rows or any(map(text.split_links, line.tokens)):
             _add_orphan(blocks[-1], line, broken)
         elif (more := text.more_columns(line, known)) is not None:
             blocks[-1].header = _joined(blocks[-1].header, more)
@@ -133,21 +133,28 @@ def _take_apart(name: Token, rest: Sequence[Token], wanted: int) -> Cells:
 
 
 def _add_orphan(block: Block, line: Line, broken: bool) -> None:
-    """A line of links without a name: the rest of a row that the terminal broke, or a row that lost its name."""
-    last, wanted = block.rows[-1], len(block.header.devices)
+    """Links without a name: the rest of a row that the terminal broke, or a row whose name got lost or changed."""
+    wanted = len(block.header.devices)
     splits = [text.split_links(token) for token in line.tokens]
     links = sum(len(split.links) for split in splits if split)
-    fits = all(
-        split or text.is_tail(token) or (broken and text.is_part(token))
+    fits = [
+        bool(split or text.is_tail(token) or (broken and text.is_part(token)))
         for split, token in zip(splits, line.tokens, strict=True)
-    )
-    if not fits:
+    ]
+    if not all(fits):
+        if links and 2 * links >= wanted and not fits[0] and all(fits[1:]):
+            _add_row(block, Row(line.tokens[0], line.tokens[1:], ()))
         return
-    if not last.tail and len(last.cells) + links <= wanted and (links or len(last.cells) == wanted):
+    last = block.rows[-1] if block.rows else None
+    if last and not last.tail and len(last.cells) + links <= wanted and (links or len(last.cells) == wanted):
         more = _take_apart(last.name, line.tokens, wanted - len(last.cells))
         last.cells += more.cells
         last.tail += more.tail
     elif links:
         block.orphans.append(Orphan(line.tokens[0], len(block.rows), 2 * links >= wanted))
-    elif broken and (len(last.tail) + len(line.tokens) <= len(block.header.affinities) or line.tokens[0].column == 1):
+    elif (
+        last
+        and broken
+        and (len(last.tail) + len(line.tokens) <= len(block.header.affinities) or line.tokens[0].column == 1)
+    ):
         last.tail += line.tokens
