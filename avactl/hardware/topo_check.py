@@ -82,15 +82,21 @@ def compare(machine: Machine, matrix: Matrix, found: Found) -> Comparison:
     if machine.nics and not matrix.nics:
         infos.append("the output has no NIC columns: NICs were not compared")
     elif len(matrix.nics) > len(machine.nics):
-        infos.append(f"{len(matrix.nics)} NICs are there, the type names {len(machine.nics)}: the others do not matter")
+        are = "NIC is" if len(matrix.nics) == 1 else "NICs are"
+        infos.append(f"{len(matrix.nics)} {are} there, the type names {len(machine.nics)}: the others do not matter")
     differences = _differences(declared, seen, same, with_nics)
     if not differences:
         return Comparison((), tuple(infos), same)
     numbering = _renumber(declared, seen, with_nics)
-    if numbering is None:
+    if numbering is None and with_nics:
+        # The GPUs may be the same in another order, and only NICs differ.
+        numbering = _renumber(declared, seen, False)
+    if numbering is None or numbering == same:
         return Comparison(tuple(differences), tuple(infos), same)
+    differences = _differences(declared, seen, numbering, with_nics)
     moved = ", ".join(f"{matrix.gpus[i]} ↔ GPU{j} of the type" for i, j in enumerate(numbering) if i != j)
-    return Comparison((), (f"same up to numbering: {moved}", *infos), numbering)
+    alike = "the GPUs are the same" if differences else "same"
+    return Comparison(tuple(differences), (f"{alike} up to numbering: {moved}", *infos), numbering)
 
 
 def _counts(machine: Machine, matrix: Matrix, found: Found) -> str:

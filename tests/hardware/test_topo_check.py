@@ -110,6 +110,17 @@ def test_missing_nic() -> None:
     assert "GPU0: no NIC under its PCIe switch, the type has 1" in done.stdout
 
 
+def test_missing_nic_of_a_machine_with_another_numbering_is_the_only_difference() -> None:
+    order = [1, 0, 2, 3, 4, 5, 6, 7]
+    table = [row for row in rows(library_machine("dgx1-v100"), order) if row[0] != "mlx5_3"]
+    column = table[0].index("mlx5_3")
+    done = check(render([row[:column] + row[column + 1 :] for row in table]), "dgx1-v100")
+    assert done.exit_code == 1
+    assert "info: the GPUs are the same up to numbering: GPU" in done.stdout
+    assert "2 differences from dgx1-v100" in done.stdout
+    assert done.stdout.count("no NIC under its PCIe switch") == 2
+
+
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.txt")), ids=lambda path: path.stem)
 def test_machine_is_of_the_type_that_was_imported_from_it(path: Path, tmp_path: Path) -> None:
     (tmp_path / "machine.yaml").write_bytes(path.with_suffix(".yaml").read_bytes())
