@@ -110,7 +110,6 @@ class Others:
             self._recount()
             if before.get(names.TEAM_LABEL) != labels.get(names.TEAM_LABEL):
                 self._fleet.quotas.moved(name)
-            self._fleet.freed += 1
 
     def drop_namespace(self, name: str) -> None:
         """A namespace is gone."""
@@ -118,6 +117,8 @@ class Others:
             self._recount()
 
     def _recount(self) -> None:
+        # Who waits for a pod that helps asks again, and has his tally back.
+        self._fleet.freed += 1
         self._tallies.clear()
         self._against.clear()
         for node, pods in self._fleet.on_node.items():
@@ -159,9 +160,8 @@ class Others:
         if self._passed <= len(self._fleet.pods) + _IDLE:
             return
         self._passed = 0
-        idle = [key for key, tally in self._tallies.items() if not tally.asked]
-        # Who waits for a pod that helps asks again, and has his tally back.
-        self._fleet.freed += any(self._tallies.pop(key).helps for key in idle)
+        self._fleet.freed += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
+        self._tallies = {key: tally for key, tally in self._tallies.items() if tally.asked}
         for tally in self._tallies.values():
             tally.asked = False
 

@@ -9,6 +9,7 @@ import pytest
 from avactl.placement.state import Booking
 from avactl.scheduler.fleet import Fleet
 from avactl.scheduler.pools import Leaf
+from tests.scheduler.memory import Memory
 from tests.scheduler.offline import fleet, node, pod
 from tests.scheduler.test_claims import GPU, Claiming, request
 
@@ -30,6 +31,12 @@ def test_gpus_go_and_come_back_under_a_pod(left: int, then: int) -> None:
         made.put_node(node("a"))
         assert free(made) == [0, 1, 2, 3]
     assert len(free(fleet([node("a", left)], [pod("p", 4, "a", "4,5,6,7")]))) == then
+
+
+def test_a_pod_whose_gpus_are_gone_is_not_booked_with_those_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    pods = [pod("gone", 1, "a", "7"), pod("half", 2, "a", "5,6"), pod("p", 5, "a", "0,1,2,3,4")]
+    assert not free(fleet([node("a", 6)], pods))
+    assert "held twice" not in capsys.readouterr().err
 
 
 def test_gpus_that_are_known_come_before_those_that_are_not() -> None:
@@ -142,3 +149,18 @@ def test_devices_of_a_driver_that_starts_anew_count_for_the_quota() -> None:
     world.settle()
     assert set(world.where()) == {"p"}
     assert "asks for 2 V100, has 2" in world.said["q"]
+
+
+def test_another_scheduler_counts_victims_that_keep_a_pod_away_once() -> None:
+    world = Memory(machines=1)
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}
+    away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    world.pod("vision", "low", 8, labels={"app": "x"})
+    world.settle()
+    world.pod("vision", "high", 8, affinity=away, priority=100)
+    world.settle()
+    other = world.restart()
+    other.settle()
+    other.drop("vision", "low")
+    other.settle()
+    assert list(other.where()) == ["high"]

@@ -363,21 +363,6 @@ def test_another_scheduler_goes_on_where_one_died(lent: Memory, half: int) -> No
     assert len(other.evictions) <= 1
 
 
-def test_another_scheduler_counts_victims_that_keep_a_pod_away_once() -> None:
-    world = Memory(machines=1)
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}
-    away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    world.pod("vision", "low", 8, labels={"app": "x"})
-    world.settle()
-    world.pod("vision", "high", 8, affinity=away, priority=100)
-    world.settle()
-    other = world.restart()
-    other.settle()
-    other.drop("vision", "low")
-    other.settle()
-    assert list(other.where()) == ["high"]
-
-
 def test_a_state_built_anew_keeps_what_was_kept(lent: Memory) -> None:
     lent.pod("guest", "a", 8)
     lent.pod("guest", "b", 8)

@@ -192,6 +192,19 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
     assert "waits" in world.where()
 
 
+def test_who_waits_for_company_is_told_of_it_whatever_namespaces_go_meanwhile() -> None:
+    world = Memory()
+    world.fleet.others.put_namespace("other", {})
+    waits = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near("late")]}}
+    world.pod("vision", "waits", affinity=waits)
+    world.settle()
+    world.fleet.others.drop_namespace("other")
+    world.settle()
+    world.pod("vision", "comes", labels={"app": "late"})
+    world.settle()
+    assert set(world.where()) == {"waits", "comes"}
+
+
 def near(app: str) -> dict[str, Any]:
     return {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}
 
