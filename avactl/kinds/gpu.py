@@ -11,18 +11,6 @@ from avactl.kinds.k8s import compact, manifest
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
-GPU_LABEL = names.GPU_LABEL
-"""Node label: GPU model."""
-POOL_LABEL = names.POOL_LABEL
-"""Node label: name of the node pool."""
-LINK_ANNOTATION = names.LINK
-"""Pod annotation: the slowest link that its GPUs may have, one of `compute.Link`."""
-LINK_POLICY_ANNOTATION = names.LINK_POLICY
-"""Pod annotation: `required` or `preferred`."""
-GPU_SHARE_ANNOTATION = names.GPU_SHARE
-DEVICES_ANNOTATION = names.DEVICES
-"""Set by the scheduler's Binding on device-plugin pools: the indexes of the pod's GPUs, as `0,3`."""
-
 NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """Environment of pods without GPUs: CUDA images ask for all, and the NVIDIA runtime gives a GPU machine's to them."""
 
@@ -70,7 +58,7 @@ class GpuRequest:
         if not self.count:
             return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
         if self._scheduler and not self.dra and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
-            source = {"fieldPath": f"metadata.annotations['{DEVICES_ANNOTATION}']"}
+            source = {"fieldPath": f"metadata.annotations['{names.DEVICES}']"}
             return [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": source}}]
         return []
 
@@ -115,9 +103,9 @@ def _steering(program: Program, cluster: str, model: str | None, pool: str | Non
         ]
     select: dict[str, str] = {}
     if pool:
-        select[POOL_LABEL] = pool
+        select[names.POOL_LABEL] = pool
     if model:
-        select[GPU_LABEL] = model
+        select[names.GPU_LABEL] = model
     if pools:
         # Labels that all candidate pools share leave other machines out.
         for key, value in pools[0].spec.labels.items():
@@ -143,7 +131,7 @@ def link_annotations(compute: GpuLinkCompute) -> dict[str, str]:
     """What the scheduler reads of the link between a pod's GPUs; nothing where it does not matter."""
     if compute.gpus < 2 or compute.link == "any":
         return {}
-    return {LINK_ANNOTATION: compute.link, LINK_POLICY_ANNOTATION: compute.link_policy}
+    return {names.LINK: compute.link, names.LINK_POLICY: compute.link_policy}
 
 
 def device_class(model: str) -> str:

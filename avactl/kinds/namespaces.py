@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from avactl import names
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import k8s
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
-
-TEAM_LABEL = names.TEAM_LABEL
-"""On the namespaces of a team: network policies tell tenants apart by it. Only cluster administrators can set it."""
 
 
 class Claim(NamedTuple):

@@ -9,13 +9,7 @@ from avactl import names
 from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP, SecretValue
 from avactl.kinds.compute import DatasetMount, GitCode
-from avactl.kinds.gpu import DEVICES_ANNOTATION as DEVICES_ANNOTATION
-from avactl.kinds.gpu import GPU_LABEL as GPU_LABEL
-from avactl.kinds.gpu import GPU_SHARE_ANNOTATION as GPU_SHARE_ANNOTATION
-from avactl.kinds.gpu import LINK_ANNOTATION as LINK_ANNOTATION
-from avactl.kinds.gpu import LINK_POLICY_ANNOTATION as LINK_POLICY_ANNOTATION
 from avactl.kinds.gpu import NO_GPUS as NO_GPUS
-from avactl.kinds.gpu import POOL_LABEL as POOL_LABEL
 from avactl.kinds.gpu import GpuRequest as GpuRequest
 from avactl.kinds.gpu import device_class as device_class
 from avactl.kinds.k8s import compact
@@ -26,13 +20,6 @@ from avactl.kinds.team.names import TEAM_BUCKETS
 USER_ID = 1000
 """User and group of pods of users. Pod security `restricted` wants any but 0."""
 
-SCHEDULER_NAME = names.SCHEDULER_NAME
-GANG_LABEL = names.GANG_LABEL
-"""Pod label: name of the gang, unique in its namespace. Its pods are placed all together or not at all."""
-GANG_SIZE_ANNOTATION = names.GANG_SIZE
-"""Pod annotation: how many pods of the gang must be placed together. An elastic job's gang may grow beyond it."""
-PREEMPTIBLE_ANNOTATION = names.PREEMPTIBLE
-"""Pod annotation: `false` where the scheduler must not stop the pod for another."""
 RUN_ANNOTATION = f"{GROUP}/run"
 """Annotation of a job's objects and pods: digest of all that makes a new run. Another one starts the job anew."""
 
@@ -320,7 +307,7 @@ def pod_spec(
             initContainers=gathered.init or None,
             volumes=gathered.volumes or None,
             priorityClassName=priority,
-            schedulerName=SCHEDULER_NAME if cluster.daemons.scheduler else None,
+            schedulerName=names.SCHEDULER_NAME if cluster.daemons.scheduler else None,
             imagePullSecrets=[{"name": name} for name in cluster.pull_secrets] or None,
         ),
     }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl import names
 from avactl.kinds import k8s
 from avactl.kinds.base import GROUP
 from avactl.kinds.cluster import builtin, rbac, topology
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.namespaces import tiers
-from avactl.kinds.pods import SCHEDULER_NAME, container_security, pod_security, resources
+from avactl.kinds.pods import container_security, pod_security, resources
 from avactl.kinds.program import Item, Program
 
 POLICY = "avactl-policy"
@@ -29,7 +30,7 @@ def policy(item: Item) -> Manifest:
         "levels": spec.placement.levels,
         "objective": spec.placement.objective,
         "reconcile": spec.reconcile.mode,
-        "schedulerName": SCHEDULER_NAME,
+        "schedulerName": names.SCHEDULER_NAME,
         "systemNamespace": spec.system_namespace,
     }
     return k8s.config_map(item, item.name, POLICY, spec.system_namespace, {"policy.json": k8s.json_text(data)})

@@ -8,11 +8,8 @@ from avactl import names
 from avactl.kinds import k8s
 from avactl.kinds.machine_type.hardware import machine_facts
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pods import GPU_LABEL, POOL_LABEL, device_class
+from avactl.kinds.pods import device_class
 from avactl.kinds.program import Item, Program
-
-CONFIG_LABEL = names.CONFIG_LABEL
-"""On ConfigMaps that the scheduler reads, with what is in them: `topology` or `quota`."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
@@ -27,7 +24,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 def node_labels(item: Item, program: Program) -> dict[str, str]:
     """The labels of a pool's nodes: what pods of the pool select, and those of the spec."""
-    return {**item.spec.labels, POOL_LABEL: item.name, GPU_LABEL: program.machine(item).gpus.model}
+    return {**item.spec.labels, names.POOL_LABEL: item.name, names.GPU_LABEL: program.machine(item).gpus.model}
 
 
 def _taints(item: Item) -> list[Body]:
@@ -91,5 +88,5 @@ def _topology(item: Item, program: Program) -> Manifest:
     }
     return k8s.config_map(
         item, item.cluster, f"avactl-pool-{item.name}", cluster.system_namespace, {"pool.json": k8s.json_text(data)},
-        extra_labels={CONFIG_LABEL: "topology"},
+        extra_labels={names.CONFIG_LABEL: "topology"},
     )  # fmt: skip

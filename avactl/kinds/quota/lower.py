@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from avactl import names
 from avactl.kinds import k8s
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.node_pool.lower import CONFIG_LABEL
 from avactl.kinds.pods import device_class
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.limits import gpu_limits
@@ -102,5 +102,5 @@ def _leaf(item: Item, program: Program) -> Manifest:
     }
     return k8s.config_map(
         item, item.cluster, f"avactl-quota-{item.team}", program.cluster_spec(item.cluster).system_namespace,
-        {"quota.json": k8s.json_text(data)}, extra_labels={CONFIG_LABEL: "quota"},
+        {"quota.json": k8s.json_text(data)}, extra_labels={names.CONFIG_LABEL: "quota"},
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avactl import names
 from avactl.kinds import k8s, namespaces
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
@@ -27,7 +28,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
     name = namespace.name
-    labels = {**namespace.labels, namespaces.TEAM_LABEL: item.name}
+    labels = {**namespace.labels, names.TEAM_LABEL: item.name}
     # With a namespace goes all that is in it: homes, checkpoints, Secrets.
     keep = item.spec.deletion_policy != "delete"
     yield namespaces.manifest(item, program, cluster, name, namespace.pod_security, labels, holds_data=keep)

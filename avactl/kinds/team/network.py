@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from avactl.kinds import k8s
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.namespaces import TEAM_LABEL
 from avactl.kinds.program import Item, Program
+from avactl.names import TEAM_LABEL
 
 METADATA_SERVICES = ("169.254.169.254", "100.100.100.200", "fd00:ec2::254")
 """Where clouds hand out a machine's credentials (AWS, Azure, GCP and others; Alibaba Cloud; AWS over IPv6)."""

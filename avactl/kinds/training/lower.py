@@ -116,7 +116,7 @@ def _ttl(item: Item, program: Program) -> int | None:
 def _services(item: Item) -> list[Manifest]:
     """Addresses of the pods, from before they are ready, because they become ready by finding each other."""
     name, number = rendezvous_name(item), port(item.spec)
-    everyone = {pods.GANG_LABEL: item.name}
+    everyone = {names.GANG_LABEL: item.name}
 
     def headless(name: str, select: dict[str, str]) -> Manifest:
         return k8s.service(
@@ -135,7 +135,7 @@ def _budget(item: Item, made: list[Part]) -> Manifest:
 
     `minAvailable`, because Kubernetes counts `maxUnavailable` only for controllers with a scale.
     """
-    select = {pods.GANG_LABEL: item.name} if is_gang(made) else k8s.selector(item, made[0].role)
+    select = {names.GANG_LABEL: item.name} if is_gang(made) else k8s.selector(item, made[0].role)
     return k8s.disruption_budget(
         item, item.cluster, item.name, item.ns, select, component="gang",
         minAvailable=gang_size(item.spec, made), unhealthyPodEvictionPolicy="AlwaysAllow",

@@ -58,12 +58,12 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     labels = k8s.labels(item, part.role)
     if spec.strategy != "single":
         # Also of one pod: the rendezvous Service selects by it.
-        labels[pods.GANG_LABEL] = item.name
-        notes[pods.GANG_SIZE_ANNOTATION] = str(gang_size(spec, made))
+        labels[names.GANG_LABEL] = item.name
+        notes[names.GANG_SIZE] = str(gang_size(spec, made))
         if spec.workers.within:
             notes[names.WITHIN] = spec.workers.within
     if not spec.preemptible:
-        notes[pods.PREEMPTIBLE_ANNOTATION] = "false"
+        notes[names.PREEMPTIBLE] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:
         notes[names.CHECKPOINT_EVERY] = str(ceil(seconds(spec.checkpoint.every)))
     if part.key == "workers" and part.role != "scheduler":

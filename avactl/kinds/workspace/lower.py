@@ -12,6 +12,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 from avactl.kinds.values import seconds
+from avactl.names import DEVICES, GPU_SHARE
 
 COMPONENT = "workspace"
 PRIORITY = "avactl-workspace"
@@ -81,7 +82,7 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
     if config:
         notes[f"{GROUP}/config-digest"] = k8s.digest(config)
     if shared:
-        notes[pods.GPU_SHARE_ANNOTATION] = format(spec.gpus, "g")
+        notes[GPU_SHARE] = format(spec.gpus, "g")
     volumes = pods.Volumes(item, program)
     volumes.claim("home", f"{item.name}-home", spec.home)
     # Shared memory for data loaders; what is in it counts to the container's memory.
@@ -119,7 +120,7 @@ def _env(item: Item, culled: bool) -> list[Body]:
     result = pods.env_list({name: value for name, value in own.items() if name not in spec.env})
     if is_shared(spec.gpus) and "NVIDIA_VISIBLE_DEVICES" not in spec.env:
         # The scheduler's Binding carries the indexes; the NVIDIA runtime shows no other GPU.
-        source = {"fieldPath": f"metadata.annotations['{pods.DEVICES_ANNOTATION}']"}
+        source = {"fieldPath": f"metadata.annotations['{DEVICES}']"}
         result.append({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": source}})
     return result + pods.env_list(spec.env)
 
