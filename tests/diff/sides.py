@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.text import render_text
 from avactl.diff import Diff, compare
@@ -69,3 +71,18 @@ def texts(intent: IntentChange, *topics: str) -> list[str]:
 
 
 Golden = Callable[[Path, str], None]
+
+
+def edited(files: dict[str, str], edits: Path) -> dict[str, str]:
+    """The files after the edits of a file, if it is there."""
+    files = dict(files)
+    for edit in yaml.safe_load(edits.read_text(encoding="utf-8")) if edits.exists() else ():
+        name = edit["file"]
+        if "old" in edit:
+            assert edit["old"] in files[name], f"{name} has no {edit['old']!r}"
+            files[name] = files[name].replace(edit["old"], edit["new"])
+        elif "new" in edit:
+            files[name] = edit["new"]
+        else:
+            del files[name]
+    return files

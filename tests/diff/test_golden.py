@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from avactl.compiler import compile_tree
 from avactl.diagnostics.text import render_text as render_problems
@@ -19,31 +18,16 @@ from avactl.diff.machine import render_json
 from avactl.diff.markdown import render_markdown
 from avactl.diff.text import render_text
 from avactl.source.tree import MemoryTree
-from tests.diff.sides import Golden
+from tests.diff.sides import Golden, edited
 
 HERE = Path(__file__).parent.parent / "golden" / "diff"
 BASE = {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / "base").iterdir())}
 CASES = sorted(path.parent for path in HERE.glob("*/edit.yaml"))
 
 
-def edited(case: Path) -> dict[str, str]:
-    """The files of the head."""
-    files = dict(BASE)
-    for edit in yaml.safe_load((case / "edit.yaml").read_text(encoding="utf-8")):
-        name = edit["file"]
-        if "old" in edit:
-            assert edit["old"] in files[name], f"{name} has no {edit['old']!r}"
-            files[name] = files[name].replace(edit["old"], edit["new"])
-        elif "new" in edit:
-            files[name] = edit["new"]
-        else:
-            del files[name]
-    return files
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden(case: Path, golden: Golden) -> None:
-    files = edited(case)
+    files = edited(BASE, case / "edit.yaml")
     base, head = compile_tree(MemoryTree(BASE)), compile_tree(MemoryTree(files))
     for side in (base, head):
         assert side.ok, render_problems(side.diagnostics, files.get)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from avactl.compiler import Compilation, compile_tree
 from avactl.review.comment import compose
 from avactl.review.sides import LOWERING, SectionOf, Sides, review_of
 from avactl.source.tree import MemoryTree
+from tests.diff.sides import edited
 
 HERE = Path(__file__).parent.parent / "golden" / "pull-requests"
 BASE = {
@@ -23,21 +22,6 @@ BASE = {
     for path in sorted((HERE / "base").rglob("*.*"))
 }
 CASES = sorted(path.parent for path in HERE.glob("*/edit.yaml"))
-
-
-def edited(files: dict[str, str], edits: Path) -> dict[str, str]:
-    """The files after the edits of a file, if it is there."""
-    files = dict(files)
-    for edit in yaml.safe_load(edits.read_text(encoding="utf-8")) if edits.exists() else ():
-        name = edit["file"]
-        if "old" in edit:
-            assert edit["old"] in files[name], f"{name} has no {edit['old']!r}"
-            files[name] = files[name].replace(edit["old"], edit["new"])
-        elif "new" in edit:
-            files[name] = edit["new"]
-        else:
-            del files[name]
-    return files
 
 
 def sides_of(base: dict[str, str], head: dict[str, str], sections: Sequence[SectionOf] = ()) -> Sides:
