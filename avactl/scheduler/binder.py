@@ -31,12 +31,17 @@ _LOST = 60.0
 """Seconds after which a pod that the watch does not show as bound is asked for."""
 
 
+REFUSED = "refused"
+"""What became of a binding that the API server will not have, whatever the reason: the next one fares no better."""
+
+
 class LateError(Exception):
     """Another replica may lead by now: what was decided here must not be done any more."""
 
 
 class Binder:
-    """Sends bindings. `failed` is called with pods that are free again, `leading` says whether it still may."""
+    """Sends bindings. `failed` is called with pods that are free again and what became of their bindings, `leading`
+    says whether it still may."""
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class Binder:
         fleet: Fleet,
         volumes: Volumes,
         reports: Reports,
-        failed: Callable[[Pod], None],
+        failed: Callable[[Pod, str], None],
         leading: Callable[[], bool],
     ) -> None:
         self._client, self._rate, self._fleet, self._reports = client, rate, fleet, reports
@@ -179,7 +184,8 @@ class Binder:
                         return
                 else:
                     logs.error("binding refused", pod=pod.key, node=order.node, error=str(error))
-                    await self._end(order, "refused")
+                    self._reports.unschedulable(pod, f"the API server refuses to bind it to {order.node}: {error}")
+                    await self._end(order, REFUSED)
                     return
             except UnreachableError:
                 if await self._settle(order) is not False:
@@ -322,7 +328,7 @@ class Binder:
     def _give_up(self, pod: Pod, result: str) -> None:
         metrics.BINDINGS.labels(result).inc()
         self._fleet.forget(pod)
-        self._failed(pod)
+        self._failed(pod, result)
 
     async def _settle(self, order: Order) -> bool | None:
         """Ask what became of a binding: True: bound as ordered, None: otherwise settled, False: not bound.

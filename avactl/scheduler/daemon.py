@@ -19,9 +19,8 @@ from avactl.kube.access import Access
 from avactl.kube.client import Client, Rate
 from avactl.kube.leader import Leader, LostError
 from avactl.kube.reflector import Reflector
-from avactl.names import CONFIG_LABEL
 from avactl.scheduler import gauges, metrics, stores
-from avactl.scheduler.binder import Binder
+from avactl.scheduler.binder import REFUSED, Binder
 from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.decide import Decider
 from avactl.scheduler.dra import Dra
@@ -48,8 +47,8 @@ _COLLECT = (200_000, 20, 100)
 """Thresholds of the garbage collector."""
 _BOOKED = ("pods", "resourceclaims")
 """What says who has which devices."""
-_FAILED = 60.0
-"""Seconds after which a unit is tried again on which a decision failed."""
+_FAILED, _REFUSED = 60.0, 5.0
+"""Seconds after which a unit is tried again on which a decision failed, or whose binding the API server refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +98,7 @@ class Daemon:
         self._retried = 0.0
         self._ticked = monotonic()
         self._failed: dict[str, float] = {}
+        """Units that failed, by key, and when they are tried again."""
         self._reflectors = self._watch()
 
     def leading(self) -> bool:
@@ -117,7 +117,9 @@ class Daemon:
             reflect("/api/v1/nodes", stores.nodes(fleet)),
             reflect("/api/v1/pods", pods),
             reflect("/api/v1/namespaces", stores.namespaces(fleet)),
-            reflect(f"/api/v1/namespaces/{self._namespace}/configmaps", configs, query={"labelSelector": CONFIG_LABEL}),
+            reflect(
+                f"/api/v1/namespaces/{self._namespace}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
+            ),
             reflect("/api/v1/persistentvolumeclaims", stores.claims(volumes)),
             reflect("/api/v1/persistentvolumes", stores.persistent_volumes(volumes)),
             reflect("/apis/storage.k8s.io/v1/storageclasses", stores.storage_classes(volumes)),
@@ -131,9 +133,14 @@ class Daemon:
             reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet), optional=True),
         ]
 
-    def _returned(self, pod: Pod) -> None:
+    def _returned(self, pod: Pod, result: str) -> None:
         """A binding failed."""
-        if self.intake.returned(pod):
+        unit = self.queue.units.get(pod.gang or pod.uid)
+        if result == REFUSED and unit is not None:
+            # It would be refused again at once, as often as the API server answers.
+            self.queue.rest(unit)
+            self._failed[unit.key] = monotonic() + _REFUSED
+        elif self.intake.returned(pod):
             self._wake.set()
 
     def _wanted(self, unit: str) -> bool:
@@ -219,7 +226,7 @@ class Daemon:
             for pod in unit.waiting:
                 self.reports.unschedulable(pod, f"internal error of the scheduler: {error!r}")
             self.queue.rest(unit)
-            self._failed[unit.key] = monotonic()
+            self._failed[unit.key] = monotonic() + _FAILED
             self.fleet.stale = True  # it may have stopped half way
 
     def _tidy(self) -> None:
@@ -242,7 +249,7 @@ class Daemon:
             self.reports.later()
             self.gangs.look()
             self.remains.look()
-            for key in [key for key, since in self._failed.items() if now - since > _FAILED]:
+            for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]
                 unit = self.queue.units.get(key)
                 if unit is not None:

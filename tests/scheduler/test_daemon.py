@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.scheduler.world import World
+from tools.controlplane import ApiError
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
 
@@ -138,3 +141,42 @@ def test_gpus_that_a_machine_loses_are_not_given(world: World) -> None:
     world.kube.delete("v1", "Pod", "first", world.namespace)
     world.bound("second")
     assert world.devices("second") <= {0, 1, 2, 3}
+
+
+def test_a_binding_that_is_refused_is_told_and_not_tried_at_once(world: World) -> None:
+    """Whoever is asked again as fast as it answers does nothing else."""
+    api, name = "admissionregistration.k8s.io/v1", f"refuse-{world.namespace}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
+    refusal = {"expression": f"object.metadata.namespace != '{world.namespace}'", "message": "nobody is bound here"}
+    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [refusal]}
+    world.kube.create(
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec}
+    )
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    kind = "ValidatingAdmissionPolicyBinding"
+    world.kube.create({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": binding})
+    try:
+        world.node("a")
+        world.ready()
+        # Policies are in force a moment after they are there.
+        target = {"apiVersion": "v1", "kind": "Node", "name": "a"}
+        for number in range(100):
+            world.pod(f"probe-{number}", scheduler="nobody")
+            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": f"probe-{number}"}, "target": target}
+            path = f"/api/v1/namespaces/{world.namespace}/pods/probe-{number}/binding"
+            try:
+                world.kube.request("POST", path, body=body)
+            except ApiError:
+                break
+            time.sleep(0.1)
+        world.start()
+        world.pod("refused", 1)
+        told = world.waiting("refused", "the API server refuses to bind it to a: ")
+        assert "nobody is bound here" in told
+        time.sleep(1)
+    finally:
+        world.kube.delete(api, kind, name)
+        world.kube.delete(api, "ValidatingAdmissionPolicy", name)
+    log = max(world.folder.glob("scheduler-*.log"), key=lambda each: each.stat().st_mtime).read_text()
+    assert log.count('"binding refused"') == 1
+    world.bound("refused", timeout=60)
