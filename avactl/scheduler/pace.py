@@ -9,6 +9,9 @@ from avactl.scheduler.queue import Queue
 
 _TURN = 1.0
 """Seconds for which nobody else plans until the unit whose turn it is has done so."""
+_SAVED = 0.05
+"""Seconds of vain plans that may be made at once where none were for a while: as long as few wait, nobody's plan is put
+off, for then others with less priority would take what is free."""
 _KNOWN = 10_000
 """Groups of units of which it is remembered that there is no plan."""
 
@@ -24,6 +27,8 @@ class Pace:
         """Groups that had no plan because planning rested."""
         self._turn = ""
         self._began = self._rests = 0.0
+        self._saved, self._counted = _SAVED, monotonic()
+        """Seconds left for vain plans, and when that was so; below zero it rests."""
 
     def look(self) -> None:
         """After a rest the first of a group that was skipped is tried again: one group after the other."""
@@ -59,4 +64,6 @@ class Pace:
             self._vain.clear()
         self._vain[group] = (freed, words)
         now = monotonic()
-        self._rests = now + (now - self._began) * (1 / self._share - 1)
+        saved = min(_SAVED, self._saved + (self._began - self._counted) * self._share)
+        self._saved, self._counted = saved - (now - self._began) * (1 - self._share), now
+        self._rests = now + max(0.0, -self._saved / self._share)

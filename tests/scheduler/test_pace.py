@@ -21,9 +21,10 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time as the test wants it."""
+    """Time as the test wants it; nothing is saved."""
     clock = Clock()
     monkeypatch.setattr(pace, "monotonic", clock)
+    monkeypatch.setattr(pace, "_SAVED", 0.0)
     return clock
 
 
@@ -74,6 +75,21 @@ def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -
         assert (unit.key, queue.pop()) == (expected, None)
         assert not pace.begin("new", "n")  # whose turn it is comes first
         plan_in_vain(pace, clock, unit.key, expected[0])
+
+
+def test_what_was_saved_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "_SAVED", 2.0)
+    made = Pace(Queue(), 0.1)
+    for wait in (0.0, 1000.0):
+        clock.now += wait
+        for name in ("a", "b"):
+            plan_in_vain(made, clock, name, name)
+        plan_in_vain(made, clock, "c", "c")
+        # Three took 3 s, 2 were saved, and 0.3 came while they were made.
+        clock.now += 6.9
+        assert not made.begin("d", "d")
+        clock.now += 0.2
+        assert made.begin("d", "d")
 
 
 def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: Clock) -> None:
