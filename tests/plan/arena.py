@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -29,7 +30,7 @@ from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.evictor import Evictor
 from avactl.scheduler.pools import Policy
 from tests.kinds.compiling import DIGEST, apply, compiled, unchecked
-from tools.controlplane import ControlPlane, KubeClient
+from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 TEAMS = ("alpha", "beta", "gamma")
 SYSTEM = "avactl-system"
@@ -39,6 +40,8 @@ _NEVER = re.compile(r"even if it is empty|fits on none of (\d+) nodes?: \1 may n
 _QUOTA = re.compile(r"asks for ([\d.]+) .*?may have ([\d.]+)")
 _STILL = 0.3
 """Seconds for which nothing changes any more once all is decided."""
+_ENDING = 5.0
+"""Seconds after which what kwok has left lying is taken away, as a kubelet would."""
 _ORDERS = 24
 """In which equals are tried where plan and scheduler differ."""
 
@@ -239,10 +242,17 @@ class Arena:
         return self.pods()
 
     async def _settled(self, daemon: Daemon) -> None:
+        ending: dict[str, float] = {}
         seen, since, deadline = b"", time.monotonic(), time.monotonic() + 60
         while True:
             await asyncio.sleep(0.1)
             pods = await asyncio.to_thread(self.pods)
+            for key, pod in pods.items():
+                going = "deletionTimestamp" in pod["metadata"]
+                if going and time.monotonic() - ending.setdefault(pod["metadata"]["uid"], time.monotonic()) > _ENDING:
+                    path = f"/api/v1/namespaces/{key.replace('/', '/pods/')}"
+                    with contextlib.suppress(ApiError):  # it is gone meanwhile
+                        await asyncio.to_thread(self.kube.request, "DELETE", path, body={"gracePeriodSeconds": 0})
             for key in self.items.keys() - pods.keys():
                 await asyncio.to_thread(self.kube.create, self.items[key])
             now = orjson.dumps(
