@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from avactl.hardware.machine import Machine
 from avactl.hardware.nvidia_topo import find
 from avactl.hardware.topo_check import compare
-from avactl.hardware.topo_matrix import Matrix, read
+from avactl.hardware.topo_matrix import MISSING, Matrix, read
 
 _MOST = 5
 """Differences that are told."""
@@ -26,7 +26,11 @@ def judge(machine: Machine, type_name: str, output: str) -> Verdict:
     """Whether a machine is of its type, by the output of `nvidia-smi topo -m` on it."""
     matrix = read(output, "output")
     if not isinstance(matrix, Matrix):
-        return unknown("OutputDamaged", f"`nvidia-smi topo -m`: {matrix[0].message}")
+        said = next((line.strip()[:200] for line in output.splitlines() if line.strip()), None)
+        message = matrix[0].message
+        if matrix[0].code == MISSING:
+            message = f"no matrix, but: {said}" if said else "it printed nothing"
+        return unknown("OutputDamaged", f"`nvidia-smi topo -m`: {message}")
     result = compare(machine, matrix, find(matrix))
     if result.differences:
         return Verdict("False", "TopologyDiffers", f"not a {type_name}: {_few(result.differences)}")
