@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -89,8 +90,7 @@ class Scorer:
         """A request arrived. A declared workload stays as it is."""
         if self._fixed:
             return
-        # Node sets come and go with their pods, and have other keys each time: they say nothing of what is to come.
-        self.workload.add(request if request.nodes is None else replace(request, nodes=None))
+        self.workload.add(_anywhere(request))
         arrivals = self.workload.arrivals
         if arrivals >= self._look:
             self._look = arrivals + min(arrivals, _RENEW)
@@ -317,6 +317,12 @@ def place(scorer: Scorer, key: Hashable, request: Request) -> Choice | None:
     if choice is not None:
         scorer.state.book(key, choice.booking(request))
     return choice
+
+
+@lru_cache(maxsize=1024)
+def _anywhere(request: Request) -> Request:
+    """Node sets come and go with their pods, and have other keys each time: they say nothing of what is to come."""
+    return replace(request, nodes=None)
 
 
 def _chunks(slots: Ints) -> list[Ints]:
