@@ -16,7 +16,7 @@ from avactl.hardware.topology import members
 from avactl.kube import logs
 from avactl.placement.request import Request
 from avactl.placement.score import Choice, Objective, Scorer
-from avactl.placement.state import ABSENT, MAX_GPUS, WHOLE, Booking, BookingError, Node, State
+from avactl.placement.state import MAX_GPUS, WHOLE, Booking, BookingError, Node, State
 from avactl.scheduler.asks import Asks
 from avactl.scheduler.claims import Claims
 from avactl.scheduler.dra import Dra
@@ -118,7 +118,8 @@ class Fleet:
             return
         here = self.on_node.get(info.name, {}).values()
         if before is None:
-            self._book_all(here)
+            for pod in here:
+                self._book(pod)
         if before is None or before.labels != info.labels:
             for pod in here:
                 self.quotas.again(pod, info.name)
@@ -202,7 +203,8 @@ class Fleet:
             # Claims have GPUs that go, or they are kept for others: all is booked anew.
             self.stale = True
             return self.state.slots[info.name]
-        self._book_all(pods)
+        for pod in pods:
+            self._book(pod)
         return slot
 
     # -- all anew ---------------------------------------------------------------------------------------------------
@@ -225,7 +227,9 @@ class Fleet:
             self.scorer.workload = workload
         self.nodes_changed += 1
         self.claims.rebuild()
-        self._book_all([pod for group in self.on_node.values() for pod in group.values()])
+        for group in self.on_node.values():
+            for pod in group.values():
+                self._book(pod)
         self.stale = False
         self.freed += 1
 
@@ -402,19 +406,6 @@ class Fleet:
         if not self.stale and pod.uid in self.state.bookings:
             self.state.release(pod.uid)
 
-    def _book_all(self, pods: Iterable[Pod]) -> None:
-        """Those first whose GPUs are known: the others get what is left."""
-        later: list[Pod] = []
-        for pod in pods:
-            slot = self.state.slots.get(pod.assumed or pod.node)
-            known = parse_devices(pod.devices)
-            if slot is None or (known and not known & ~self._present(slot)):
-                self._book(pod)
-            else:
-                later.append(pod)
-        for pod in later:
-            self._book(pod)
-
     def _book(self, pod: Pod) -> None:
         """Account for a pod that runs: its GPUs as its annotation says, else as many as it asked for."""
         slot = self.state.slots.get(pod.assumed or pod.node)
@@ -425,12 +416,8 @@ class Fleet:
         mask = self._devices(pod, slot, milli)
         self.state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
 
-    def _present(self, slot: int) -> int:
-        """The GPUs of a node, as a mask."""
-        return sum(1 << gpu for gpu, free in enumerate(self.state.gpu_free[slot].tolist()) if free != ABSENT)
-
     def _devices(self, pod: Pod, slot: int, milli: int) -> int:
-        """Those that it has. In the place of some that nobody knows, or that are not there now, any with so much left:
+        """Those that it has. In the place of some that nobody knows, or that are not there now, any that are nobody's:
         of what the node offers it holds as many, whichever they are."""
         count = 1 if pod.shape.share else self.asks.gpu_count(pod.shape)
         if not count:
@@ -444,8 +431,13 @@ class Fleet:
         found = [gpu for gpu in members(mine) if free[gpu] >= milli]
         if len(found) < mine.bit_count():
             self._standing_in.add(pod.assumed or pod.node)
-        more = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and gpu not in found]
-        found += more[: max(0, count - len(found))]
+        if len(found) < count:
+            taken = mine
+            for other in self.on_node[pod.assumed or pod.node].values():
+                if other.devices:
+                    taken |= parse_devices(other.devices)
+            more = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and not taken >> gpu & 1]
+            found += more[: count - len(found)]
         # By whom nobody told which, or kept for some who wait: those make way when all is booked anew.
         self.stale |= bool(twice) or (len(found) < count and self._kept(slot))
         return sum(1 << gpu for gpu in found)
