@@ -24,8 +24,8 @@ _REPEAT = 30.0
 """Seconds before a pod that still waits is told new counts."""
 _PATIENCE = 2.0
 """Seconds for which what is on its way is not spoken of."""
-_NOTE = 1024
-"""Characters of an event's note that the API takes."""
+_NOTE, _NAME = 1024, 236
+"""Characters of an event's note that the API takes, and of its name but for 17 that tell it from others."""
 
 
 class _Request(NamedTuple):
@@ -111,7 +111,7 @@ class Reports:
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": f"{pod.name}.{now:x}", "namespace": pod.namespace},
+            "metadata": {"name": f"{pod.name[:_NAME].rstrip('-.')}.{now:x}", "namespace": pod.namespace},
             "eventTime": stamp,
             "reportingController": names.CONTROLLER,
             "reportingInstance": self._instance[:128],

@@ -206,13 +206,16 @@ class View:
         metadata = item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         self.strangers.pop(key, None)
-        every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
-        if every.isdecimal():
-            self.checkpoints[metadata["uid"]] = (float(every), (item.get("status") or {}).get("startTime") or "")
-        if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
-            self.owned.add(metadata["uid"])
-        pod = self.fleet.put_pod(item)
+        before, pod = self.fleet.pods.get(key), self.fleet.put_pod(item)
+        if before is not None and self.fleet.pods.get(key) is not before:
+            self._gone(before)
         if pod is not None:
+            if key in self.fleet.pods:
+                every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
+                if every.isdecimal():
+                    self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
+                if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+                    self.owned.add(pod.uid)
             return
         pod = Pod(item, 0.0)
         if not pod.ended and not pod.deleting:
@@ -225,7 +228,10 @@ class View:
         """A pod, by `namespace/name`, is gone."""
         pod = self.fleet.drop_pod(key)
         if pod is not None:
-            self.checkpoints.pop(pod.uid, None)
-            self.owned.discard(pod.uid)
+            self._gone(pod)
         self.strangers.pop(key, None)
         self.messages.pop(key, None)
+
+    def _gone(self, pod: Pod) -> None:
+        self.checkpoints.pop(pod.uid, None)
+        self.owned.discard(pod.uid)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.kube.access import Access
+from avactl.kube.client import Client, Rate
+from avactl.scheduler.pod import Pod
+from avactl.scheduler.reports import Reports
+from avactl.scheduler.view import View
 from tests.scheduler.memory import Memory
+from tests.scheduler.offline import pod
 
 PODS = 3000
 
@@ -203,6 +209,28 @@ def test_who_waits_for_company_is_told_of_it_whatever_namespaces_go_meanwhile() 
     world.pod("vision", "comes", labels={"app": "late"})
     world.settle()
     assert set(world.where()) == {"waits", "comes"}
+
+
+def test_who_looks_on_for_days_forgets_pods_too() -> None:
+    view = View(Client(Access("http://nobody", None, lambda: "")), "system")
+    for number in range(20):
+        item = pod(f"p{number % 10}", 1, "a", job="train", checkpoint_every="60")
+        item["metadata"] |= {"uid": str(number), "ownerReferences": [{"controller": True}]}
+        view.put_pod(item)
+        item["status"]["phase"] = "Succeeded"
+        if number % 2:
+            view.put_pod(item)
+            view.put_pod(item)
+            view.drop_pod(f"vision/p{number % 10}")
+    assert len(view.fleet.pods) == len(view.checkpoints) == len(view.owned) == 5
+
+
+def test_events_of_pods_with_the_longest_names_can_be_written() -> None:
+    reports = Reports(Client(Access("http://nobody", None, lambda: "")), Rate(0, 0))
+    reports.scheduled(Pod(pod("x" * 235 + "-" + "y" * 17, 0), 0.0), "a")
+    (request,) = reports._queue
+    name, _, number = request.body["metadata"]["name"].partition(".")
+    assert (name, len(number)) == ("x" * 235, 16)
 
 
 def near(app: str) -> dict[str, Any]:
