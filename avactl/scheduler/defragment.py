@@ -98,7 +98,7 @@ def for_unit(view: View, unit: Unit) -> Plan:
         if _bound(view, pod):
             raise NoPlanError(f"{_bound(view, pod)}: no moves are planned for it")
         try:
-            request = _request(view, pod)
+            request = pod.shape.refused or _request(view, pod)
         except RuleError as error:
             raise NoPlanError(str(error)) from None
         if isinstance(request, str):

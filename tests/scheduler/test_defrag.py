@@ -105,6 +105,11 @@ def test_a_gang_is_given_machines_by_index_and_its_own_pods_stay() -> None:
         plan(view(NODES, gang[:1]), "train")
 
 
+def test_no_moves_help_a_pod_that_is_refused() -> None:
+    with pytest.raises(NoPlanError, match="annotation avactl.dev/link: `nvlnik` is none of"):
+        plan(view(NODES, [*BUSY, offline.pod("odd", 8, link="nvlnik")]), "odd")
+
+
 def test_room_for_pods_that_do_not_exist() -> None:
     seen = view([*NODES, offline.node("d", unschedulable=True)], BUSY)
     made = defragment.for_request(seen, defragment.request(seen, 8, "A100"), 1)
