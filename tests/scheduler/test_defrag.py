@@ -106,7 +106,7 @@ def test_a_gang_is_given_machines_by_index_and_its_own_pods_stay() -> None:
 
 
 def test_no_moves_help_a_pod_that_is_refused() -> None:
-    with pytest.raises(NoPlanError, match="annotation avactl.dev/link: `nvlnik` is none of"):
+    with pytest.raises(NoPlanError, match=r"annotation avactl\.dev/link: `nvlnik` is none of"):
         plan(view(NODES, [*BUSY, offline.pod("odd", 8, link="nvlnik")]), "odd")
 
 
