@@ -7,7 +7,7 @@ import random
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,10 @@ class Proxy:
         self.counts: Counter[str] = Counter()
         self.faults: dict[int, float] = {}
         """HTTP status → the share of requests that get it instead of an answer; 0 breaks the connection, and -1 breaks
-        it after the API server has done what was asked."""
+        it after the API server has done what was asked, for which -500 answers with a failure. 410 is only for those
+        who go on from an old version: watches, and pages of lists."""
+        self.page = 0
+        """Most objects of a page of a list, whatever was asked for; 0: as asked."""
         self.before: Callable[[Ask], None] = lambda _: None
         """Called with each request before the API server gets it, and `after` once it has answered and nobody knows.
         ConnectionError raised there ends the request."""
@@ -107,6 +110,8 @@ class Proxy:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         lease = "/leases/" in request.path or request.path.endswith("/leases")
         fault = self._fault() if not lease else None
+        if fault == 410 and not {"watch", "continue"} & request.query.keys():
+            fault = None
         dry = "dryRun" in request.query
         self.counts["dry" if dry else request.method] += 1
         if fault == 0:
@@ -114,12 +119,11 @@ class Proxy:
             return web.Response(status=500)
         if fault is not None and fault > 0:
             headers = {"Retry-After": "1"} if fault == 429 and self._chance.random() < 0.2 else {}
-            reason = {409: "Conflict", 429: "TooManyRequests"}.get(fault, "InternalError")
-            body = {"kind": "Status", "status": "Failure", "code": fault, "reason": reason, "message": "injected"}
-            return web.json_response(body, status=fault, headers=headers)
+            return _failure(fault, headers)
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP}
         data = await request.read()
-        url = str(request.rel_url)
+        paged = self.page and "limit" in request.query
+        url = str(request.rel_url.update_query(limit=self.page) if paged else request.rel_url)
         watch = "watch" in request.query
         ask = Ask(headers.get("Authorization", "").removeprefix("Bearer "), request.method, request.path, watch, data)
         try:
@@ -128,6 +132,8 @@ class Proxy:
                 if fault == -1:
                     _abort(request)
                     return web.Response(status=500)
+                if fault == -500:
+                    return _failure(500, {})
                 self.after(ask)
                 kept = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP}
                 response = web.StreamResponse(status=answer.status, headers=kept)
@@ -153,6 +159,12 @@ class Proxy:
             if at < 0:
                 return status
         return None
+
+
+def _failure(status: int, headers: Mapping[str, str]) -> web.Response:
+    reason = {409: "Conflict", 410: "Expired", 429: "TooManyRequests"}.get(status, "InternalError")
+    body = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": "injected"}
+    return web.json_response(body, status=status, headers=headers)
 
 
 def _abort(request: web.Request) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import httpx
@@ -16,8 +18,14 @@ from tools.controlplane import ApiError, ControlPlane, KubeClient
 Object = dict[str, Any]
 API = "resource.k8s.io/v1"
 CPUS = 64
+GPUS = 8
+"""Of each machine."""
 GPUS_OF_CLAIMS = "soak.example.com/gpus"
 """Label of pods: the GPUs that their own claims have."""
+HALF = "-half-"
+"""In the names of devices that are half of the GPU before it."""
+ENDS_AFTER = "pod-complete.stage.kwok.x-k8s.io/delay"
+"""Annotation of pods that end by themselves."""
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -36,6 +44,30 @@ def name_of(item: Object) -> str:
     return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
 
 
+def share_of(pod: Object) -> float:
+    """The part of one GPU that it shares; 0: it does not."""
+    return float(pod["metadata"].get("annotations", {}).get("avactl.dev/gpu-share", 0))
+
+
+def numbers_of(pod: Object) -> list[str]:
+    """The GPUs that a pod was told to use."""
+    text = pod["metadata"].get("annotations", {}).get("avactl.dev/devices", "")
+    return [gpu for gpu in text.split(",") if gpu]
+
+
+def claims_of(pod: Object) -> list[str]:
+    """Its claims that were made, by name."""
+    made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
+    found = (
+        each.get("resourceClaimName") or made.get(each["name"]) for each in pod["spec"].get("resourceClaims") or ()
+    )
+    return [f"{pod['metadata']['namespace']}/{name}" for name in found if name]
+
+
+def _version(item: Object) -> tuple[str, str]:
+    return item["metadata"]["uid"], item["metadata"]["resourceVersion"]
+
+
 def devices_of(claim: Object) -> set[tuple[str, str]]:
     """The devices that a claim has, by pool and name."""
     found = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
@@ -45,9 +77,16 @@ def devices_of(claim: Object) -> set[tuple[str, str]]:
 class _Watch(threading.Thread):
     """All objects of a kind as they change; `check` is called after each change."""
 
-    def __init__(self, plane: ControlPlane, path: str, check: Callable[[dict[str, Object], Object], None]) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        path: str,
+        check: Callable[[dict[str, Object], Object], None],
+        failed: Callable[[str], None],
+    ) -> None:
         super().__init__(daemon=True)
-        self._plane, self._path, self._check = plane, path, check
+        self._plane, self._path, self._failed = plane, path, failed
+        self._look = check
         self.known: dict[str, Object] = {}
         self.events = 0
         self.done = threading.Event()
@@ -61,8 +100,14 @@ class _Watch(threading.Thread):
                     base_url=self._plane.url, headers=headers, verify=context, trust_env=False, timeout=30
                 ) as client:
                     self._follow(client)
-            except (httpx.HTTPError, ValueError, KeyError):
+            except (httpx.HTTPError, orjson.JSONDecodeError):
                 self.done.wait(0.1)
+
+    def _check(self, known: dict[str, Object], item: Object) -> None:
+        try:
+            self._look(known, item)
+        except Exception as error:  # what is not looked at is not right because of that
+            self._failed(f"the auditor does not understand {name_of(item)}: {error!r}")
 
     def _follow(self, client: httpx.Client) -> None:
         body = client.get(self._path).raise_for_status().json()
@@ -89,13 +134,17 @@ class _Watch(threading.Thread):
 class Auditor:
     """Watches while a `with` block runs; `findings` is what was wrong at any moment."""
 
-    def __init__(self, plane: ControlPlane, limits: Mapping[str, int]) -> None:
-        """`limits` are the GPUs that each namespace may have."""
-        self._limits = limits
+    def __init__(self, plane: ControlPlane, limits: Mapping[str, int], guaranteed: Mapping[str, int]) -> None:
+        """The GPUs that each namespace may have, and those of which it cannot be deprived."""
+        self._limits, self._guaranteed = limits, guaranteed
         self.findings: dict[str, None] = {}
-        pods = _Watch(plane, "/api/v1/pods", self._pod)
-        claims = _Watch(plane, f"/apis/{API}/resourceclaims", self._claim)
-        self._watches = (pods, claims)
+        self._kube = plane.client()
+        self._partial: dict[str, float] = {}
+        self.longest = 0.0
+        """Seconds for which a part of a gang had its places, and the others had none."""
+        self._pods = _Watch(plane, "/api/v1/pods", self._pod, self._found)
+        self._claims = _Watch(plane, f"/apis/{API}/resourceclaims", self._claim, self._found)
+        self._watches = (self._pods, self._claims)
 
     def __enter__(self) -> Auditor:
         for watch in self._watches:
@@ -105,78 +154,165 @@ class Auditor:
     def __exit__(self, *_: object) -> None:
         for watch in self._watches:
             watch.done.set()
+        self._kube.close()
 
     @property
     def events(self) -> int:
         """Changes that were looked at."""
         return sum(watch.events for watch in self._watches)
 
+    def behind(self) -> list[str]:
+        """Which of what there is it has not seen: nothing, once nothing changes any more."""
+        found: list[str] = []
+        for watch, (version, kind) in ((self._pods, ("v1", "Pod")), (self._claims, (API, "ResourceClaim"))):
+            there = {_version(item) for item in self._kube.list(version, kind)}
+            seen = {_version(item) for item in list(watch.known.values())}
+            if there != seen:
+                found.append(f"the auditor has not seen {len(there ^ seen)} changes of {kind}s")
+        return found
+
     def _found(self, text: str) -> None:
         self.findings[text] = None
 
     def _pod(self, known: dict[str, Object], pod: Object) -> None:
+        self._gang(known.values(), pod)
         if not alive(pod):
             return
-        node, holders = pod["spec"]["nodeName"], dict[str, str]()
+        node = pod["spec"]["nodeName"]
         here = [each for each in known.values() if alive(each) and each["spec"]["nodeName"] == node]
-        for each in here:
-            text = each["metadata"].get("annotations", {}).get("avactl.dev/devices", "")
-            devices = [gpu for gpu in text.split(",") if gpu]
-            if not each["metadata"]["labels"].get(GPUS_OF_CLAIMS) and len(devices) != amount(each, "nvidia.com/gpu"):
-                self._found(f"{name_of(each)} on {node} has GPUs `{text}`")
-            if each["metadata"]["labels"].get(GPUS_OF_CLAIMS):
-                continue
-            for gpu in devices:
-                other = holders.setdefault(gpu, name_of(each))
-                if other != name_of(each):
-                    self._found(f"GPU {gpu} of {node} is held by {' and '.join(sorted((other, name_of(each))))}")
+        self._gpus(node, here)
         if sum(amount(each, "cpu") for each in here) > CPUS:
             self._found(f"{node} has more CPUs in use than it has")
         self._quota(known.values(), pod["metadata"]["namespace"])
+        self._has_devices(pod)
+
+    def _gpus(self, node: str, here: Iterable[Object]) -> None:
+        """Those that a device plugin hands out."""
+        used, holders = Counter[str](), dict[str, list[str]]()
+        total = 0.0
+        for each in here:
+            share, numbers = share_of(each), numbers_of(each)
+            wanted = 1 if share else amount(each, "nvidia.com/gpu")
+            total += share or wanted
+            ours = each["spec"]["schedulerName"] == "avactl"
+            if ours and not set(map(str, range(GPUS))).issuperset(numbers):
+                self._found(f"{name_of(each)} on {node} has GPUs `{numbers}` that are not there")
+            if ours and not len(numbers) == len(set(numbers)) == wanted:
+                self._found(f"{name_of(each)} on {node} has GPUs `{numbers}`, and should have {wanted}")
+            for gpu in numbers:
+                used[gpu] += round(1000 * (share or 1))
+                holders.setdefault(gpu, []).append(name_of(each))
+        for gpu, milli in used.items():
+            if milli > 1000:
+                self._found(
+                    f"GPU {gpu} of {node} is held {milli / 1000:g} times by {' and '.join(sorted(holders[gpu]))}"
+                )
+        if total > GPUS:
+            self._found(f"{total:g} GPUs of {node} are in use")
 
     def _quota(self, pods: Iterable[Object], namespace: str) -> None:
-        used, shared = 0, dict[str, int]()
+        used, sure, shared = 0.0, 0.0, dict[str, int]()
         for pod in pods:
             if pod["metadata"]["namespace"] == namespace and alive(pod):
                 of_claims = int(pod["metadata"]["labels"].get(GPUS_OF_CLAIMS, 0))
                 claim = pod["spec"].get("resourceClaims", [{}])[0].get("resourceClaimName")
                 if claim:
                     shared[claim] = of_claims
-                else:
-                    used += amount(pod, "nvidia.com/gpu") + of_claims
+                    continue
+                gpus = amount(pod, "nvidia.com/gpu") + of_claims + share_of(pod)
+                used += gpus
+                if pod["metadata"].get("annotations", {}).get("avactl.dev/preemptible") == "false":
+                    sure += gpus
         used += sum(shared.values())
-        if namespace in self._limits and used > self._limits[namespace]:
-            self._found(f"{namespace} has {used} GPUs, and may have {self._limits[namespace]}")
+        for what, have, most in (
+            ("GPUs", used, self._limits),
+            ("GPUs that must not be taken from it", sure, self._guaranteed),
+        ):
+            if namespace in most and have > most[namespace]:
+                self._found(f"{namespace} has {have:g} {what}, and may have {most[namespace]}")
+
+    def _gang(self, pods: Iterable[Object], pod: Object) -> None:
+        gang = (pod["metadata"].get("labels") or {}).get("avactl.dev/gang")
+        if not gang:
+            return
+        place = pod["metadata"]["namespace"], gang
+        members = [
+            each
+            for each in pods
+            if (each["metadata"]["namespace"], (each["metadata"].get("labels") or {}).get("avactl.dev/gang")) == place
+        ]
+        size = int(pod["metadata"]["annotations"]["avactl.dev/gang-size"])
+        there = [each for each in members if each["spec"].get("nodeName") and each["status"].get("phase") != "Failed"]
+        holding = any(alive(each) and "deletionTimestamp" not in each["metadata"] for each in there)
+        key, now = "/".join(place), time.monotonic()
+        if holding and len(there) < size:
+            self._partial.setdefault(key, now)
+        elif key in self._partial:
+            self.longest = max(self.longest, now - self._partial.pop(key))
 
     def _claim(self, known: dict[str, Object], claim: Object) -> None:
-        mine = devices_of(claim)
-        for other in known.values():
-            both = mine & devices_of(other) if other["metadata"]["uid"] != claim["metadata"]["uid"] else None
-            if both:
-                who = " and ".join(sorted((name_of(claim), name_of(other))))
-                self._found(f"devices {sorted(both)} are allocated to {who}")
+        used = Counter[tuple[str, str]]()
+        holders: dict[tuple[str, str], set[str]] = {}
+        for each in known.values():
+            for pool, device in devices_of(each):
+                gpu, half, _ = device.partition(HALF)
+                used[pool, gpu] += 1 if half else 2
+                used[pool, device] += 2 if half else 0
+                for name in (gpu, device):
+                    holders.setdefault((pool, name), set()).add(name_of(each))
+        for place in [place for place, halves in used.items() if halves > 2 and name_of(claim) in holders[place]]:
+            self._found(f"device {'/'.join(place)} is allocated to {' and '.join(sorted(holders[place]))}")
+        users = {each["uid"] for each in (claim.get("status") or {}).get("reservedFor") or ()}
+        for pod in list(self._pods.known.values()):
+            if alive(pod) and pod["metadata"]["uid"] not in users and name_of(claim) in claims_of(pod):
+                self._has_devices(pod)
+
+    def _has_devices(self, pod: Object) -> None:
+        """A pod that runs has what its claims ask for, on its node, as long as it does."""
+        for name in claims_of(pod):
+            claims = {name_of(each): each for each in list(self._claims.known.values())}
+            if lacks(pod, claims.get(name)):
+                # One watch may be ahead of the other.
+                words = lacks(pod, patient(partial(self._kube.find, API, "ResourceClaim", *reversed(name.split("/")))))
+                own = pod["metadata"]
+                now = patient(partial(self._kube.find, "v1", "Pod", own["name"], own["namespace"]))
+                if words and now is not None and now["metadata"]["uid"] == own["uid"] and alive(now):
+                    self._found(words)
 
 
-def unsettled(kube: KubeClient, namespaces: Iterable[str]) -> list[str]:
-    """What must not be so in the end, when nothing changes any more."""
+def lacks(pod: Object, claim: Object | None) -> str:
+    """What is wrong with a claim of a pod that runs."""
+    users = (claim or {}).get("status", {}).get("reservedFor") or ()
+    if claim is None or not devices_of(claim) or pod["metadata"]["uid"] not in {user["uid"] for user in users}:
+        return f"{name_of(pod)} runs, and its claim is not allocated to it"
+    if {pool for pool, _ in devices_of(claim)} != {pod["spec"]["nodeName"]}:
+        return f"{name_of(pod)} runs on {pod['spec']['nodeName']}, and has devices {sorted(devices_of(claim))}"
+    return ""
+
+
+def unsettled(kube: KubeClient, namespaces: Iterable[str], ended: bool = False) -> list[str]:
+    """What must not be so in the end, when nothing changes any more; `ended`: nor a pod that ends by itself."""
     found: list[str] = []
     pods = [pod for namespace in namespaces for pod in kube.list("v1", "Pod", namespace)]
     claims = {name_of(claim): claim for namespace in namespaces for claim in kube.list(API, "ResourceClaim", namespace)}
     uids = {pod["metadata"]["uid"] for pod in pods}
+    placed = {pod["metadata"]["uid"] for pod in pods if pod["spec"].get("nodeName")}
     running, whole = Counter[str](), dict[str, int]()
     for pod in pods:
         status, metadata = pod.get("status", {}), pod["metadata"]
         conditions = {each["type"]: each for each in status.get("conditions") or ()}
-        ended, node = status.get("phase") in _ENDED, pod["spec"].get("nodeName")
+        phase, node = status.get("phase"), pod["spec"].get("nodeName")
         if "deletionTimestamp" in metadata:
             found.append(f"{name_of(pod)} is still ending")
         elif not node and not (conditions.get("PodScheduled") or {}).get("message"):
             found.append(f"{name_of(pod)} waits and does not know why")
-        elif node and not ended:
+        elif node and phase not in _ENDED:
+            if ended and ENDS_AFTER in metadata.get("annotations", {}):
+                found.append(f"{name_of(pod)} has not ended yet")
             if "DisruptionTarget" in conditions and conditions["DisruptionTarget"]["status"] == "True":
                 found.append(f"{name_of(pod)} runs and is marked: {conditions['DisruptionTarget'].get('message')}")
-            found += _without_devices(pod, claims)
-        if not node and status.get("nominatedNodeName") and not ended:
+            found += filter(None, (lacks(pod, claims.get(claim)) for claim in claims_of(pod)))
+        if not node and status.get("nominatedNodeName") and phase not in _ENDED:
             found.append(f"{name_of(pod)} is nominated for {status['nominatedNodeName']}: {conditions}")
         gang = metadata["labels"].get("avactl.dev/gang")
         if gang:
@@ -191,19 +327,15 @@ def unsettled(kube: KubeClient, namespaces: Iterable[str]) -> list[str]:
         users = (claim.get("status") or {}).get("reservedFor") or ()
         if users and any(user["uid"] not in uids for user in users):
             found.append(f"claim {name} is reserved for a pod that is gone")
-        elif devices_of(claim) and not users:
-            found.append(f"claim {name} has devices for nobody")
+        elif devices_of(claim) and not any(user["uid"] in placed for user in users):
+            found.append(f"claim {name} has devices for nobody, or for pods that wait")
     return found
 
 
-def _without_devices(pod: Object, claims: Mapping[str, Object]) -> list[str]:
-    made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
-    for each in pod["spec"].get("resourceClaims") or ():
-        claim = claims.get(f"{pod['metadata']['namespace']}/{each.get('resourceClaimName') or made[each['name']]}")
-        users = (claim or {}).get("status", {}).get("reservedFor") or ()
-        if claim is None or not devices_of(claim) or pod["metadata"]["uid"] not in {user["uid"] for user in users}:
-            return [f"{name_of(pod)} runs, and its claim is not allocated to it"]
-    return []
+def waiting(kube: KubeClient, namespaces: Iterable[str]) -> dict[str, str]:
+    """Pods, by uid, that have no place, and their names."""
+    pods = [pod for namespace in namespaces for pod in kube.list("v1", "Pod", namespace)]
+    return {pod["metadata"]["uid"]: name_of(pod) for pod in pods if not pod["spec"].get("nodeName")}
 
 
 def patient(call: Callable[[], Any]) -> Any:

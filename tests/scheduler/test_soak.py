@@ -13,12 +13,16 @@ from collections.abc import Callable
 import pytest
 
 from tests.proxy import Ask, Proxy
-from tests.scheduler.auditor import Auditor, patient, unsettled
+from tests.scheduler.auditor import Auditor, patient, unsettled, waiting
 from tests.scheduler.workload import Workload
 from tests.scheduler.world import LEASE, SYSTEM, World
 
 pytestmark = pytest.mark.controlplane
-FAULTS = {409: 0.02, 429: 0.03, 500: 0.015, 0: 0.02, -1: 0.02}
+FAULTS = {409: 0.02, 429: 0.03, 500: 0.015, 410: 0.04, 0: 0.02, -1: 0.02, -500: 0.01}
+_LOOKS_AROUND = 4.0
+"""Seconds in which a new process decides on all that waits."""
+_PAGE = 20
+"""Objects of a page of a list: with so few of all, each list has several."""
 _PODS = "/pods/"
 MOMENTS: dict[str, Callable[[Ask], bool]] = {
     "list": lambda ask: ask.method == "GET" and not ask.watch and ask.path.count("/") <= 4,
@@ -157,26 +161,32 @@ class Chaos:
         time.sleep(1.0)
 
     def calm(self) -> None:
-        """One replica, and nothing in its way."""
+        """Whoever is left goes on, and nothing is in its way."""
         self._proxy.faults, self._proxy.stalled = {}, False
+        if not self._replicas:
+            self.start()
+
+    def afresh(self) -> None:
+        """One replica that has seen nothing of what was."""
         for _, process in self._replicas.values():
             self._world.kill(process)
         self._replicas.clear()
         patient(self._world.free_lease)
         self.start()
+        self._world.wait(self._leader, 60)
 
 
 def _nothing(_: Ask) -> None:
     pass
 
 
-def soak(world: World, seed: int, kills: int, others: float = 1.0, settle: float = 180.0) -> None:
-    """`others`: how often all that is no kill happens."""
+def soak(world: World, seed: int, kills: int, others: float = 1.0, settle: float = 180.0, afresh: bool = False) -> None:
+    """`others`: how often all that is no kill happens; `afresh`: a new process must find nothing to do in the end."""
     chance = random.Random(seed)
     with Proxy(world.plane, world.folder, seed) as proxy, Workload(world, seed) as workload:
-        proxy.faults = dict(FAULTS)
+        proxy.faults, proxy.page = dict(FAULTS), _PAGE
         chaos = Chaos(world, proxy, seed)
-        with Auditor(world.plane, workload.limits) as auditor:
+        with Auditor(world.plane, workload.limits, workload.guaranteed) as auditor:
             for _ in range(kills):
                 for share, happen in (
                     (0.05, chaos.restart), (0.15, chaos.drop), (0.12, chaos.stall), (0.03, chaos.freeze),
@@ -193,15 +203,26 @@ def soak(world: World, seed: int, kills: int, others: float = 1.0, settle: float
             def settled() -> bool:
                 nonlocal left
                 workload.let_go(always=False)
-                left = unsettled(world.kube, workload.spaces)
+                left = unsettled(world.kube, workload.spaces, afresh) or auditor.behind()
                 return not left
 
             try:
                 world.wait(settled, settle)
             except TimeoutError as error:
                 raise AssertionError(f"{left}\n{error}") from None
+            before: dict[str, str] = {}
+            if afresh:
+                before = waiting(world.kube, workload.spaces)
+                chaos.afresh()
+                time.sleep(_LOOKS_AROUND)
+                after = waiting(world.kube, workload.spaces)
+                late = sorted(name for uid, name in before.items() if uid not in after)
+                assert not late, f"waited, though there was a place for them: {late}"
             assert not auditor.findings, list(auditor.findings)
-        print(f"seed {seed}: {dict(chaos.kills)}, {dict(chaos.others)}, {auditor.events} changes looked at")
+        print(
+            f"seed {seed}: {dict(chaos.kills)}, {dict(chaos.others)}, {auditor.events} changes looked at, "
+            f"no gang in part for more than {auditor.longest:.0f} s, {len(before)} wait for room"
+        )
 
 
 @pytest.mark.xdist_group("scheduler")
@@ -215,4 +236,4 @@ def test_killed_in_the_middle_of_everything(world: World) -> None:
 )
 def test_killed_at_two_hundred_moments(world: World, seed: int) -> None:
     """50 of them for each seed."""
-    soak(world, seed, kills=50)
+    soak(world, seed, kills=50, settle=300.0, afresh=True)

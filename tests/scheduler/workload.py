@@ -7,13 +7,16 @@ import threading
 from functools import partial
 from typing import Any
 
-from tests.scheduler.auditor import API, GPUS_OF_CLAIMS, Object, patient
+from tests.scheduler.auditor import API, ENDS_AFTER, GPUS, GPUS_OF_CLAIMS, HALF, Object, patient
 from tests.scheduler.world import SYSTEM, World
 
 TEAMS = {"vision": (32, 16), "speech": (24, 24), "guest": (0, 60)}
 """GPUs that are guaranteed, and those that may be borrowed."""
-PLAIN, CLAIMED = 6, 4
-"""Machines whose GPUs a device plugin hands out, and those with ResourceSlices."""
+PLAIN = [f"p{number}" for number in range(6)]
+"""Machines whose GPUs a device plugin hands out."""
+HALVES = {"d0": True, "d1": True, "d2": False, "d3": False}
+"""Machines with ResourceSlices, and whether their GPUs can be halved."""
+MACHINES = [*PLAIN, *HALVES]
 DRIVER = "gpu.example.com"
 _SLOW = "example.com/slow"
 _MOST = 75
@@ -30,19 +33,23 @@ class Workload:
         self._number = 0
         self._works: list[tuple[str, str, str, str]] = []
         self._away: list[str] = []
+        self._sick: set[str] = set()
+        """Machines without some of their GPUs, as far as the API server is told."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.errors: list[BaseException] = []
         self.spaces = {f"{world.namespace}-{team}": team for team in TEAMS}
         self.limits = {space: sum(TEAMS[team]) for space, team in self.spaces.items()}
+        self.guaranteed = {space: TEAMS[team][0] for space, team in self.spaces.items()}
+        self._others = f"{world.namespace}-others"
+        """Namespace of another scheduler's pods."""
 
     # -- its turn ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Workload:
+        self._space(self._others)
         for space, team in self.spaces.items():
-            self._create("v1", "Namespace", {"name": space})
-            account = {"name": "default", "namespace": space}
-            self._kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+            self._space(space)
             guaranteed, borrow = TEAMS[team]
             gpus = [{"gpu": "V100", "guaranteed": guaranteed, "borrow": borrow, "weight": 1}]
             quota = {"version": 1, "team": team, "namespaces": [space], "gpus": gpus, "shapes": []}
@@ -52,31 +59,80 @@ class Workload:
             for gpus_each in (1, 2, 4):
                 self._template(space, f"gpus-{gpus_each}", gpus_each, [])
             self._template(space, "near", 2, [{"matchAttribute": f"{DRIVER}/numa", "requests": ["gpus"]}])
-        selectors = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
-        self._create(API, "DeviceClass", {"name": "soak-gpu"}, spec={"selectors": selectors})
-        for number in range(PLAIN):
-            self._machine(f"p{number}")
-        for number in range(CLAIMED):
-            name = f"d{number}"
-            self._machine(name)
-            devices = [
+            self._template(space, "halves", 1, [], "soak-half")
+        for kind in ("gpu", "half"):
+            selectors = [
                 {
-                    "name": f"gpu-{gpu}",
-                    "attributes": {"model": {"string": "V100"}, "index": {"int": gpu}, "numa": {"int": gpu // 4}},
+                    "cel": {
+                        "expression": f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "{kind}"'
+                    }
                 }
-                for gpu in range(8)
             ]
-            pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-            spec = {"nodeName": name, "driver": DRIVER, "pool": pool, "devices": devices}
-            self._create(API, "ResourceSlice", {"name": name}, spec=spec)
+            self._create(API, "DeviceClass", {"name": f"soak-{kind}"}, spec={"selectors": selectors})
+        for name in MACHINES:
+            self._machine(name)
+        for name in HALVES:
+            self._slices(name)
+        self._by_others()
         self._world.ready()
         self._thread.start()
         return self
+
+    def _space(self, name: str) -> None:
+        self._create("v1", "Namespace", {"name": name})
+        account = {"name": "default", "namespace": name}
+        patient(lambda: self._kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}))
+
+    def _slices(self, name: str) -> None:
+        """What the driver publishes of a machine."""
+        halves, devices = HALVES[name], list[Object]()
+        for gpu in range(GPUS):
+            attributes = {"model": {"string": "V100"}, "numa": {"int": gpu // 4}}
+            device: Object = {"name": f"gpu-{gpu}"}
+            device["attributes"] = {**attributes, "type": {"string": "gpu"}, "index": {"int": gpu}}
+            devices.append(device)
+            if halves:
+                device["consumesCounters"] = _counters(gpu, 2)
+                for half in range(2):
+                    more = {
+                        "attributes": {**attributes, "type": {"string": "half"}},
+                        "consumesCounters": _counters(gpu, 1),
+                    }
+                    devices.append({"name": f"gpu-{gpu}{HALF}{half}", **more})
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 2 if halves else 1}
+        spec = {"nodeName": name, "driver": DRIVER, "pool": pool}
+        self._create(API, "ResourceSlice", {"name": name}, spec={**spec, "devices": devices})
+        if halves:
+            counters = [{"name": f"gpu-{gpu}", "counters": {"halves": {"value": "2"}}} for gpu in range(GPUS)]
+            self._create(API, "ResourceSlice", {"name": f"{name}-counters"}, spec={**spec, "sharedCounters": counters})
+
+    def _by_others(self) -> None:
+        """Pods of another scheduler hold GPUs from the beginning: by a device plugin that tells nobody which, and by a
+        claim."""
+        for name in ("p0", "p1"):
+            body = self._body(3)
+            body["spec"] |= {"schedulerName": "another", "nodeName": name}
+            body["metadata"] = {"labels": {"of": "others"}}
+            self._bare(self._others, f"on-{name}", body)
+        metadata = {"name": "on-d1", "namespace": self._others}
+        body = self._body(2, {"resourceClaimName": "on-d1"})
+        body["spec"] |= {"schedulerName": "another", "nodeName": "d1"}
+        self._create("v1", "Pod", {**metadata, "labels": {GPUS_OF_CLAIMS: "2"}}, spec=body["spec"])
+        uid = self._kube.get("v1", "Pod", "on-d1", self._others)["metadata"]["uid"]
+        results = [{"request": "gpus", "driver": DRIVER, "pool": "d1", "device": f"gpu-{gpu}"} for gpu in (2, 5)]
+        users = [{"resource": "pods", "name": "on-d1", "uid": uid}]
+        claim = {"apiVersion": API, "kind": "ResourceClaim", "metadata": metadata}
+        self._kube.create({**claim, "spec": {"devices": _devices(2, [])}})
+        status = {"allocation": {"devices": {"results": results}}, "reservedFor": users}
+        self._kube.patch({**claim, "status": status}, subresource="/status")
+        self._works.clear()
 
     def calm(self) -> None:
         """Nothing comes or goes any more; all machines are there."""
         self._stop.set()
         self._thread.join(60)
+        for name in list(self._sick):
+            self._gpus(name, GPUS)
         for name in self._away:
             patient(partial(self._machine, name))
         self._away.clear()
@@ -95,7 +151,9 @@ class Workload:
                 patient(partial(self._kube.request, "DELETE", url, query={"propagationPolicy": "Background"}))
             self.let_go(always=True)
             self._kube.delete("v1", "Namespace", space)
-        self._kube.delete(API, "DeviceClass", "soak-gpu")
+        self._kube.delete("v1", "Namespace", self._others)
+        for kind in ("gpu", "half"):
+            self._kube.delete(API, "DeviceClass", f"soak-{kind}")
         self._kube.request("DELETE", f"/apis/{API}/resourceslices")
         self._kube.close()
 
@@ -111,16 +169,18 @@ class Workload:
     def _step(self) -> None:
         self.let_go()
         draw = self._chance.random()
-        if draw < 0.06:
-            self._nodes()
-            return
+        for share, happen in ((0.06, self._nodes), (0.05, self._plugin), (0.005, self._pool)):
+            if draw < share:
+                happen()
+                return
+            draw -= share
         there = sum(len(patient(partial(self._kube.list, "v1", "Pod", space))) for space in self.spaces)
-        if draw < 0.15 or there > _MOST:
+        if draw < 0.09 or there > _MOST:
             self._delete(there)
             return
         makers = (
             self._pod, self._pod, self._gang, self._gang, self._elastic, self._service, self._claim, self._claim,
-            self._claim_gang, self._shared, self._loose_gang,
+            self._claim_gang, self._shared, self._loose_gang, self._part, self._half, self._half, self._fleeting,
         )  # fmt: skip
         self._chance.choice(makers)(self._chance.choice(list(self.spaces)))
 
@@ -143,7 +203,7 @@ class Workload:
             patient(lambda: self._kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": left}))
 
     def _nodes(self) -> None:
-        name = self._chance.choice([f"p{number}" for number in range(PLAIN)] + [f"d{n}" for n in range(CLAIMED)])
+        name = self._chance.choice(MACHINES)
         if self._away and self._chance.random() < 0.6:
             back = self._away.pop()
             patient(lambda: self._machine(back))
@@ -152,8 +212,41 @@ class Workload:
             if draw < 0.2 and not self._away:
                 patient(lambda: self._kube.delete("v1", "Node", name))
                 self._away.append(name)
+                self._sick.discard(name)
             else:
                 self._cordon(name, draw < 0.5)
+
+    def _plugin(self) -> None:
+        """A driver starts anew, or some of its GPUs are not well for a while. Pods keep theirs."""
+        if self._sick:
+            self._gpus(next(iter(self._sick)), GPUS)
+            return
+        name = self._chance.choice([name for name in MACHINES if name not in self._away])
+        pause = self._chance.uniform(0.0, 0.5)
+        if name in HALVES:
+            for each in (name, f"{name}-counters") if HALVES[name] else (name,):
+                patient(partial(self._kube.delete, API, "ResourceSlice", each))
+            self._stop.wait(pause)
+            self._slices(name)
+            return
+        self._gpus(name, self._chance.choice((0, 0, 4, 6)))
+        if self._chance.random() < 0.7:
+            self._stop.wait(pause)
+            self._gpus(name, GPUS)
+
+    def _gpus(self, name: str, count: int) -> None:
+        status = {kind: {"nvidia.com/gpu": str(count)} for kind in ("capacity", "allocatable")}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+        patient(lambda: self._kube.patch(node, subresource="/status"))
+        (self._sick.discard if count == GPUS else self._sick.add)(name)
+
+    def _pool(self) -> None:
+        """The configuration of the pool is deleted, and made anew."""
+        config = patient(lambda: self._kube.find("v1", "ConfigMap", "avactl-pool-v100", SYSTEM))
+        metadata = {key: config["metadata"][key] for key in ("name", "namespace", "labels")}
+        patient(lambda: self._kube.delete("v1", "ConfigMap", "avactl-pool-v100", SYSTEM))
+        self._stop.wait(self._chance.uniform(0.0, 2.0))
+        self._create("v1", "ConfigMap", metadata, data=config["data"])
 
     def _cordon(self, name: str, closed: bool) -> None:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"unschedulable": closed}}
@@ -185,8 +278,10 @@ class Workload:
         item = {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
         patient(lambda: self._kube.create(item))
 
-    def _template(self, space: str, name: str, gpus: int, constraints: list[Object]) -> None:
-        devices = _devices(gpus, constraints)
+    def _template(
+        self, space: str, name: str, gpus: int, constraints: list[Object], device_class: str = "soak-gpu"
+    ) -> None:
+        devices = _devices(gpus, constraints, device_class)
         metadata = {"name": name, "namespace": space}
         self._create(API, "ResourceClaimTemplate", metadata, spec={"spec": {"devices": devices}})
 
@@ -209,7 +304,7 @@ class Workload:
         if chance.random() < 0.1:
             notes["avactl.dev/preemptible"] = "false"
         if chance.random() < 0.3:
-            notes["pod-complete.stage.kwok.x-k8s.io/delay"] = f"{chance.randint(3, 25)}s"
+            notes[ENDS_AFTER] = f"{chance.randint(3, 25)}s"
         resources = {"requests": {**requests, **limits}, "limits": limits}
         spec: Object = {"schedulerName": "avactl", "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
         spec["containers"] = [{"name": "main", "image": _IMAGE, "resources": resources}]
@@ -253,11 +348,31 @@ class Workload:
         name = self._name("service")
         body = self._body(self._chance.choice((1, 2)))
         body["spec"] |= {"restartPolicy": "Always", "priorityClassName": "avactl-serving"}
-        body["metadata"]["annotations"].pop("pod-complete.stage.kwok.x-k8s.io/delay", None)
+        body["metadata"]["annotations"].pop(ENDS_AFTER, None)
         body["metadata"]["labels"]["app"] = name
         spec = {"replicas": self._chance.randint(1, 3), "selector": {"matchLabels": {"app": name}}, "template": body}
         self._create("apps/v1", "Deployment", {"name": name, "namespace": space}, spec=spec)
         self._works.append(("apps/v1", "Deployment", space, name))
+
+    def _part(self, space: str) -> None:
+        body = self._body(0)
+        body["metadata"]["annotations"]["avactl.dev/gpu-share"] = self._chance.choice(("0.25", "0.5", "0.5", "0.7"))
+        self._bare(space, self._name("part"), body)
+
+    def _half(self, space: str) -> None:
+        self._bare(space, self._name("half"), self._body(0, {"resourceClaimTemplateName": "halves"}))
+
+    def _fleeting(self, _: str) -> None:
+        """A gang whose namespace is deleted meanwhile."""
+        space, name = f"{self._world.namespace}-{self._name('fleeting')}", "fleeting"
+        self._space(space)
+        for number in range(3):
+            body = self._body(2, gang=(name, 3))
+            body["metadata"].pop("finalizers", None)
+            self._bare(space, f"{name}-{number}", body)
+            self._works.pop()
+        self._stop.wait(self._chance.uniform(0.0, 0.5))
+        patient(lambda: self._kube.delete("v1", "Namespace", space))
 
     def _some_template(self) -> tuple[int, Object]:
         gpus, name = self._chance.choice(((1, "gpus-1"), (2, "gpus-2"), (4, "gpus-4"), (2, "near")))
@@ -278,6 +393,10 @@ class Workload:
         self._works.append((API, "ResourceClaim", space, name))
 
 
-def _devices(gpus: int, constraints: list[Object]) -> Object:
-    request = {"name": "gpus", "exactly": {"deviceClassName": "soak-gpu", "count": gpus}}
+def _counters(gpu: int, halves: int) -> list[Object]:
+    return [{"counterSet": f"gpu-{gpu}", "counters": {"halves": {"value": str(halves)}}}]
+
+
+def _devices(count: int, constraints: list[Object], device_class: str = "soak-gpu") -> Object:
+    request = {"name": "gpus", "exactly": {"deviceClassName": device_class, "count": count}}
     return {"requests": [request], **({"constraints": constraints} if constraints else {})}
