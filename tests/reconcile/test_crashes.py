@@ -60,10 +60,12 @@ def _whole(world: World, cluster: str, held: dict[str, str]) -> None:
     run = world.run("--cluster", cluster, "--once", "--no-wait")
     assert run.returncode == 0, run.stdout + run.stderr
     declared = world.wanted(cluster)
-    live = {key[1:]: _holds(body) for key, body in world.owned(cluster, declared).items()}
+    owned = world.owned(cluster, declared)
+    live = {key[1:]: _holds(body) for key, body in owned.items()}
+    going = {key[1:] for key, body in owned.items() if "deletionTimestamp" in body["metadata"]}
     wanted = {(each.key.kind, each.key.namespace, each.key.name) for each in declared}
     assert wanted - live.keys() <= {key for key in wanted if key[0] == "Node"}
-    extra = live.keys() - wanted
+    extra = live.keys() - wanted - going
     assert all(live[key] or key[0] == "Namespace" for key in extra), extra
     assert held.items() <= _data(world, cluster).items()
 
