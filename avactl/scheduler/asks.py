@@ -79,11 +79,12 @@ class Asks:
         if known is not None:
             return known
         for name in shape.amounts:
-            if name not in self._fleet.state.resources and name not in self.gpu_resources:
+            if name not in self._fleet.state.resources and not self._offered(name):
                 device_class = self._fleet.dra.stands_for(name)
                 if device_class:
                     return f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
-                return f"no node has the resource {name}"
+                if name not in self.gpu_resources:
+                    return f"no node has the resource {name}"
         if shape.share and self.gpu_count(shape):
             return f"asks for a part of a GPU (annotation {names.GPU_SHARE}) and for whole ones in one pod"
         gpus = 1 if shape.share else self.gpu_count(shape)
@@ -108,6 +109,10 @@ class Asks:
             rdma=bool(gpus) and any(name in self.rdma for name in shape.amounts),
         )
         return request
+
+    def _offered(self, name: str) -> bool:
+        """Whether a node has GPUs by this name."""
+        return any(info.gpu_resource == name for info in self._fleet.nodes.values())
 
     def searched(self, request: Request, shape: Shape) -> Request:
         """The same on all nodes that the shape's rules leave, whatever devices they have."""

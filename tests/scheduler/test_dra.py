@@ -149,3 +149,11 @@ def test_what_is_not_supported_is_refused_in_words(dra: World) -> None:
     limits = {"limits": {"deviceclass.resource.kubernetes.io/test-v100": "1"}}
     dra.pod("resource", container={"resources": {**limits, "requests": limits["limits"]}})
     assert dra.waiting("resource").endswith("stands for DeviceClass test-v100: ask for it by a ResourceClaim instead")
+    # kube-scheduler would give it devices of a class; here nobody has GPUs by that name, until a machine has.
+    spec = {"extendedResourceName": "nvidia.com/gpu"}
+    dra.kube.create({"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": "test-named"}, "spec": spec})
+    dra.pod("named", gpus=1)
+    dra.waiting("named", "nvidia.com/gpu stands for DeviceClass test-named")
+    dra.node("plugin", gpus=1)
+    assert dra.bound("named")["named"] == "plugin"
+    dra.kube.delete(API, "DeviceClass", "test-named")
