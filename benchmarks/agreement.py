@@ -17,10 +17,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from avactl.kube.access import from_kubeconfig
-from avactl.kube.client import MERGE, ApiError, Client
+from avactl.kube.client import JSON, MERGE, ApiError, Client
 from benchmarks.clusters import SCHEDULERS, running
 from benchmarks.measure import Bar, bar
 from benchmarks.random_sets import OVERHEAD, Object, RandomSet, namespaces, random_set
+from benchmarks.random_storage import CLASS, KEPT
 from tools.controlplane import ControlPlane
 
 SIDE_BY_SIDE = 100
@@ -31,6 +32,10 @@ SETTLE = 1.0
 PATIENCE = 180.0
 COMPARED = ("a node", "no node", "differ")
 PODS = "/api/v1/namespaces/{}/pods"
+STORAGE = {
+    "CSINode": "/apis/storage.k8s.io/v1/csinodes", "PersistentVolume": "/api/v1/persistentvolumes",
+    "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
+}  # fmt: skip
 
 
 class Difference(NamedTuple):
@@ -93,6 +98,11 @@ class _Comparison:
             "scheduling": {"tolerations": [{"key": "tier", "operator": "Exists"}]},
         }  # fmt: skip
         await self._create("/apis/node.k8s.io/v1/runtimeclasses", overhead)
+        waits = {
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
+            "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
+        }  # fmt: skip
+        await self._create("/apis/storage.k8s.io/v1/storageclasses", waits)
         labels = {name: each for number in range(count) for name, each in namespaces(number).items()}
         await _each(
             (
@@ -147,6 +157,7 @@ class _Comparison:
     async def _stand(self, sets: Sequence[RandomSet]) -> dict[int, str]:
         """Create nodes and pods that are there; the sets whose test pod the API server does not take, and why."""
         await _each(self._node(node) for each in sets for node in each.nodes)
+        await _each(self._keep(item) for each in sets for item in each.storage)
         await _each(self._standing(pod) for each in sets for pod in each.pods)
         refused = {}
         for each in sets:
@@ -166,6 +177,18 @@ class _Comparison:
         path = f"/api/v1/nodes/{node['metadata']['name']}"
         body = {"spec": {"taints": node["spec"]["taints"]}}
         await self._client.request("PATCH", path, body, content_type=MERGE)
+
+    async def _keep(self, item: Object) -> None:
+        """Volumes and claims, as a controller would have bound them."""
+        metadata = item["metadata"]
+        path = STORAGE[item["kind"]].format(metadata.get("namespace"))
+        await self._must(path, item)
+        if "status" in item:
+            body = {"status": item["status"]}
+            await self._client.request("PATCH", f"{path}/{metadata['name']}/status", body, content_type=MERGE)
+        if KEPT in metadata.get("finalizers", ()):
+            # It goes, and cannot.
+            await self._client.request("DELETE", f"{path}/{metadata['name']}")
 
     async def _standing(self, pod: Object) -> None:
         metadata = pod["metadata"]
@@ -215,11 +238,18 @@ class _Comparison:
     async def _clear(self, sets: Sequence[RandomSet]) -> None:
         now = {"gracePeriodSeconds": 0}
         await _each(self._client.request("DELETE", PODS.format(name), now) for each in sets for name in each.namespaces)
-        await _each(self._drop(node["metadata"]["name"]) for each in sets for node in each.nodes)
+        await _each(self._drop(f"/api/v1/nodes/{node['metadata']['name']}") for each in sets for node in each.nodes)
+        await _each(self._lose(item) for each in sets for item in each.storage)
 
-    async def _drop(self, node: str) -> None:
+    async def _lose(self, item: Object) -> None:
+        metadata = item["metadata"]
+        path = f"{STORAGE[item['kind']].format(metadata.get('namespace'))}/{metadata['name']}"
+        await self._drop(path)
+        await self._drop(path, "PATCH", {"metadata": {"finalizers": None}})
+
+    async def _drop(self, path: str, method: str = "DELETE", body: Object | None = None) -> None:
         try:
-            await self._client.request("DELETE", f"/api/v1/nodes/{node}")
+            await self._client.request(method, path, body, content_type=MERGE if body else JSON)
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from benchmarks.random_storage import ZONES, Storage
+
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 FPGA, HUGE = "example.com/fpga", "hugepages-2Mi"
@@ -32,6 +34,8 @@ class RandomSet(NamedTuple):
     """Pods that are there. With the label `ended` they have ended, with `deleted` they are being deleted."""
     test: Object
     """The pod to be scheduled."""
+    storage: list[Object]
+    """Volumes, claims, and how many each node takes."""
 
     def pod(self, name: str, scheduler: str, node: str = "") -> Object:
         """The pod to be scheduled, under a name, pinned to a node where one is given.
@@ -79,6 +83,7 @@ class _Maker:
         self.wishes = rng.choice((0.25, 0.5, 0.5, 1.0))
         """How much the pod wants: with all of it few fit anywhere."""
         self.names = [f"n{number}-{index}" for index in range(rng.randint(1, 6))]
+        self.storage = Storage(rng, number, self.namespaces, self.names, self.host)
 
     def odds(self, chance: float) -> bool:
         return self.rng.random() < chance
@@ -91,7 +96,7 @@ class _Maker:
         count = int(self.crowd * len(self.names) + rng.random() * 2)
         pods = [self.standing(index) for index in range(count)]
         nodes = [self.node(name, index) for index, name in enumerate(self.names)]
-        return RandomSet(self.number, self.namespaces, nodes, pods, self.test())
+        return RandomSet(self.number, self.namespaces, nodes, pods, self.test(), self.storage.objects)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -103,6 +108,8 @@ class _Maker:
             labels[self.zone] = rng.choice("uvw")
         if self.odds(0.7):
             labels[self.rack] = rng.choice("12")
+        if self.odds(0.7):
+            labels[rng.choice(ZONES)] = rng.choice("uvw")
         amounts = {
             "cpu": rng.choice(("2", "1500m", "4", "8", "0.5")), "memory": rng.choice(("2Gi", "2G", "4Gi", "512Mi")),
             "pods": rng.choice(("110", "110", "110", "3", "2", "1")), f"example.com/{name}": "1",
@@ -149,8 +156,10 @@ class _Maker:
         return self.wrapped(f"there-{self.number}-{index}", labels, spec)
 
     def wrapped(self, name: str, labels: dict[str, str], spec: Object) -> Object:
-        metadata = {"name": name, "namespace": self.rng.choice(self.namespaces), "labels": labels}
-        spec |= {"automountServiceAccountToken": False}
+        namespace = self.rng.choice(self.namespaces)
+        metadata = {"name": name, "namespace": namespace, "labels": labels}
+        volumes = self.storage.volumes(namespace, 0.6 if name == "test" else 0.3) if self.odds(0.6) else []
+        spec |= {"automountServiceAccountToken": False, "volumes": volumes}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def container(self, name: str, choices: Mapping[str, Sequence[str]], odd: bool = True) -> Object:
