@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from avactl.diagnostics import Span
 
 _LONGEST = 32 * 1024
 """A line with more characters is not looked at."""
+_LONGEST_TAIL = 4096
+"""A word with more characters is neither links nor CPUs."""
+_MOST_BREAKS = 200
+"""So many lines are looked for within one, where line ends are written out."""
 _MOST_COLUMNS = 512
 """A line with more names is no header: the largest machines have 16 GPUs and some tens of virtual NICs."""
 
@@ -88,7 +93,7 @@ def lines(text: str) -> Iterator[Line]:
     """The lines of a text, as line feeds end them (`<br>` and `\\n` written out do, too); decoration is blanked."""
     for number, raw in enumerate(text.split("\n"), 1):
         begin = 0
-        for end in [*(match.start() for match in _BREAK(raw)), len(raw)]:
+        for end in [*islice((match.start() for match in _BREAK(raw)), _MOST_BREAKS), len(raw)]:
             yield _line(number, " " * begin + raw[begin:end])
             begin = end
 
@@ -112,7 +117,7 @@ class Split(NamedTuple):
 
 def split_links(token: Token) -> Split | None:
     """The link words of a chunk, glued together or not: `NODENODE`, `SYS0-31`. None where it is something else."""
-    match = _CELLS(token.text[:4096])
+    match = _CELLS(token.text[:_LONGEST_TAIL])
     if match is None:
         return None
     links = tuple(Token(m[0], token.line, token.column + m.start()) for m in _EACH_LINK(match[1]))
@@ -127,7 +132,7 @@ def is_link(text: str) -> bool:
 
 def is_tail(token: Token) -> bool:
     """Whether it can stand in the columns behind the links: CPU lists, NUMA nodes, `N/A`."""
-    return _ONLY_TAIL(token.text) is not None
+    return len(token.text) <= _LONGEST_TAIL and _ONLY_TAIL(token.text) is not None
 
 
 def is_part(token: Token) -> bool:
