@@ -213,7 +213,8 @@ class Dra:
             key = f"{pod.namespace}/{made}"
             claim = self.claims.get(key) if made else None
             if claim is None or claim.deleting:
-                raise NotYetError(f"waits for its ResourceClaim {made or name}, which is not there yet", f"claim {key}")
+                late = f"{made}, which is not there yet" if made else f"{name}: is its ResourceClaimTemplate there?"
+                raise NotYetError(f"waits for its ResourceClaim {late}", f"claim {key}")
             if claim.uid in self.returning:
                 raise NotYetError(f"waits until ResourceClaim {made} has given its devices back", f"claim {key}")
             if claim.allocated or claim.uid in self.giving:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from avactl.hardware.machine import Machine, PcieSwitch
+from avactl.scheduler.dra import Dra
+from avactl.scheduler.pod import Pod
 from avactl.scheduler.pools import Pool
 from avactl.scheduler.queue import Unit
+from avactl.scheduler.rules import NotYetError
+from tests.scheduler import offline
 from tests.scheduler.memory import Memory
 
 GPU, NIC = "gpu.example.com", "nic.example.com"
@@ -160,3 +167,17 @@ def test_a_gang_shares_a_claim_or_gets_nothing() -> None:
     world.settle()
     assert not any(item["spec"].get("nodeName") for key, item in world.items.items() if key.startswith("a/h-"))
     assert not world.fleet.dra.devices.held("h-0")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"resourceClaimName": "mine"}, "waits for its ResourceClaim mine, which is not there yet"),
+        ({"resourceClaimTemplateName": "t"}, "waits for its ResourceClaim gpu: is its ResourceClaimTemplate there?"),
+    ],
+)
+def test_a_claim_that_is_missing_is_named(given: dict[str, str], words: str) -> None:
+    item = offline.pod("p", 0)
+    item["spec"]["resourceClaims"] = [{"name": "gpu", **given}]
+    with pytest.raises(NotYetError, match=re.escape(words)):
+        Dra("gpu.nvidia.com").demand(Pod(item, 0.0))
