@@ -75,7 +75,8 @@ def _cpu_set(cpus: str) -> frozenset[int]:
     return frozenset(n for low, _, high in ranges for n in range(int(low), min(int(high or low), _MOST_CPUS) + 1))
 
 
-_LIST = re.compile("(?:0|[1-9][0-9]*)(?:[-,](?:0|[1-9][0-9]*))*").fullmatch
+_NUMBER = "(?:0|[1-9][0-9]*)"
+_LIST = re.compile(rf"{_NUMBER}(?:-{_NUMBER})?(?:,{_NUMBER}(?:-{_NUMBER})?)*").fullmatch
 
 
 def _is_list(cpus: str) -> bool:

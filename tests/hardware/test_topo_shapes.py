@@ -75,6 +75,7 @@ ALL = ("CPU", "NUMA", "GPU NUMA")
         (ALL, "0-710,3-9,11-17 2", False, None),
         (ALL[:2], "0-55,112-16 7 0", False, None),
         (ALL[:2], "00-1", False, None),
+        (ALL[:2], "32-63-96-127 1", False, None),
         (ALL[:2], "0-55,112- 0", False, None),
     ],
 )
