@@ -65,6 +65,8 @@ class World:
         self._claims: dict[str, Body] = {}
         self._volume_claims: set[str] = set()
         self._anew = 0
+        self._ending: list[Pod] = []
+        """Pods that are evicted, and are there still."""
         self._gone: list[Made] = []
         """What controllers make in the place of evicted pods, once these have ended."""
         self._load(cluster_state)
@@ -239,8 +241,13 @@ class World:
                 if freed != self.fleet.freed:
                     freed = self.fleet.freed
                     self.queue.retry(freed)
+                elif self._ending:
+                    # Pods take their time to end: whoever needs no room of theirs has started by then.
+                    ending, self._ending = self._ending, []
+                    for pod in ending:
+                        self._gone += self._stop(pod)
                 elif self._gone:
-                    # Pods take their time to end, and are made anew after that: whoever waits was tried by then.
+                    # They are made anew after that: whoever waits was tried by then.
                     gone, self._gone = self._gone, []
                     for made in gone:
                         metadata = {**made.pod["metadata"], "creationTimestamp": _LAST}
@@ -275,8 +282,7 @@ class World:
             eviction = self._doomed.popleft()
             self.evictions.append(eviction)
             self._nominate(eviction)
-            for victim in eviction.victims:
-                self._gone += self._stop(victim.pod)
+            self._ending += [victim.pod for victim in eviction.victims]
 
     def _bind(self, order: Order) -> None:
         pod = order.pod

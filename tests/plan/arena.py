@@ -36,8 +36,10 @@ TEAMS = ("alpha", "beta", "gamma")
 SYSTEM = "avactl-system"
 KEEP = os.environ.get("AVACTL_KEEP_SETS", "")
 """A directory for the snapshots of sets on which the two differ."""
-_NEVER = re.compile(r"even if it is empty|fits on none of (\d+) nodes?: \1 may not run it \((?!.*(taint|cordoned))")
-_QUOTA = re.compile(r"asks for ([\d.]+) .*?may have ([\d.]+)")
+_NEVER = re.compile(
+    r"even if it is empty|with this quota it never starts|"
+    r"fits on none of (\d+) nodes?: \1 may not run it \((?!.*(taint|cordoned))"
+)
 _STILL = 0.3
 """Seconds for which nothing changes any more once all is decided."""
 _ENDING = 5.0
@@ -130,8 +132,8 @@ class Arena:
         self.items: dict[str, Body] = {}
         self.counts: Counter[str] = Counter()
         """What became of specs."""
-        self.furnished = False
-        """Whether there are machines."""
+        self.furnished = -1
+        """The seed of the machines that are there; -1: none are."""
         base = compiled(specs([], "---\n".join(team(name, None) for name in TEAMS)))
         apply(kube, (manifest for manifest in base.manifests if manifest.kind not in (*KINDS, "ResourceQuota")))
         policy = next(manifest.body for manifest in base.manifests if manifest.name == "avactl-policy")
@@ -139,9 +141,9 @@ class Arena:
 
     # -- machines and objects ---------------------------------------------------------------------------------------
 
-    def machines(self, random: Random) -> None:
+    def machines(self, seed: int) -> None:
         """Others than the specs declare, and fewer, so that some jobs find no room and some never do."""
-        self.furnished = True
+        self.furnished, random = seed, Random(seed)
         self.kube.request("DELETE", "/api/v1/nodes")
         for number in range(random.randint(3, 7)):
             pool = "v100" if number < 2 else random.choice(("v100", "v100", "t4"))
@@ -161,7 +163,7 @@ class Arena:
     def unfurnish(self) -> None:
         """No machine is left."""
         self.kube.request("DELETE", "/api/v1/nodes")
-        self.furnished = False
+        self.furnished = -1
 
     def quotas(self, result: Compilation) -> None:
         """The set's quotas and no others."""
@@ -324,10 +326,7 @@ def seen(pods: dict[str, Body], name: str) -> str:
     if placed >= need(pods, name):
         return "starts"
     words = _said(waiting[0])
-    asked = _QUOTA.search(words)
-    if _NEVER.search(words) or (asked and float(asked[1]) > float(asked[2])):
-        return "never"
-    return "waits"
+    return "never" if _NEVER.search(words) else "waits"
 
 
 def foretold(plan: Plan) -> dict[str, str]:
@@ -339,8 +338,8 @@ def foretold(plan: Plan) -> dict[str, str]:
 def agree(arena: Arena, seed: int) -> list[str]:
     """Where plan and scheduler differ on one random set: jobs that run or wait, and more that come."""
     random = Random(seed)
-    if seed % 5 == 0 or not arena.furnished:
-        arena.machines(Random(seed // 5))
+    if arena.furnished != seed // 5:
+        arena.machines(seed // 5)
     quotas = "---\n".join(team(name, random) for name in TEAMS)
     old = [job(f"old-{number}", random) for number in range(random.randint(0, 5))]
     new = [job(f"new-{number}", random) for number in range(random.randint(1, 6))]
