@@ -146,7 +146,9 @@ def _add_orphan(block: Block, line: Line, broken: bool) -> None:
             _add_row(block, Row(line.tokens[0], line.tokens[1:], ()))
         return
     last = block.rows[-1] if block.rows else None
-    if last and not last.tail and len(last.cells) + links <= wanted and (links or len(last.cells) == wanted):
+    # Numbers alone are those of lines where the header names no column behind the links.
+    ends = len(last.cells) == wanted and bool(block.header.affinities) if last else False
+    if last and not last.tail and len(last.cells) + links <= wanted and (links or ends):
         more = _take_apart(last.name, line.tokens, wanted - len(last.cells))
         last.cells += more.cells
         last.tail += more.tail

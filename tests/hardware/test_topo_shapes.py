@@ -235,6 +235,12 @@ def test_lists_of_gpus_around_a_matrix_are_none() -> None:
     assert (found.others, found.words) == (0, matrix(text).words)
 
 
+def test_numbers_of_empty_lines_are_no_nodes() -> None:
+    text = "\tGPU0\tGPU1\n\nGPU0\t X \tNV4\n\nGPU1\tNV4\t X \n\n"
+    numbered = DISGUISES["numbered"](text)
+    assert matrix(numbered).affinities == matrix(text).affinities == (Affinity(), Affinity())
+
+
 def test_long_names_of_nics_are_told() -> None:
     text = "\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n\nNIC Legend:\n\n  NIC0: fabric_0_mlx5_bond_0\n"
     found = matrix(text)
