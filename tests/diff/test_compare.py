@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from avactl.diff import Disruption, compare
 from avactl.diff.model import ABSENT
 from avactl.source.tree import MemoryTree
 from tests.diff.sides import body, broken, changes, compiled, job, texts, the, with_bodies, workspace
+from tests.work import calls
 
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main", "image": "x:1"}]}}
 TEAM = "kind: Team\nmetadata: {name: speech}\nspec: {members: {groups: [speech]}}"
@@ -254,7 +254,7 @@ def test_facts_of_one_side() -> None:
     assert all(fact.old is ABSENT for fact in intent.facts)
 
 
-def test_ten_thousand_objects_in_well_under_a_second() -> None:
+def test_ten_thousand_objects_are_little_work_each() -> None:
     base = compiled(workspace())
 
     def side(image: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -268,11 +268,8 @@ def test_ten_thousand_objects_in_well_under_a_second() -> None:
         return found
 
     old, new = with_bodies(base, *side("x:1")), with_bodies(base, *side("x:2"))
-    start = time.perf_counter()
-    diff = compare(old, new)
-    seconds = time.perf_counter() - start
-    assert len(diff.intents[0].objects) == 100
-    assert seconds < 1, f"{seconds:.2f} s"
+    assert calls(lambda: compare(old, new)) < 30 * 10_000
+    assert len(compare(old, new).intents[0].objects) == 100
 
 
 def test_a_spec_that_asks_for_no_gpus_tells_of_no_quota() -> None:

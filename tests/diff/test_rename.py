@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import pytest
 
 from avactl.compiler.rename import Candidate, content, match_renames
+from tests.work import calls
 
 SPEC = {
     "image": "x:1", "command": ["python", "train.py", "--lr", "0.1"], "cluster": "train", "strategy": "allReduce",
@@ -79,11 +79,10 @@ def test_the_order_of_the_input_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_thousands_of_renames_take_little_time(same: bool) -> None:
+def test_many_renames_are_little_work(same: bool) -> None:
     def specs(prefix: str) -> list[Candidate]:
-        return [spec(f"{prefix}{n}", {**SPEC, "image": "x:1" if same else f"x:{n}"}) for n in range(1000)]
+        return [spec(f"{prefix}{n}", {**SPEC, "image": "x:1" if same else f"x:{n}"}) for n in range(300)]
 
-    start = time.perf_counter()
-    found = match_renames(specs("old"), specs("new"))
-    assert time.perf_counter() - start < 10
-    assert same or len(found) == 1000
+    old, new = specs("old"), specs("new")
+    assert calls(lambda: match_renames(old, new)) < 60 * 300 * 300  # a pair
+    assert same or len(match_renames(old, new)) == 300

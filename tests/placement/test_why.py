@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from avactl.placement.score import Scorer
 from avactl.placement.state import WHOLE, Booking, Node, State
 from avactl.placement.why import Cause, fits_empty, gang_words, pod_words, why_gang, why_pod
 from tests.kinds.test_hardware import of
+from tests.work import calls
 
 H100 = frozenset({"H100"})
 
@@ -195,14 +195,13 @@ def test_counts_are_whole_and_agree_with_the_choice(seed: int) -> None:
 
 
 def test_reasons_are_quick() -> None:
-    """5,000 nodes: 20 ms asked for on an idle core."""
+    """5,000 nodes are looked at as arrays, not one by one."""
     state = State(("cpu",), ("block",))
     for index in range(5000):
         slot = state.put_node(Node(f"n{index}", (64000,), 8, "H100", domains=(index // 100,)))
         state.book(index, Booking(slot, (1000,), 1))
     gang = Gang((Role("w", Request((1000,), 8), 10),), within="block")
-    start = time.perf_counter()
+    assert calls(lambda: why_gang(state, gang)) < 1000
     reason = why_gang(state, gang)
-    assert time.perf_counter() - start < 0.1
     assert reason is not None
     assert reason.pod.causes == (Cause("gpus", 5000, 7),)

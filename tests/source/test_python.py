@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -203,11 +202,9 @@ def test_python_files_need_permission() -> None:
 
 
 def test_a_file_without_an_end_is_stopped() -> None:
-    began = time.monotonic()
     problem = error_of("specs = []\nwhile True:\n    pass\n", timeout="1s")
     assert problem.code == "python-timeout"
     assert "1 s" in problem.message
-    assert time.monotonic() - began < 10
 
 
 def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
