@@ -12,7 +12,7 @@ import typer
 
 from avactl.cli.common import INCOMPLETE, MISSING, USAGE, fail
 from avactl.cli.plain import start_quickly
-from avactl.cli.viewing import Context, DaemonKubeconfig, connection, packages
+from avactl.cli.viewing import Context, DaemonKubeconfig, connection, listening, packages
 
 if TYPE_CHECKING:
     from avactl.reconcile.command import Request
@@ -87,7 +87,8 @@ def reconcile(
             resync=command.duration(resync, "--resync"),
             listen=listen,
         )
-        code = asyncio.run(command.run(request))
+        with listening(listen):
+            code = asyncio.run(command.run(request))
     except ValueError as error:
         fail(str(error), USAGE)
     except GitError as error:

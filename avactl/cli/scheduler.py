@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, fail
-from avactl.cli.viewing import DaemonKubeconfig, connection, packages
+from avactl.cli.common import USAGE, fail
+from avactl.cli.viewing import DaemonKubeconfig, connection, listening, packages
 
 
 def scheduler(
@@ -30,7 +29,7 @@ def scheduler(
 ) -> None:
     """Run the scheduler for pods with `schedulerName: avactl`."""
     with packages():
-        from avactl.scheduler import daemon, server
+        from avactl.scheduler import daemon
         from avactl.scheduler.pools import Policy
     try:
         policy = Policy.read(config)
@@ -38,9 +37,6 @@ def scheduler(
         fail(f"{config}: {(error.strerror or str(error)).lower()}", USAGE)
     except ValueError as error:
         fail(str(error), USAGE)
-    if listen and not re.fullmatch(r"(.*):\d{1,5}", listen):
-        fail(f"`--listen {listen}` is no HOST:PORT", USAGE, "`:8080` listens on all addresses")
-    found = connection(kubeconfig)
     options = daemon.Options(
         policy=policy,
         lease=lease,
@@ -50,7 +46,5 @@ def scheduler(
         burst=burst,
         gang_grace=gang_grace,
     )
-    try:
-        asyncio.run(daemon.run(found, options))
-    except server.ListenError as error:
-        fail(f"`--listen {listen}`: {error}", MISSING)
+    with listening(listen):
+        asyncio.run(daemon.run(connection(kubeconfig), options))

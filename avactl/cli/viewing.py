@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,25 @@ def connection(kubeconfig: Path | None, context: str = "") -> Access:
         return access.find(kubeconfig, context)
     except access.AccessError as error:
         fail(str(error), USAGE)
+
+
+@contextmanager
+def listening(listen: str) -> Iterator[None]:
+    """Around a daemon that serves its metrics at `--listen`, if that is not empty.
+
+    Exits with USAGE where it is no address, with MISSING where nobody can listen there.
+    """
+    if not listen:
+        yield
+        return
+    if not re.fullmatch(r".*:\d{1,5}", listen):
+        fail(f"`--listen {listen}` is no HOST:PORT", USAGE, "`:8080` listens on all addresses")
+    from avactl.scheduler.server import ListenError
+
+    try:
+        yield
+    except ListenError as error:
+        fail(f"`--listen {listen}`: {error}", MISSING)
 
 
 def viewing(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Run
+from tests.diff.repository import Repository
 
 GONE = """
 current-context: x
@@ -28,13 +29,17 @@ def test_nobody_answers(avactl: Run, tmp_path: Path, command: str) -> None:
     assert not (tmp_path / "p.svg").exists()
 
 
-def test_the_scheduler_is_told_wrong(avactl: Run, tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(GONE)
+def test_the_scheduler_is_told_wrong(avactl: Run) -> None:
     done = avactl("scheduler", "--config", "nowhere.json")
     assert (done.returncode, done.stderr) == (2, "avactl: nowhere.json: no such file or directory\n")
-    names = '"cluster": "c", "gpuDriver": "g", "systemNamespace": "s"'
-    (tmp_path / "policy.json").write_text(f'{{{names}, "levels": []}}')
-    given = ("scheduler", "--config", "policy.json", "--kubeconfig", "config")
+
+
+@pytest.mark.parametrize("command", ["scheduler --config policy.json", "reconcile specs --watch"])
+def test_an_address_where_nobody_can_listen(avactl: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / "config").write_text(GONE)
+    (tmp_path / "policy.json").write_text('{"cluster": "c", "gpuDriver": "g", "systemNamespace": "s", "levels": []}')
+    Repository(tmp_path / "specs").commit({"cluster.yaml": "kind: Cluster\nmetadata: {name: c}\n"})
+    given = (*command.split(), "--kubeconfig", "config")
     done = avactl(*given, "--listen", "8080")
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "avactl: `--listen 8080` is no HOST:PORT")
     with socket.create_server(("127.0.0.1", 0)) as taken:
