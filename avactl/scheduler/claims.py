@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,13 +104,15 @@ class Claims:
             self._fleet.freed += 1
 
     def gpus(self, pod: Pod) -> int:
-        """Whole GPUs that a pod's claims hold. One that several pods share counts for the first that is on a node."""
-        total = 0
+        """Whole GPUs that a pod's claims hold."""
+        held = (each for claim in self.counted(pod) for each in self._dra.devices.held(claim.uid))
+        return sum(not each.admin and self._dra.counts(each.key) for each in held)
+
+    def counted(self, pod: Pod) -> Iterator[Claim]:
+        """The claims of a pod that count for it. One that several pods share counts for the first on a node."""
         for claim in self._of(pod):
             if next(iter(self._fleet.users.get(claim.key, ())), pod.uid) == pod.uid:
-                held = self._dra.devices.held(claim.uid)
-                total += sum(not each.admin and self._dra.counts(each.key) for each in held)
-        return total
+                yield claim
 
     def _of(self, pod: Pod) -> list[Claim]:
         found = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)

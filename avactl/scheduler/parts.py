@@ -31,13 +31,8 @@ def of_claim(fleet: Fleet, claim: Claim) -> Iterator[Part]:
 
 
 def of_pod(fleet: Fleet, pod: Pod) -> int:
-    """Milli of GPUs that a pod holds by parts. A claim that several pods share counts for the first on a node."""
-    total = 0
-    for _, name in pod.claims:
-        claim = fleet.dra.claims.get(f"{pod.namespace}/{name}")
-        if claim is not None and next(iter(fleet.users.get(claim.key, ())), pod.uid) == pod.uid:
-            total += sum(part.milli for part in of_claim(fleet, claim))
-    return total
+    """Milli of GPUs that a pod holds by parts."""
+    return sum(part.milli for claim in fleet.claims.counted(pod) for part in of_claim(fleet, claim))
 
 
 def by_node(fleet: Fleet) -> dict[str, list[tuple[Claim, Part]]]:
