@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from avactl import names
 from avactl.cli.common import USAGE, fail
 from avactl.cli.viewing import Context, Kubeconfig, connection, plain, refused, span, write
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from avactl.kube.client import Client
     from avactl.scheduler.makers import Maker
 
-_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", "avactl.dev/gang", "app.kubernetes.io/instance")
+_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", names.GANG_LABEL, "app.kubernetes.io/instance")
 _FIRST = ("refused", "waits")
 """States that are told first: something is the matter."""
 
@@ -153,7 +154,7 @@ def _stopped(status: dict[str, Any]) -> str:
 
 def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
     """The GPUs of a pod that runs, by index or as its claims name them."""
-    indexes = (pod["metadata"].get("annotations") or {}).get("avactl.dev/devices")
+    indexes = (pod["metadata"].get("annotations") or {}).get(names.DEVICES)
     made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
     claims = (
         str(each.get("resourceClaimName") or made.get(each["name"])) for each in pod["spec"].get("resourceClaims") or ()
