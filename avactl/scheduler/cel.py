@@ -32,8 +32,11 @@ _SKIPPED = re.compile(r"(?:\s|//[^\n]*)*")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|[xX][0-9a-fA-F]{2}|.)", re.DOTALL)
 _DEPTH = 40
-_WORK = 10_000
-"""Steps of macros in one evaluation."""
+_WORK = 50_000
+"""Tokens that one evaluation goes through, those in macros once for each item."""
+_MEAN, _SAMPLE = 1000, 100
+"""Tokens of an evaluation on average, and evaluations after which the average counts: devices are many."""
+_DIGITS = 19
 _MACROS = ("all", "exists", "exists_one", "filter", "map")
 _SUMS = {"+": values.plus, "-": values.minus}
 _PRODUCTS = {"*": values.times, "/": values.over, "%": values.rest}
@@ -46,11 +49,24 @@ def compile_selector(expression: str) -> Callable[[Device], bool]:
     Raises CelError for what is not supported.
     """
     parser = _Parser(expression)
-    evaluate = parser.expression()
+    try:
+        evaluate = parser.expression()
+    except RecursionError:
+        raise CelError("the expression is nested too deep") from None
     parser.end()
+    spent = [0, 0]  # evaluations, and tokens that they went through
 
     def selects(device: Device) -> bool:
-        found = evaluate({"device": device, "": [_WORK]})
+        if spent[0] >= _SAMPLE and spent[1] > _MEAN * spent[0]:
+            raise CelError(f"the expression takes {spent[1] // spent[0]} steps for a device; at most {_MEAN} are made")
+        left = [_WORK - parser.size]
+        try:
+            found = evaluate({"device": device, "": left})
+        except RecursionError:
+            raise CelError("the expression is nested too deep") from None
+        finally:
+            spent[0] += 1
+            spent[1] += _WORK - left[0]
         if not isinstance(found, bool):
             raise CelError(f"`{expression[:80]}` is {values.words(found)}, not true or false")
         return found
@@ -71,6 +87,11 @@ class _Parser:
                 raise CelError(f"`{expression[place : place + 20]}` is not supported in `{expression[:80]}`")
             self._tokens.append((str(match.lastgroup), match[str(match.lastgroup)]))
             place = _end_of_blanks(expression, match.end())
+
+    @property
+    def size(self) -> int:
+        """Tokens."""
+        return len(self._tokens)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
@@ -167,6 +188,8 @@ class _Parser:
         kind, text = self._tokens[self._at]
         self._at += 1
         if kind == "number":
+            if len(text) > _DIGITS:
+                raise CelError(f"the number {text[:_DIGITS]}… is too large")
             number = int(text)
             return lambda _: number
         if kind == "string":
@@ -226,13 +249,15 @@ class _Parser:
     def _macro(self, value: Evaluate, name: str) -> Evaluate:
         """`list.exists(name, expression)`, after its parenthesis."""
         variable = self._variable()
+        began = self._at
         body = self._within(variable)
         after = self._within(variable) if name == "map" and self._take(",") else None
+        size = self._at - began
         self._expect(")")
 
         def run(scope: Scope) -> Value:
             found = values.items(value(scope))
-            scope[""][0] -= len(found)
+            scope[""][0] -= len(found) * size
             if scope[""][0] < 0:
                 raise CelError("the expression takes too many steps")
             inner = [{**scope, variable: item} for item in found]

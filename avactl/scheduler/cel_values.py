@@ -17,6 +17,9 @@ Value = Any
 _NANO = 10**9
 _INT = 2**63
 _UINT = 2**64
+_LONGEST = 20_000
+"""Characters of a text that is made, or items of a list; the API server takes expressions of 10 KiB."""
+_VERSION_LENGTH = 256
 _NUMBER, _BUILD = "(?:0|[1-9][0-9]*)", "[0-9A-Za-z-]+"
 _PART = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _VERSION = re.compile(
@@ -103,10 +106,10 @@ def _is_integer(text: str) -> bool:
 @lru_cache(maxsize=16_384)
 def version(text: str) -> Version:
     """Raises CelError."""
-    match = _VERSION.fullmatch(text)
+    match = _VERSION.fullmatch(text) if len(text) <= _VERSION_LENGTH else None
     pre = (match[4] or "").split(".") if match else []
     if match is None or any(part.isdigit() and int(part) >= _UINT for part in (*match.groups()[:3], *pre)):
-        raise CelError(f"not a semantic version: {text}")
+        raise CelError(f"not a semantic version: {text[:80]}")
     parts = tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in pre if part)
     return Version((int(match[1]), int(match[2]), int(match[3])), not parts, parts)
 
@@ -211,6 +214,8 @@ def plus(one: Value, other: Value) -> Value:
     """Numbers, strings or lists together. Raises CelError."""
     _alike(one, other)
     if isinstance(one, str | list):
+        if len(one) + len(other) > _LONGEST:
+            raise CelError(f"a text or list longer than {_LONGEST}")
         return one + other
     return _small(integer(one) + integer(other))
 
@@ -297,14 +302,15 @@ def _compare(one: Value, other: Value) -> int:
     return int(one > other) - int(one < other)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _pattern(pattern: str) -> Callable[[str], object]:
     options = re2.Options()
     options.log_errors = False
+    options.max_mem = 1 << 20
     try:
         search: Callable[[str], object] = re2.compile(pattern, options=options).search
     except re2.error as error:
-        raise CelError(f"`{pattern}` is no regular expression: {error}") from None
+        raise CelError(f"`{pattern[:80]}` is no regular expression: {error}") from None
     return search
 
 
