@@ -9,6 +9,7 @@ import os
 import signal
 import traceback
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -34,6 +35,7 @@ from avactl.scheduler.queue import Queue, Unit
 from avactl.scheduler.remains import Remains
 from avactl.scheduler.reports import Reports
 from avactl.scheduler.server import serve
+from avactl.scheduler.throttle import Throttle
 from avactl.scheduler.volumes import Volumes
 
 _SLICE = 0.004
@@ -47,6 +49,8 @@ _COLLECT = (200_000, 20, 100)
 """Thresholds of the garbage collector."""
 _BOOKED = ("pods", "resourceclaims")
 """What says who has which devices."""
+_BROKEN = 0.25
+"""Seconds that a decision that failed is charged: all is built anew after it."""
 _FAILED, _REFUSED = 60.0, 5.0
 """Seconds after which a unit is tried again on which a decision failed, or whose binding the API server refused."""
 
@@ -94,6 +98,7 @@ class Daemon:
         self.remains = Remains(self.fleet, evictor, self._wanted)
         self.intake = Intake(self.fleet, self.queue, self.decider.forget)
         self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace, self.leading)
+        self._throttle = Throttle()
         self._wake = asyncio.Event()
         self._retried = 0.0
         self._ticked = monotonic()
@@ -207,7 +212,7 @@ class Daemon:
         until = monotonic() + _SLICE
         self._tidy()
         while self.leading():
-            unit = self.queue.pop()
+            unit = self._next()
             if unit is None:
                 return
             self._decide_on(unit)
@@ -217,9 +222,23 @@ class Daemon:
                 self._tidy()
                 until = monotonic() + _SLICE
 
+    def _next(self) -> Unit | None:
+        """The unit to be decided on: of a namespace whose attempts keep failing only when no other waits."""
+        for namespace in self.queue.deferred:
+            if not self._throttle.exceeded(namespace):
+                self.queue.readmit(namespace)
+        while (unit := self.queue.pop()) is not None:
+            if not self._throttle.exceeded(unit.namespace):
+                return unit
+            self.queue.defer(unit)
+        return self.queue.pop_deferred()
+
     def _decide_on(self, unit: Unit) -> None:
+        began, namespace = monotonic(), unit.namespace
         try:
             self.decider.decide(unit)
+            if unit.waiting:
+                self._throttle.spend(namespace, monotonic() - began)
         except Exception as error:  # one odd pod must not stop the scheduling of all
             logs.error("decision failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
@@ -228,6 +247,7 @@ class Daemon:
             self.queue.rest(unit)
             self._failed[unit.key] = monotonic() + _FAILED
             self.fleet.stale = True  # it may have stopped half way
+            self._throttle.spend(namespace, _BROKEN)
 
     def _tidy(self) -> None:
         if self.fleet.stale:
@@ -239,21 +259,28 @@ class Daemon:
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
         self.fleet.woken.clear()
-        self.decider.look()
+        self._guarded(self.decider.look)
         now = monotonic()
         if self.queue.retried != self.fleet.freed and now - self._retried >= _RETRY and not self.queue.retrying:
             self._retried = now
             self.queue.retry(self.fleet.freed)
         if now - self._ticked >= _TICK:
             self._ticked = now
-            self.reports.later()
-            self.gangs.look()
-            self.remains.look()
+            for look in (self.reports.later, self.gangs.look, self.remains.look):
+                self._guarded(look)
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]
                 unit = self.queue.units.get(key)
                 if unit is not None:
                     self.queue.push(unit)
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """Housekeeping that fails is tried again at the next turn: it must not end the scheduling of all."""
+        try:
+            look()
+        except Exception as error:
+            logs.error("housekeeping failed", what=look.__qualname__, error=repr(error), trace=traceback.format_exc())
+            metrics.DECISIONS.labels("failed").inc()
 
     # -- being looked at --------------------------------------------------------------------------------------------
 

@@ -23,18 +23,22 @@ class Pace:
         """`share` of all time may go into plans that come to nothing."""
         self._queue, self._share = queue, share
         self._vain: dict[Hashable, tuple[int, str]] = {}
-        self._skipped: dict[Hashable, None] = {}
-        """Groups that had no plan because planning rested."""
+        self._skipped: dict[str, dict[Hashable, None]] = {}
+        """Groups by team that had no plan because planning rested."""
         self._turn = ""
         self._began = self._rests = 0.0
         self._saved, self._counted = _SAVED, monotonic()
         """Seconds left for vain plans, and when that was so; below zero it rests."""
 
     def look(self) -> None:
-        """After a rest the first of a group that was skipped is tried again: one group after the other."""
+        """After a rest the first of a group that was skipped is tried again: one team after the other."""
         while self._skipped and monotonic() >= self._rests:
-            group = next(iter(self._skipped))
-            del self._skipped[group]
+            team = next(iter(self._skipped))
+            groups = self._skipped.pop(team)
+            group = next(iter(groups))
+            del groups[group]
+            if groups:
+                self._skipped[team] = groups
             unit = self._queue.follow(group)
             if unit is not None:
                 self._turn, self._rests = unit.key, monotonic() + _TURN
@@ -48,13 +52,16 @@ class Pace:
         then, words = self._vain.get(group, (-1, ""))
         return words if then == freed else None
 
-    def begin(self, key: str, group: Hashable) -> bool:
-        """Whether a unit may plan now; if not, its group will have its turn."""
+    def begin(self, key: str, group: Hashable, team: str = "") -> bool:
+        """Whether a unit of a team may plan now; if not, its group will have its turn."""
         now = monotonic()
         if now < self._rests and key != self._turn:
-            self._skipped[group] = None
+            self._skipped.setdefault(team, {})[group] = None
             return False
-        self._skipped.pop(group, None)
+        groups = self._skipped.get(team, {})
+        groups.pop(group, None)
+        if not groups:
+            self._skipped.pop(team, None)
         self._turn, self._began, self._rests = "", now, 0.0
         return True
 

@@ -54,6 +54,11 @@ class Unit:
         return self.size < before
 
     @property
+    def namespace(self) -> str:
+        """The namespace of its pods; empty where there is none left."""
+        return next((pod.namespace for pod in self.pods.values()), "")
+
+    @property
     def waiting(self) -> list[Pod]:
         """Pods to be placed."""
         return [pod for pod in self.pods.values() if pod.waiting]
@@ -81,6 +86,8 @@ class Queue:
     def __init__(self) -> None:
         self.units: dict[str, Unit] = {}
         self._active: list[_Entry] = []
+        self._deferred: dict[str, list[_Entry]] = {}
+        """Units that come after the active ones, by namespace."""
         self._groups: dict[Hashable, list[_Entry]] = {}
         self._numbers = count(1)
         self._entries = 0
@@ -107,11 +114,12 @@ class Queue:
         heappush(entries, self._entry(unit))
         self._entries += 1
         if self._entries > 2 * len(self.units) + _SPARE:
-            for every in (self._active, *self._groups.values()):
+            kept = (self._active, *self._deferred.values(), *self._groups.values())
+            for every in kept:
                 every[:] = filter(self._valid, every)
                 heapify(every)
             self._groups = {group: every for group, every in self._groups.items() if every}
-            self._entries = len(self._active) + sum(map(len, self._groups.values()))
+            self._entries = sum(map(len, kept))
 
     def _valid(self, entry: _Entry) -> Unit | None:
         unit = self.units.get(entry[3])
@@ -130,6 +138,35 @@ class Queue:
             if unit is not None:
                 unit.entry = 0
                 self._round.discard(unit.key)
+                return unit
+        return None
+
+    def defer(self, unit: Unit) -> None:
+        """Try it when no other namespace has anything to be tried, or once its namespace is readmitted."""
+        self._add(self._deferred.setdefault(unit.namespace, []), unit)
+
+    @property
+    def deferred(self) -> list[str]:
+        """Namespaces with deferred units."""
+        return list(self._deferred)
+
+    def readmit(self, namespace: str) -> None:
+        """Deferred units of a namespace are active again."""
+        for entry in self._deferred.pop(namespace, ()):
+            unit = self._valid(entry)
+            if unit is not None:
+                heappush(self._active, entry)
+
+    def pop_deferred(self) -> Unit | None:
+        """The first of the deferred units; None where there is none."""
+        while self._deferred:
+            namespace = min(self._deferred, key=lambda name: self._deferred[name][0])
+            entries = self._deferred[namespace]
+            unit = self._valid(heappop(entries))
+            if not entries:
+                del self._deferred[namespace]
+            if unit is not None:
+                unit.entry = 0
                 return unit
         return None
 
@@ -182,5 +219,6 @@ class Queue:
 
     def lengths(self) -> tuple[int, int]:
         """Pods to be tried, and pods that wait."""
-        active = sum(len(unit.waiting) for entry in self._active if (unit := self._valid(entry)))
+        entries = (entry for every in (self._active, *self._deferred.values()) for entry in every)
+        active = sum(len(unit.waiting) for entry in entries if (unit := self._valid(entry)))
         return active, sum(len(unit.waiting) for unit in self.units.values()) - active

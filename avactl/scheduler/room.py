@@ -219,7 +219,7 @@ class Room:
         models = models_of(self._fleet, need)
         if not any(self._fleet.quotas.may_give(pod, models) for pod in need.pods[:1]):
             return message
-        if not self._pace.begin(key, group):
+        if not self._pace.begin(key, group, self._fleet.quotas.team(need.pods[0])):
             return message
         words = self._plan(need, models)
         if key not in self._nominations:
