@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from avactl.scheduler.limits import selector_excess
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.rules import Matcher, RuleError, selector
 
@@ -22,22 +23,34 @@ class Budgets:
 
     def __init__(self) -> None:
         self._known: dict[str, _Budget] = {}
+        self._keys: dict[str, dict[str, None]] = {}
+        """Keys by namespace."""
 
     def put(self, item: Mapping[str, Any]) -> None:
         """A budget is there, or has changed. One whose selector is not understood protects nothing."""
         metadata, status = item["metadata"], item.get("status") or {}
         key = f"{metadata['namespace']}/{metadata['name']}"
+        given = item["spec"].get("selector")
         try:
-            match = selector(item["spec"].get("selector"))
+            match = selector(given)
         except RuleError:
-            self._known.pop(key, None)
+            self.drop(key)
+            return
+        if selector_excess(given):
+            self.drop(key)
             return
         allowed, counted = status.get("disruptionsAllowed") or 0, status.get("disruptedPods") or {}
+        self._keys.setdefault(metadata["namespace"], {})[key] = None
         self._known[key] = _Budget(metadata["namespace"], match, allowed, counted)
 
     def drop(self, key: str) -> None:
         """A budget is gone."""
-        self._known.pop(key, None)
+        budget = self._known.pop(key, None)
+        if budget is not None:
+            keys = self._keys[budget.namespace]
+            del keys[key]
+            if not keys:
+                del self._keys[budget.namespace]
 
     def keys(self) -> Iterable[str]:
         """The budgets that it has."""
@@ -51,8 +64,9 @@ class Budgets:
         left = {key: budget.allowed for key, budget in self._known.items()}
         found = set()
         for pod in pods:
-            for key, budget in self._known.items():
-                if budget.namespace != pod.namespace or pod.name in budget.counted or not budget.match(pod.labels):
+            for key in self._keys.get(pod.namespace, ()):
+                budget = self._known[key]
+                if pod.name in budget.counted or not budget.match(pod.labels):
                     continue
                 left[key] -= 1
                 if left[key] < 0:

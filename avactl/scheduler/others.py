@@ -7,7 +7,7 @@ topology domains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from avactl.scheduler.pod import Pod
 
 _TALLIES = 512
+_FEW = 16
+"""Namespaces of a term of anti-affinity, beyond which it is not noted for each of them."""
 _IDLE = 1000
 """Pods that come and go, beyond as many as there are, while a tally must be asked for: to keep one costs about as much
 for each of them as to make it anew costs for each pod that is there."""
@@ -46,12 +48,12 @@ class Term:
             names |= {name for name, labels in namespaces.items() if match(labels)}
         elif not names:
             names = {pod.namespace}
-        self._namespaces = frozenset(names)
+        self.namespaces = frozenset(names)
         self.key = orjson.dumps([self.topology, given.get("labelSelector"), sorted(names)], option=orjson.OPT_SORT_KEYS)
 
     def matches(self, pod: Pod) -> bool:
         """Whether the term speaks of this pod."""
-        return pod.namespace in self._namespaces and self._labels(pod.labels)
+        return pod.namespace in self.namespaces and self._labels(pod.labels)
 
 
 class _Tally:
@@ -92,8 +94,8 @@ class Others:
         self._tallies: dict[bytes, _Tally] = {}
         self._ports: dict[Port, Counts] = {}
         self._disks: dict[Disk, Counts] = {}
-        self._against: dict[bytes, tuple[Term, Counts]] = {}
-        """Anti-affinity of the pods that run."""
+        self._against: dict[str, dict[bytes, tuple[Term, Counts]]] = {}
+        """Anti-affinity of the pods that run, by the namespaces that it speaks of; under "" what speaks of many."""
         self._domains: dict[str, npt.NDArray[np.int32]] = {}
         self._hidden: set[Pod] = set()
         """Pods that are thought of as gone."""
@@ -195,10 +197,21 @@ class Others:
     def _terms_of(self, pod: Pod, node: str, change: int) -> None:
         for given in pod.shape.antiaffinity:
             term = Term(given, pod, self.namespaces)
-            counts = self._against.setdefault(term.key, (term, {}))[1]
-            _add(counts, node, change)
-            if not counts:
-                del self._against[term.key]
+            for namespace in term.namespaces if len(term.namespaces) <= _FEW else ("",):
+                terms = self._against.setdefault(namespace, {})
+                counts = terms.setdefault(term.key, (term, {}))[1]
+                _add(counts, node, change)
+                if not counts:
+                    del terms[term.key]
+                    if not terms:
+                        del self._against[namespace]
+
+    def _opposing(self, pod: Pod) -> Iterator[tuple[Term, Counts]]:
+        """Anti-affinity of pods that run which speaks of this pod."""
+        for namespace in (pod.namespace, ""):
+            for term, counts in self._against.get(namespace, {}).values():
+                if term.matches(pod):
+                    yield term, counts
 
     def _tally(self, key: bytes, match: Callable[[Pod], bool], helps: bool = True) -> Counts:
         found = self._tallies.get(key)
@@ -247,7 +260,7 @@ class Others:
 
     def touch(self, pod: Pod) -> bool:
         """Whether other pods have a say in where this one goes."""
-        return pod.shape.constrained or any(term.matches(pod) for term, _ in self._against.values())
+        return pod.shape.constrained or any(True for _ in self._opposing(pod))
 
     def among(self, pod: Pod) -> tuple[Mask, str]:
         """The nodes that other pods leave, and what takes the others away, in words. Raises RuleError."""
@@ -282,10 +295,9 @@ class Others:
 
     def _unopposed(self, pod: Pod) -> Mask | None:
         result: Mask | None = None
-        for term, counts in self._against.values():
-            if term.matches(pod):
-                free = self._without(term.topology, counts)
-                result = free if result is None else result & free
+        for term, counts in self._opposing(pod):
+            free = self._without(term.topology, counts)
+            result = free if result is None else result & free
         return result
 
     def _without(self, topology: str, counts: Counts) -> Mask:

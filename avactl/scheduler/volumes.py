@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from avactl.scheduler.attached import Attached
+from avactl.scheduler.limits import selector_excess
 from avactl.scheduler.rules import Labels, NotYetError, RuleError, node_selector, selector
 from avactl.scheduler.storage import LATER, NO_PROVISIONER, ZONES, Room, StorageClass, Volume, VolumeClaim
 
@@ -46,6 +47,8 @@ class Volumes:
     def put_claim(self, item: Mapping[str, Any]) -> None:
         """A PersistentVolumeClaim is there, or has changed."""
         claim = VolumeClaim.parse(item)
+        if reason := selector_excess(claim.selector):
+            claim = claim._replace(selector=None, gone=f"is not read: {reason}")
         if self._claims.get(claim.key) != claim:
             self._claims[claim.key] = claim
             self.attached.claim_changed(claim.key)
