@@ -17,6 +17,7 @@ from avactl.placement.why import SMALL, gang_words, pod_words, short, why_gang, 
 from avactl.scheduler import metrics
 from avactl.scheduler.budgets import Budgets
 from avactl.scheduler.fleet import Fleet, Mask
+from avactl.scheduler.limits import quote
 from avactl.scheduler.plans import Need
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Binds, Evicts, Order, Tells
@@ -30,6 +31,8 @@ from avactl.scheduler.works import Spares
 
 _KNOWN = 10_000
 """Requests of which it is remembered that they fit nowhere."""
+_ROLES = 64
+"""Kinds of pods of one gang: the search over domains goes through each of them."""
 _REASONS = 4
 """Reasons of node sets that are named."""
 
@@ -281,7 +284,7 @@ class Decider:
         requests: dict[str, Request] = {}
         if unit.within and unit.within not in self.fleet.levels:
             known_levels = ", ".join(self.fleet.levels) or "none"
-            message = f"annotation {names.WITHIN}: `{unit.within}` is no level of the cluster ({known_levels})"
+            message = f"annotation {names.WITHIN}: `{quote(unit.within)}` is no level of the cluster ({known_levels})"
             self._wait(unit, unit.waiting, message, unit.key)
             return False
         try:
@@ -292,6 +295,10 @@ class Decider:
                     return False
                 requests[pod.uid] = request
             wishes = [Wish(request, members) for request, members in roles_of(pods, requests).items()]
+            if len(wishes) > _ROLES:
+                message = f"its gang has {len(wishes)} kinds of pods by what they ask for; at most {_ROLES} are placed"
+                self._wait(unit, unit.waiting, message, ("refused", unit.key))
+                return False
             over, models = self.fleet.quotas.refuse(wishes)
             special = any(
                 self.fleet.others.touch(pod) or self._bound_to(pod) or self.fleet.claims.searched(pod) for pod in pods

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -19,15 +20,22 @@ from avactl.placement.score import Choice, Objective, Scorer
 from avactl.placement.state import MAX_GPUS, WHOLE, Booking, BookingError, Node, State
 from avactl.scheduler.asks import Asks
 from avactl.scheduler.claims import Claims
+from avactl.scheduler.device_mask import format_devices, parse_devices
 from avactl.scheduler.dra import Dra
+from avactl.scheduler.limits import bounded
 from avactl.scheduler.node import NodeInfo
 from avactl.scheduler.others import Others
-from avactl.scheduler.pod import Pod
+from avactl.scheduler.pod import Pod, read_pod
 from avactl.scheduler.pools import Pool
 from avactl.scheduler.ports import Given
 from avactl.scheduler.quotas import Quotas
 
 _BASE = ("cpu", "memory", "pods", "ephemeral-storage")
+_MOST_BOOKED = 2**42
+"""Most of one resource that is booked for a pod that runs already (4 TiB of memory): the kubelet refuses pods that ask
+for more than its node has, but until then they are in the books, and sums must stay within 64 bits."""
+_RESOURCES = 512
+"""Resources that are counted beside CPU, memory, pods and storage: those that most nodes have."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -108,7 +116,10 @@ class Fleet:
             self.nodes_changed += 1
         if self.stale:
             return
-        if any(name not in self.state.resources and name not in self.asks.gpu_resources for name in info.allocatable):
+        known = len(self.state.resources) < len(_BASE) + _RESOURCES  # else more of them would not be counted either
+        if known and any(
+            name not in self.state.resources and name not in self.asks.gpu_resources for name in info.allocatable
+        ):
             self.stale = True
             return
         slot = self._place_node(info)
@@ -211,8 +222,14 @@ class Fleet:
 
     def rebuild(self) -> None:
         """Build the state from nodes and pods, after what changes all of it: pools, levels, new resources."""
-        known = {name for info in self.nodes.values() for name in info.allocatable} - self.asks.gpu_resources
-        resources = (*_BASE, *sorted(known.difference(_BASE)))
+        offered = Counter(name for info in self.nodes.values() for name in info.allocatable)
+        for name in (*_BASE, *self.asks.gpu_resources):
+            del offered[name]
+        known = sorted(offered)
+        if len(known) > _RESOURCES:
+            known = sorted(sorted(known, key=lambda name: -offered[name])[:_RESOURCES])
+            logs.warn("too many resources", offered=len(offered), counted=_RESOURCES)
+        resources = (*_BASE, *known)
         same = resources == self.state.resources
         workload = self.scorer.workload if same else None
         self.state = State(resources, self.levels)
@@ -228,8 +245,12 @@ class Fleet:
         self.nodes_changed += 1
         self.claims.rebuild()
         for group in self.on_node.values():
-            for pod in group.values():
-                self._book(pod)
+            # Where two name the same GPU, it is that of the pod that was bound first.
+            for pod in sorted(group.values(), key=lambda pod: pod.started or pod.created):
+                try:
+                    self._book(pod)
+                except (BookingError, ValueError, OverflowError) as error:
+                    logs.error("pod not booked", pod=pod.key, node=pod.node, error=repr(error))
         self.stale = False
         self.freed += 1
 
@@ -250,11 +271,12 @@ class Fleet:
             ended = (item.get("status") or {}).get("phase") in ("Succeeded", "Failed")
             if ended and names.GANG_LABEL not in (metadata.get("labels") or ()):
                 return None
-            pod = self.pods[key] = Pod(item, monotonic())
+            pod = self.pods[key] = read_pod(item, monotonic())
         else:
             labels, deleting = pod.labels, pod.deleting
+            item, refused = bounded(item)
             if metadata.get("generation") != 1:
-                self._reshape(pod, item)
+                self._reshape(pod, item, refused)
             pod.update(item)
             changed = labels is not pod.labels or deleting != pod.deleting
             if changed and pod.uid in self.on_node.get(pod.node, ()):
@@ -269,9 +291,9 @@ class Fleet:
             self.drop_pod(key)
         return pod
 
-    def _reshape(self, pod: Pod, item: Mapping[str, Any]) -> None:
+    def _reshape(self, pod: Pod, item: Mapping[str, Any], refused: str) -> None:
         """A pod may ask for something else now. One that is on its way to a node is looked at once it is there."""
-        shape = pod.asks(item)
+        shape = pod.asks(item, refused)
         if shape is not pod.shape and (item["spec"].get("nodeName") or not pod.assumed):
             self._leave(pod)
             pod.shape = shape
@@ -411,7 +433,7 @@ class Fleet:
         slot = self.state.slots.get(pod.assumed or pod.node)
         if slot is None or pod.uid in self.state.bookings:
             return
-        amounts = self.asks.amounts(pod.shape)
+        amounts = tuple(min(amount, _MOST_BOOKED) for amount in self.asks.amounts(pod.shape))
         milli = pod.shape.share or WHOLE
         mask = self._devices(pod, slot, milli)
         self.state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
@@ -423,11 +445,11 @@ class Fleet:
         if not count:
             return 0
         free = self.state.gpu_free[slot].tolist()
-        mine = parse_devices(pod.devices)
+        mine = self._named_devices(pod)
         twice = [gpu for gpu in members(mine) if 0 <= free[gpu] < milli]
+        others = [key for key in self.state.held[slot] if self.state.bookings[key].gpus & mine] if twice else []
         if twice:
-            others = sorted(str(key) for key in self.state.held[slot] if self.state.bookings[key].gpus & mine)
-            logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice, others=others)
+            logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice, others=sorted(map(str, others)))
         found = [gpu for gpu in members(mine) if free[gpu] >= milli]
         if len(found) < mine.bit_count():
             self._standing_in.add(pod.assumed or pod.node)
@@ -435,12 +457,30 @@ class Fleet:
             taken = mine
             for other in self.on_node[pod.assumed or pod.node].values():
                 if other.devices:
-                    taken |= parse_devices(other.devices)
+                    taken |= self._named_devices(other)
             more = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and not taken >> gpu & 1]
             found += more[: count - len(found)]
         # By whom nobody told which, or kept for some who wait: those make way when all is booked anew.
-        self.stale |= bool(twice) or (len(found) < count and self._kept(slot))
+        self.stale |= not all(self._entitled(key, pod) for key in others)
+        self.stale |= len(found) < count and self._kept(slot)
         return sum(1 << gpu for gpu in found)
+
+    def _named_devices(self, pod: Pod) -> int:
+        """The GPUs that a pod's annotation names, as a mask; none unless they are as many as it asks for.
+
+        The scheduler writes no others, so somebody else did.
+        """
+        count = 1 if pod.shape.share else self.asks.gpu_count(pod.shape)
+        mask = parse_devices(pod.devices) if pod.ours else 0
+        return mask if mask.bit_count() == count else 0
+
+    def _entitled(self, key: Hashable, pod: Pod) -> bool:
+        """Whether a booking names the GPUs that it has and is older than a pod: then that pod does not get them."""
+        holder = self.on_node.get(pod.assumed or pod.node, {}).get(str(key))
+        if holder is None:
+            return isinstance(key, str)  # a claim's, which come first
+        named = self._named_devices(holder) == self.state.bookings[key].gpus
+        return named and (holder.started or holder.created) <= (pod.started or pod.created)
 
     def _kept(self, slot: int) -> bool:
         """Whether something of a node is kept for others."""
@@ -455,17 +495,3 @@ class Fleet:
         result = np.zeros(len(self.state.free), np.bool_)
         result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
         return result
-
-
-def parse_devices(text: str | None) -> int:
-    """GPU indexes as in the annotation, `0,3`, as a mask; 0 for none or what is no such list."""
-    mask = 0
-    for part in (text or "").split(","):
-        if part.isdecimal() and int(part) < MAX_GPUS:
-            mask |= 1 << int(part)
-    return mask
-
-
-def format_devices(mask: int) -> str:
-    """A mask of GPUs as in the annotation."""
-    return ",".join(str(gpu) for gpu in range(MAX_GPUS) if mask >> gpu & 1)

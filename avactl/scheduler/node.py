@@ -9,6 +9,9 @@ from typing import Any
 from avactl import names
 from avactl.scheduler.quantities import amount
 
+_RESOURCES = 128
+"""Resources of one node that are read."""
+
 
 class NodeInfo:
     """One node."""
@@ -33,7 +36,8 @@ class NodeInfo:
         """Whether its GPUs or links are not those of its type (`avactl topo watch`)."""
         self.features = frozenset(status.get("declaredFeatures") or ())
         """What its kubelet says that it can do."""
-        self.source: Mapping[str, Any] = status.get("allocatable") or {}
+        given = status.get("allocatable") or {}
+        self.source: Mapping[str, Any] = given if len(given) <= _RESOURCES else dict(list(given.items())[:_RESOURCES])
         self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
         self.gpu_resource = ""
         """What pods name to get its GPUs: the extended resource; empty where there is none."""

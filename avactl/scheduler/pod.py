@@ -8,6 +8,9 @@ from sys import intern
 from typing import Any
 
 from avactl import names
+from avactl.kube import logs
+from avactl.kube.objects import object_key
+from avactl.scheduler.limits import bounded, quote, stripped
 from avactl.scheduler.shape import Shape, as_it_runs, gang_size, shape_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
@@ -30,7 +33,8 @@ class Pod:
         "started", "told", "uid", "volumes", "within",
     )  # fmt: skip
 
-    def __init__(self, item: Mapping[str, Any], seen: float) -> None:
+    def __init__(self, item: Mapping[str, Any], seen: float, refused: str = "") -> None:
+        """`item` is within the bounds of `limits`; `refused`: why it is not placed, where it had to be cut to them."""
         metadata, spec = item["metadata"], item["spec"]
         notes = metadata.get("annotations") or _NOTHING
         self.namespace = intern(metadata["namespace"])
@@ -42,7 +46,7 @@ class Pod:
         self.priority: int = spec.get("priority") or 0
         self.seen = seen
         """When the scheduler saw it first, by the monotonic clock."""
-        self.shape: Shape = self.asks(item)
+        self.shape: Shape = self.asks(item, refused)
         self.assumed = ""
         """Node that a binding on its way names."""
         self.message = ""
@@ -89,10 +93,10 @@ class Pod:
         index = notes.get("batch.kubernetes.io/job-completion-index", "")
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = gang_size(size) or 1
-        self.index = int(index) if index.isdecimal() else 0
+        self.index = int(index) if len(index) < 10 and index.isdecimal() else 0
         self.within = notes.get(names.WITHIN, "")
 
-    def asks(self, item: Mapping[str, Any]) -> Shape:
+    def asks(self, item: Mapping[str, Any], refused: str = "") -> Shape:
         """What it asks for. It may be resized, be given tolerations, and be narrowed down as long as it is gated.
 
         Pods of generation 1 are as they were made; those of old API servers have none.
@@ -103,7 +107,7 @@ class Pod:
         notes, labels = metadata.get("annotations") or _NOTHING, metadata.get("labels") or _NOTHING
         if names.GANG_SIZE in labels:
             notes = {names.GANG_SIZE: labels[names.GANG_SIZE], **notes}
-        return shape_of(spec, notes)
+        return shape_of(spec, notes, refused)
 
     def update(self, item: Mapping[str, Any]) -> None:
         """Take over what may change, but for the shape."""
@@ -120,7 +124,7 @@ class Pod:
         self.phase: str = intern(status.get("phase") or "")
         self.deleting = "deletionTimestamp" in metadata
         if self.deleting and not self.ends:
-            self.ends = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
+            self.ends = _seconds(metadata["deletionTimestamp"])
         self.gated = bool(spec.get("schedulingGates"))
         if node or not (self.assumed or self.node):
             notes = metadata.get("annotations")
@@ -166,6 +170,24 @@ class Pod:
 
     def __repr__(self) -> str:
         return f"Pod({self.key})"
+
+
+def read_pod(item: Mapping[str, Any], seen: float) -> Pod:
+    """A pod as the API server has it. Whatever is wrong with it is its own affair, and what it holds is counted."""
+    within, refused = bounded(item)
+    try:
+        return Pod(within, seen, refused)
+    except Exception as error:
+        logs.error("pod not understood", pod=object_key(item), error=repr(error))
+        return Pod(stripped(item), seen, f"the scheduler cannot read this pod: {quote(repr(error))}")
+
+
+def _seconds(stamp: str) -> float:
+    """Unix time; the end of time for what the calendar does not have: a grace period has 64 bits."""
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except (ValueError, OverflowError):
+        return datetime.max.timestamp()
 
 
 def _volumes(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

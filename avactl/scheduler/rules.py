@@ -32,7 +32,7 @@ class NotYetError(RuleError):
 
 def _number(text: str) -> int | None:
     """As Go's ParseInt reads it: 64 bits, no underscores, no blanks."""
-    if not _INTEGER(text):
+    if len(text) > 20 or not _INTEGER(text):
         return None
     number = int(text)
     return number if -(2**63) <= number < 2**63 else None

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from avactl import names
+from avactl.scheduler.limits import quote
 from avactl.scheduler.quantities import amount
 from avactl.scheduler.rules import RuleError, Rules
 
@@ -58,8 +59,8 @@ class Shape:
         "rules", "share", "spread",
     )  # fmt: skip
 
-    def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str]) -> None:
-        self.refused = ""
+    def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> None:
+        self.refused = refused
         """Why no scheduler of ours can take it, in plain words."""
         self.amounts: dict[str, int] = {}
         self.share = 0
@@ -72,14 +73,15 @@ class Shape:
         self.spread: tuple[dict[str, Any], ...] = ()
         self.rules = _NO_RULES
         try:
+            # First of all: whatever is refused below, a pod that runs holds what it requests.
+            self.amounts = requests(spec)
             if spec.get("schedulingGroup"):
                 raise RuleError(f"its schedulingGroup is not supported: a gang has the label {names.GANG_LABEL}")
-            self.amounts = requests(spec)
             self.rules = Rules(spec)
             self._constraints(spec)
             self._annotations(notes)
         except (RuleError, ValueError) as error:
-            self.refused = str(error)
+            self.refused = refused or str(error)
 
     def _constraints(self, spec: Mapping[str, Any]) -> None:
         affinity, required = spec.get("affinity") or {}, "requiredDuringSchedulingIgnoredDuringExecution"
@@ -106,10 +108,10 @@ class Shape:
     def _annotations(self, notes: Mapping[str, str]) -> None:
         for name, allowed in _WORDS.items():
             if name in notes and notes[name] not in allowed:
-                raise RuleError(f"annotation {name}: `{notes[name]}` is none of {', '.join(allowed)}")
+                raise RuleError(f"annotation {name}: `{quote(notes[name])}` is none of {', '.join(allowed)}")
         size = notes.get(names.GANG_SIZE)
         if size is not None and gang_size(size) is None:
-            raise RuleError(f"{names.GANG_SIZE}: `{size}` is no number of pods, such as 4")
+            raise RuleError(f"{names.GANG_SIZE}: `{quote(size)}` is no number of pods, such as 4")
         self.link = notes.get(names.LINK, "any")
         self.link_required = notes.get(names.LINK_POLICY) == "required"
         text = notes.get(names.GPU_SHARE)
@@ -119,7 +121,7 @@ class Shape:
             except ValueError:
                 share = 0
             if not 0 < share < 1000:
-                raise RuleError(f"annotation {names.GPU_SHARE}: `{text}` is no part of one GPU, such as 0.5")
+                raise RuleError(f"annotation {names.GPU_SHARE}: `{quote(text)}` is no part of one GPU, such as 0.5")
             self.share = share
 
     @property
@@ -144,9 +146,11 @@ def gang_size(text: str) -> int | None:
     return size or None
 
 
-def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
-    """The shape of a pod; one object for all that are equal."""
+def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> Shape:
+    """The shape of a pod; one object for all that are equal. `refused`: why the pod is refused whatever it asks for."""
     parts: list[Any] = [spec.get(key) for key in _SPEC]
+    if refused:
+        parts.append(("refused", refused))
     for group in ("containers", "initContainers"):
         for container in spec.get(group) or ():
             ports = [port for port in container.get("ports") or () if port.get("hostPort")]
@@ -162,7 +166,7 @@ def shape_of(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Shape:
     key = orjson.dumps(parts)
     found = _known.get(key)
     if found is None:
-        found = _known[key] = Shape(spec, notes)
+        found = _known[key] = Shape(spec, notes, refused)
     return found
 
 
