@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from avactl import names
 from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.scheduler import metrics
@@ -51,7 +52,7 @@ class Evictor:
 
     def clear(self, pods: Sequence[Pod]) -> None:
         """Take back the nomination of pods that wait."""
-        self._start(self._nominate(dict.fromkeys(pods)))
+        self._start(self._nominate(dict.fromkeys(pods), None))
 
     def spare(self, pods: Sequence[Pod]) -> None:
         """Take back the mark of pods that stay."""
@@ -66,10 +67,10 @@ class Evictor:
         victims = [victim for victim in eviction.victims if not victim.pod.deleting]
         try:
             # Whoever takes over finds: no nomination, nothing was done; a nomination, these victims are meant.
-            if not await self._nominate(eviction.places):
+            if not await self._nominate(eviction.places, eviction.preemption):
                 self._failed(eviction.unit)
                 return
-            await asyncio.gather(*(self._mark(victim) for victim in victims))
+            await asyncio.gather(*(self._mark(victim, eviction.preemption) for victim in victims))
             if not (self._wanted(eviction.unit) and self._leading()):
                 self._failed(eviction.unit)
                 return
@@ -84,10 +85,13 @@ class Evictor:
         finally:
             self._busy.discard(eviction.unit)
 
-    async def _nominate(self, places: Any) -> bool:
+    async def _nominate(self, places: Mapping[Pod, str | None], preemption: str | None) -> bool:
         """Whether all of the pods are still there."""
-        wanted = [(pod, node) for pod, node in places.items() if pod.nominated != (node or "")]
-        bodies = [{"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}} for pod, node in wanted]
+        before = preemption or ""
+        wanted = [
+            (pod, node) for pod, node in places.items() if (pod.nominated, pod.preemption) != (node or "", before)
+        ]
+        bodies = [nominated(pod, node, preemption) for pod, node in wanted]
         try:
             done = await asyncio.gather(
                 *(self._patch(pod, body) for (pod, _), body in zip(wanted, bodies, strict=True))
@@ -103,9 +107,9 @@ class Evictor:
             if isinstance(error, BaseException):
                 logs.warn("mark not taken back", error=str(error))
 
-    async def _mark(self, victim: Victim) -> None:
-        if victim.pod.doomed != victim.note:
-            await self._patch(victim.pod, disrupted(victim.pod, PREEMPTED, victim.note))
+    async def _mark(self, victim: Victim, preemption: str) -> None:
+        if victim.pod.preempted_for != preemption:
+            await self._patch(victim.pod, disrupted(victim.pod, PREEMPTED, victim.note, preemption))
 
     async def _delete(self, victim: Victim) -> None:
         pod = victim.pod
@@ -143,16 +147,24 @@ class Evictor:
         raise AssertionError
 
 
-def disrupted(pod: Pod, reason: str, note: str) -> dict[str, Any]:
+def nominated(pod: Pod, node: str | None, preemption: str | None) -> dict[str, Any]:
+    """The status of a pod that has a place on a node by a preemption; None takes it back."""
+    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption}}
+    return {"metadata": metadata, "status": {"nominatedNodeName": node}}
+
+
+def disrupted(pod: Pod, reason: str, note: str, preemption: str | None = None) -> dict[str, Any]:
     """The status by which a Job does not count the end of a pod as its failure."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     condition = {
         "type": DISRUPTED, "status": "True", "reason": reason, "message": note, "lastTransitionTime": now,
     }  # fmt: skip
-    return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption}}
+    return {"metadata": metadata, "status": {"conditions": [condition]}}
 
 
 def spared(pod: Pod) -> dict[str, Any]:
     """The status that takes it back."""
     condition = {"type": DISRUPTED, "status": "False", "reason": "NotMoved", "message": "it stays where it is"}
-    return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: None}}
+    return {"metadata": metadata, "status": {"conditions": [condition]}}

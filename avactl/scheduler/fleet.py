@@ -285,7 +285,7 @@ class Fleet:
         if pod.nominated and pod.waiting:
             self.nominated.add(pod.gang or pod.uid)
             self.remains.add(key)
-        elif pod.marked:
+        elif pod.has_disruption_mark:
             self.remains.add(key)
         if pod.ended and not pod.gang:
             self.drop_pod(key)

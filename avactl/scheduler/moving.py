@@ -13,8 +13,8 @@ from typing import Any
 
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
 from avactl.scheduler.defragment import Plan
-from avactl.scheduler.evictor import disrupted, spared
-from avactl.scheduler.plans import purpose
+from avactl.scheduler.evictor import disrupted, nominated, spared
+from avactl.scheduler.plans import new_preemption, purpose
 from avactl.scheduler.pod import PREEMPTED, Pod
 from avactl.scheduler.queue import Unit
 from avactl.scheduler.view import View
@@ -70,13 +70,13 @@ class Mover:
     async def _ask(self) -> None:
         """Mark, then nominate. Each patch names the pod's uid: one that is another by now is not touched."""
         note = f"{purpose(self._unit)}moved by `avactl defrag`, to where there is room"
+        preemption = new_preemption(self._nominees)
         try:
             for pod in self._moved:
                 self._marked.append(pod)
-                await self._patch(pod, disrupted(pod, PREEMPTED, note))
+                await self._patch(pod, disrupted(pod, PREEMPTED, note, preemption))
             for pod in self._nominees:
-                body = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": self._plan.places[pod.uid]}}
-                await self._patch(pod, body)
+                await self._patch(pod, nominated(pod, self._plan.places[pod.uid], preemption))
         except (ApiError, UnreachableError) as error:
             await self._undo()
             raise StoppedError(str(error)) from None
@@ -86,9 +86,7 @@ class Mover:
 
     async def _undo(self) -> None:
         """Take back all that was written, as far as the API server can be reached."""
-        patches: list[tuple[Pod, Mapping[str, Any]]] = [
-            (pod, {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": None}}) for pod in self._nominees
-        ]
+        patches: list[tuple[Pod, Mapping[str, Any]]] = [(pod, nominated(pod, None, None)) for pod in self._nominees]
         patches += [(pod, spared(pod)) for pod in self._marked]
         for pod, body in patches:
             try:

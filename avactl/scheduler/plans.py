@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from avactl.placement.reclaim import Take
 from avactl.placement.state import WHOLE, Booking
 from avactl.scheduler.absence import Absence
 from avactl.scheduler.fleet import Fleet, Mask
-from avactl.scheduler.pod import FOR, Pod
+from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Victim
 from avactl.scheduler.queue import Unit
 from avactl.scheduler.quotas import Wish
@@ -113,5 +114,10 @@ def title(unit: Unit) -> str:
 
 
 def purpose(unit: Unit) -> str:
-    """How the message of a victim's condition begins: by it the room is found again after a crash."""
-    return f"{FOR}{title(unit)}: "
+    """How the message of a victim's condition begins."""
+    return f"Preempted for {title(unit)}: "
+
+
+def new_preemption(pods: Sequence[Pod]) -> str:
+    """The mark of one more preemption for these pods: the UID of the first of them, and when it was decided."""
+    return f"{pods[0].uid}/{time.time_ns() // 1_000_000:x}"

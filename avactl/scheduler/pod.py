@@ -15,8 +15,8 @@ from avactl.scheduler.shape import Shape, as_it_runs, gang_size, shape_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
 """Condition of pods that are evicted, and its reason where a scheduler does it for others: as kube-scheduler's."""
-FOR = "Preempted for "
-"""How the message begins of those that this scheduler, or `avactl defrag`, has marked."""
+BY_OTHERS = "?"
+"""Stands for the preemption of a pod that another scheduler has marked."""
 PARTIAL = "PartialGang"
 """The reason where a gang runs in part and starts anew."""
 _ENDED = ("Succeeded", "Failed")
@@ -27,10 +27,10 @@ class Pod:
     """One pod."""
 
     __slots__ = (
-        "assumed", "claims", "created", "deleting", "devices", "doomed", "ends", "gang", "gang_size", "gated", "grace",
-        "index", "key", "labels", "leaving", "makes", "marked", "message", "modest", "name", "namespace", "node",
-        "nominated", "ours", "phase", "preemptible", "priority", "reported", "seen", "serving", "shape",
-        "started", "told", "uid", "volumes", "within",
+        "assumed", "claims", "created", "deleting", "devices", "ends", "gang", "gang_size", "gated", "grace",
+        "has_disruption_mark", "index", "key", "labels", "leaving", "makes", "message", "modest", "name", "namespace",
+        "node", "nominated", "ours", "phase", "preempted_for", "preemptible", "preemption", "priority", "reported",
+        "seen", "serving", "shape", "started", "told", "uid", "volumes", "within",
     )  # fmt: skip
 
     def __init__(self, item: Mapping[str, Any], seen: float, refused: str = "") -> None:
@@ -70,9 +70,11 @@ class Pod:
         """Whether it is being evicted by this scheduler."""
         self.nominated = ""
         """Node on which others make room for it."""
-        self.doomed = ""
-        """For whom it must go, as its condition says."""
-        self.marked = False
+        self.preemption = ""
+        """The preemption that it is part of, as victim or as preemptor (annotation `names.PREEMPTION`)."""
+        self.preempted_for = ""
+        """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty: it is none."""
+        self.has_disruption_mark = False
         """Whether a condition of this scheduler's says that it ends, for whatever reason."""
         self.started = ""
         """When it got its node."""
@@ -136,22 +138,22 @@ class Pod:
                 for each in spec["resourceClaims"]
             )
         if self.ours:
-            self._status(status)
+            self._status(status, (metadata.get("annotations") or _NOTHING).get(names.PREEMPTION, ""))
 
-    def _status(self, status: Mapping[str, Any]) -> None:
-        self.nominated, self.doomed, self.marked = intern(status.get("nominatedNodeName") or ""), "", False
+    def _status(self, status: Mapping[str, Any], preemption: str) -> None:
+        self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption
+        self.preempted_for, self.has_disruption_mark = "", False
         for condition in status.get("conditions") or ():
             if condition["type"] == "PodScheduled" and not self.node:
                 self.message = condition.get("message") or ""
             elif condition["type"] == "PodScheduled":
                 self.started = intern(condition.get("lastTransitionTime") or "")
             elif condition["type"] == DISRUPTED and condition["status"] == "True":
-                message = condition.get("message") or ""
                 if condition.get("reason") == PREEMPTED:
-                    self.doomed = message
-                    self.marked = message.startswith(FOR)
+                    self.preempted_for = preemption or BY_OTHERS
+                    self.has_disruption_mark = bool(preemption)
                 else:
-                    self.marked = condition.get("reason") == PARTIAL
+                    self.has_disruption_mark = condition.get("reason") == PARTIAL
 
     @property
     def rank(self) -> tuple[bool, int]:

@@ -37,7 +37,7 @@ class Victim(NamedTuple):
     why: str
     """`elastic`, `quota-reclaim` or `priority`; `resumed` or `defrag` where others have chosen: label of the metric."""
     note: str
-    """What its condition and its event say; it begins with `Preempted for NAMESPACE/NAME`."""
+    """What its condition and its event say."""
 
 
 class Eviction(NamedTuple):
@@ -46,6 +46,8 @@ class Eviction(NamedTuple):
 
     unit: str
     """Key of the pod's or gang's Unit."""
+    preemption: str
+    """What nominated pods and victims are marked with (annotation `names.PREEMPTION`)."""
     places: Mapping[Pod, str]
     """Node that each of its pods is to have."""
     victims: Sequence[Victim]

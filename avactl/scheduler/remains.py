@@ -32,7 +32,7 @@ class Remains:
             del self._since[key]
         for key in list(self._fleet.remains):
             pod = self._fleet.pods.get(key)
-            marked = pod is not None and pod.marked and bool(pod.node) and not (pod.ended or pod.deleting)
+            marked = pod is not None and pod.has_disruption_mark and bool(pod.node) and not (pod.ended or pod.deleting)
             promised = pod is not None and bool(pod.nominated) and pod.waiting
             if pod is None or not (marked or promised):
                 self._fleet.remains.discard(key)

@@ -21,7 +21,17 @@ from avactl.scheduler.absence import Absence
 from avactl.scheduler.fleet import Fleet, Mask
 from avactl.scheduler.holds import Holds, Place, keys_of
 from avactl.scheduler.pace import Pace
-from avactl.scheduler.plans import Need, Trial, models_of, purpose, title, victim_of, wanted_work, words_of
+from avactl.scheduler.plans import (
+    Need,
+    Trial,
+    models_of,
+    new_preemption,
+    purpose,
+    title,
+    victim_of,
+    wanted_work,
+    words_of,
+)
 from avactl.scheduler.pod import Pod
 from avactl.scheduler.ports import Eviction, Evicts, Victim
 from avactl.scheduler.queue import Queue, Unit
@@ -278,9 +288,10 @@ class Room:
         self._hold()
         told = {pod: take for take in takes for pod in works.victims([take])}
         evictions = [victim_of(unit, team, pod, told[pod], works) for pod in victims]
+        nodes = {place.pod: place.node for place in places}
         logs.info("makes room", unit=title(unit), victims=len(victims), nodes=len({place.node for place in places}))
         assert self._evictor is not None
-        self._evictor.evict(Eviction(unit.key, {place.pod: place.node for place in places}, evictions))
+        self._evictor.evict(Eviction(unit.key, new_preemption(need.pods), nodes, evictions))
 
     # -- as things will be ------------------------------------------------------------------------------------------
 
@@ -328,22 +339,18 @@ class Room:
         """Keep again what was kept before the state was built anew, or by a replica that is gone."""
         self._restored = True
         before, self._nominations = self._nominations, {}
-        doomed: dict[str, list[Pod]] = {}
-        for pod in self._fleet.pods.values():
-            if pod.doomed and not pod.ended:
-                doomed.setdefault(pod.doomed.partition(": ")[0], []).append(pod)
+        marked = self._marked()
         for unit in self._queue:
             nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
-            victims = doomed.get(purpose(unit).partition(": ")[0], [])
+            preemption = next((pod.preemption for pod in nodes if pod.preemption), "")
+            victims = marked.get(preemption, [])
             if unit.key in before:
                 old = before.pop(unit.key)
                 nodes = {place.pod: place.node for place in old.places}
                 victims = [pod for pod in old.victims if pod.key in self._fleet.pods]
                 self._nominate(unit, nodes, victims, old.words)
             elif nodes and self._nominate(unit, nodes, victims, "the pods before it are ending"):
-                left = [Victim(pod, "resumed", pod.doomed) for pod in victims if not pod.deleting]
-                if left and self._evictor is not None:
-                    self._evictor.evict(Eviction(unit.key, nodes, left))
+                self._resume(unit, preemption, nodes, victims, "resumed")
         for key, nomination in before.items():
             self._nominations[key] = nomination
             self.abandon(key)
@@ -352,19 +359,33 @@ class Room:
         """Make room that somebody asks for who has marked the victims, then nominated all pods (`avactl defrag`)."""
         keys = self._fleet.nominated - self._nominations.keys()
         self._fleet.nominated = set()
+        marked = self._marked() if keys else {}
         for key in sorted(keys):
             unit = self._queue.units.get(key)
             if unit is None or now < self._again.get(key, 0.0):
                 continue
             nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
-            start = purpose(unit)
-            victims = [pod for pod in self._fleet.pods.values() if pod.doomed.startswith(start) and not pod.ended]
+            preemption = next((pod.preemption for pod in nodes if pod.preemption), "")
+            victims = marked.get(preemption, [])
             if victims and len(nodes) >= unit.missing > 0:
                 logs.info("makes room, as asked", unit=title(unit), victims=len(victims))
                 if self._nominate(unit, nodes, victims, "there is room once others have moved"):
-                    left = [Victim(pod, "defrag", pod.doomed) for pod in victims if not pod.deleting]
-                    if left and self._evictor is not None:
-                        self._evictor.evict(Eviction(unit.key, nodes, left))
+                    self._resume(unit, preemption, nodes, victims, "defrag")
+
+    def _marked(self) -> dict[str, list[Pod]]:
+        """Victims that are still there, by preemption."""
+        found: dict[str, list[Pod]] = {}
+        for pod in self._fleet.pods.values():
+            if pod.preempted_for and not pod.ended:
+                found.setdefault(pod.preempted_for, []).append(pod)
+        return found
+
+    def _resume(self, unit: Unit, preemption: str, nodes: Mapping[Pod, str], victims: Sequence[Pod], why: str) -> None:
+        """Carry out the rest of a preemption that is marked already."""
+        note = f"{purpose(unit)}as decided before"
+        left = [Victim(pod, why, note) for pod in victims if not pod.deleting]
+        if left and self._evictor is not None:
+            self._evictor.evict(Eviction(unit.key, preemption, nodes, left))
 
     def _nominate(self, unit: Unit, nodes: Mapping[Pod, str], victims: Sequence[Pod], words: str) -> bool:
         state = self._fleet.state
@@ -372,7 +393,7 @@ class Room:
         for pod in victims:
             pod.leaving = True
         keys = self._keys(victims)
-        ending = {pod for pod in self._going() if not pod.doomed}
+        ending = {pod for pod in self._going() if not pod.preempted_for}
         with self.without(ending.union(victims), True), self._holds.trial(lifted=False) as hold, suppress(BookingError):
             for pod, node in nodes.items():
                 booking = self._choose(pod, self._fleet.mask([node]))

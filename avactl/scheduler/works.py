@@ -84,7 +84,7 @@ def _single(key: Hashable, pod: Pod, work: Work, broken: set[Pod]) -> Work:
     preemptible = pod.ours and pod.preemptible and not pod.deleting
     return Work(
         key, work.team, 1, work.gpus, work.model, 1, _seconds(pod.started), pod.priority, pod.serving, preemptible,
-        work.amounts, pod in broken, bool(pod.doomed),
+        work.amounts, pod in broken, bool(pod.preempted_for),
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def _work(key: Hashable, members: Members, everyone: list[Pod], spare: int, brok
     preemptible = all(pod.ours and pod.preemptible and not pod.deleting for pod in everyone)
     spare = 0 if any(pod.deleting for pod in everyone) else spare
     priority = max(pod.priority for pod in pods)
-    protected, doomed = any(pod in broken for pod in pods), any(pod.doomed for pod in pods)
+    protected, preempted = any(pod in broken for pod in pods), any(pod.preempted_for for pod in pods)
     if alike:
         count, gpus, amounts = len(works), first.gpus, first.amounts
         least = count - max(0, min(spare, count))
@@ -110,7 +110,7 @@ def _work(key: Hashable, members: Members, everyone: list[Pod], spare: int, brok
         amounts = tuple(sum(column) for column in zip(*(work.amounts for work in works), strict=True))
     return Work(
         key, first.team, count, gpus, first.model, least, started, priority, serving, preemptible, amounts,
-        protected, doomed,
+        protected, preempted,
     )  # fmt: skip
 
 

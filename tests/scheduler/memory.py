@@ -57,15 +57,21 @@ class Memory:
         self.evictions.append(eviction)
         for victim in eviction.victims:
             assert victim.note.startswith("Preempted for "), victim.note
+            self._mark(victim.pod, eviction.preemption)
             self._condition(victim.pod.key, "DisruptionTarget", "PreemptionByScheduler", victim.note)
         for pod, node in eviction.places.items():
+            self._mark(pod, eviction.preemption)
             self.items[pod.key]["status"]["nominatedNodeName"] = node
             self.intake.put(self.items[pod.key])
+
+    def _mark(self, pod: Pod, preemption: str) -> None:
+        self.items[pod.key]["metadata"]["annotations"][names.PREEMPTION] = preemption
 
     def clear(self, pods: Sequence[Pod]) -> None:
         for pod in pods:
             if pod.key in self.items:
                 self.items[pod.key]["status"].pop("nominatedNodeName", None)
+                self.items[pod.key]["metadata"]["annotations"].pop(names.PREEMPTION, None)
 
     def unschedulable(self, pod: Pod, message: str) -> None:
         self.said[pod.name] = message

@@ -363,6 +363,26 @@ def test_another_scheduler_goes_on_where_one_died(lent: Memory, half: int) -> No
     assert len(other.evictions) <= 1
 
 
+@pytest.mark.parametrize("message", ["", "Preempted", "verdrängt für owner/mine", "Preempted for another/pod: x"])
+def test_recovery_does_not_depend_on_messages(lent: Memory, message: str) -> None:
+    """All that a scheduler has written for people may be in other words, or in another language."""
+    lent.gang("guest", "theirs", 2, 8)
+    lent.gang("owner", "mine", 2, 8)
+    lent.settle()
+    for item in lent.items.values():
+        for condition in item["status"].get("conditions") or ():
+            condition["message"] = message
+    other = lent.restart()
+    other.settle()
+    (eviction,) = other.evictions
+    assert eviction.preemption == lent.evictions[0].preemption
+    assert {each.pod.name for each in eviction.victims} == {each.pod.name for each in lent.evictions[0].victims}
+    assert {each.why for each in eviction.victims} == {"resumed"}
+    other.go()
+    other.settle()
+    assert {"mine-0", "mine-1"} <= set(other.where())
+
+
 def test_a_state_built_anew_keeps_what_was_kept(lent: Memory) -> None:
     lent.pod("guest", "a", 8)
     lent.pod("guest", "b", 8)

@@ -47,7 +47,9 @@ def test_a_replica_that_stands_by_forgets_pods_that_others_have_placed() -> None
         world.pod("vision", f"p{number}", 1)
         item = world.items[f"vision/p{number}"]
         item["spec"]["nodeName"] = "n0"
+        item["metadata"]["annotations"]["avactl.dev/preemption"] = "x/1"
         world._condition(f"vision/p{number}", "DisruptionTarget", "PreemptionByScheduler", "Preempted for x: y")
+        assert world.fleet.remains
         world.drop("vision", f"p{number}")
     assert len(world.queue._active) < PODS / 2
     assert not world.fleet.remains
