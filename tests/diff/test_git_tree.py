@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from avactl.source.tree import DirTree, GitError, GitTree, find_commit, merge_base
+from avactl.source.git import GitError
+from avactl.source.git_tree import GitTree, find_commit, merge_base
+from avactl.source.tree import DirTree
 from tests.diff.repository import Repository
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from avactl.reconcile import status
 from avactl.reconcile.source import Branch, Revision, WorkingDirectory, without_credentials
-from avactl.source.tree import GitError, MemoryTree
+from avactl.source.git import GitError
+from avactl.source.tree import MemoryTree
 
 
 def git(directory: Path, *arguments: str) -> str:
