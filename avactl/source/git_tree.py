@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -90,15 +91,17 @@ class GitTree:
         self._content: dict[str, bytes] | None = None
         arguments = ("ls-tree", "-r", "-z", "-l", "--full-tree", self.commit, *(["--", prefix] if prefix else []))
         links: dict[str, str] = {}
-        seen_paths: set[str] = set()
+        listed: set[str] = set()
         for line in git(self._directory, *arguments).decode("utf-8", "surrogateescape").split("\0"):
             meta, _, path = line.partition("\t")
             if not path.startswith(prefix) or not path:
                 continue
             mode, _, blob, size = meta.split()
-            if path in seen_paths or not _is_path(path):
+            if path in listed or not _is_path(path):
                 raise GitError(f"{self.commit[:10]} has a malformed tree: `{path}`", "`git fsck` lists what is wrong")
-            seen_paths.add(path)
+            listed.add(path)
+            if size == "BAD":
+                raise _missing(blob)
             path = path[len(prefix) :]
             if mode == "120000":
                 links[path] = blob if int(size) <= _MAX_TARGET else ""
@@ -108,12 +111,13 @@ class GitTree:
             targets = self._contents(blob for blob in links.values() if blob)
             targets[""] = b"/"  # too long a target leads nowhere
             self._links = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
-        rendered = tuple(path.removesuffix(RENDERED) for path in self._blobs if f"/{path}".endswith(f"/{RENDERED}"))
+        self._ordered = sorted(self._blobs)
+        rendered = {path.rpartition("/")[0] for path in self._blobs if path.rpartition("/")[2] == RENDERED}
         seen = [
             path
             for path in (*self._blobs, *self._links)
             if not any(part.startswith(".") or part in SKIPPED for part in path.split("/"))
-            and not path.startswith(rendered)
+            and not (rendered and _is_below(path, rendered))
         ]
         self._seen = sorted(path for path in seen if self._resolve(path) is not None)
         nowhere = (path for path in self._links.keys() & seen if self._leads_nowhere(path))
@@ -154,7 +158,10 @@ class GitTree:
         if not path.endswith(SPEC_SUFFIXES) or self._resolve(path) is not None:
             return False
         place = self._follow(path)
-        return not place or not any(blob.startswith(f"{place}/") for blob in self._blobs)
+        if not place:
+            return True
+        after = bisect_left(self._ordered, f"{place}/")
+        return after == len(self._ordered) or not self._ordered[after].startswith(f"{place}/")
 
     def _resolve(self, path: str) -> str | None:
         """The file that a path leads to, through symbolic links; None if there is none inside of the tree."""
@@ -200,11 +207,20 @@ class GitTree:
             end = out.index(b"\n", position)
             blob, *about = out[position:end].decode().split()
             if about == ["missing"]:
-                hint = "`git fetch --refetch --no-filter` completes a partial clone"
-                raise GitError(f"git does not have the content of {blob}", hint)
+                raise _missing(blob)
             content[blob] = out[end + 1 : end + 1 + int(about[1])]
             position = end + 1 + int(about[1]) + 1
         return content
+
+
+def _missing(blob: str) -> GitError:
+    hint = "`git fetch --refetch --no-filter` completes a partial clone"
+    return GitError(f"git does not have the content of {blob}", hint)
+
+
+def _is_below(path: str, directories: set[str]) -> bool:
+    """Return whether a path is below one of the directories; "" is the top."""
+    return "" in directories or any(char == "/" and path[:cut] in directories for cut, char in enumerate(path))
 
 
 def _is_path(path: str) -> bool:

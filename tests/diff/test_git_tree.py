@@ -125,10 +125,10 @@ def test_no_repository_and_no_commit(tmp_path: Path) -> None:
         GitTree(empty.root, "HEAD")
 
 
-def test_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_git(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitError, match="git is not installed"):
-        GitTree(tmp_path, "HEAD")
+        GitTree(repository.root, "HEAD")
 
 
 def test_merge_base(repository: Repository) -> None:

@@ -69,9 +69,6 @@ def quiet_between(store: Store, published: str, source: str, same: Callable[[Com
     One that would may be on its way still, and come after us, e.g. a change that was taken back at once: then the
     branch must say that it is further already.
     """
-    between = [
-        commit
-        for commit in store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
-        if commit != source
-    ]
+    listed = store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
+    between = [commit for commit in listed if commit != source]
     return len(between) <= _COMPILED and all(same(compile_tree(GitTree(store.directory, commit))) for commit in between)

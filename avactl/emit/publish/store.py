@@ -116,7 +116,10 @@ class Store:
         position = 0
         while position < len(out):
             end = out.index(b"\n", position)
-            oid, _, size = out[position:end].decode().split()
+            oid, *about = out[position:end].decode().split()
+            if about == ["missing"]:
+                raise PublishError(f"git does not have the content of {oid}", "`git fsck` lists what is missing")
+            size = about[1]
             found[oid] = out[end + 1 : end + 1 + int(size)].decode("utf-8", "replace")
             position = end + int(size) + 2
         return found

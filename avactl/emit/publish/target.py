@@ -129,9 +129,8 @@ class Local:
         """Move the branch; False where somebody else was quicker."""
         before = tip or "0" * len(commit)
         try:
-            self._store.run(
-                "update-ref", "-m", "avactl render --publish", self._ref, commit, before, access=Access.WRITE
-            )
+            arguments = ("update-ref", "-m", "avactl render --publish", self._ref, commit, before)
+            self._store.run(*arguments, access=Access.WRITE)
         except FailedError as error:
             if _OVERTAKEN.search(error.said):
                 return False
