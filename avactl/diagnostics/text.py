@@ -28,7 +28,7 @@ class _Style:
         return f"{_COLOURS[name]}{text}{_COLOURS['off']}" if self.colour else text
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Text without control characters, each still one column wide, so that the caret stands right."""
     if not text.isascii():
         # A file's name that is not UTF-8 here, by the locale or on disk.
@@ -55,7 +55,7 @@ def _window(line: str, span: Span, secret: bool) -> tuple[str, int]:
     else:
         line = line[:far] + redact(line[far : end + _AROUND]) + line[end + _AROUND :]
     before, after = ("…" if start else ""), ("…" if end < len(line) else "")
-    return f"{before}{_visible(line[start:end])}{after}", column - start + len(before)
+    return f"{before}{visible(line[start:end])}{after}", column - start + len(before)
 
 
 def _columns(text: str) -> int:
@@ -69,22 +69,22 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
     """One problem as text of several lines, without a line end behind the last."""
     style = _Style(colour)
     d = diagnostic
-    out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + _visible(d.message))}"]
-    out.append(f"{style('blue', '  -->')} {_visible(str(d.span))}")
+    out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + visible(d.message))}"]
+    out.append(f"{style('blue', '  -->')} {visible(str(d.span))}")
     line = _line(source(d.span.file), d.span)
     pad = " " * len(str(d.span.line))
     if line is not None:
         shown, column = _window(line, d.span, d.secret)
         width = min(d.span.end_column - d.span.column, len(shown) - column) if d.span.end_column else 1
         caret = "^" * max(1, _columns(shown[column : column + max(1, width)]))
-        label = f" {_visible(d.label)}" if d.label else ""
+        label = f" {visible(d.label)}" if d.label else ""
         out.append(f"{style('blue', f'{d.span.line} |')} {shown}".rstrip())
         out.append(f"{style('blue', f'{pad} |')} {' ' * _columns(shown[:column])}{style(d.severity, caret + label)}")
     for note in d.notes:
-        place = _visible(str(note.span))
-        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {_visible(note.text)} ({place})")
+        place = visible(str(note.span))
+        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {visible(note.text)} ({place})")
     if d.hint:
-        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {_visible(d.hint)}")
+        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {visible(d.hint)}")
     return "\n".join(out)
 
 

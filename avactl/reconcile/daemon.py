@@ -19,7 +19,7 @@ from avactl.reconcile.engine import Reconciler
 from avactl.reconcile.report import Result
 from avactl.reconcile.wait import wait_healthy
 from avactl.scheduler.server import serve
-from avactl.source.tree import GitError
+from avactl.source.git import GitError
 
 _SETTLE = 1.0
 """Seconds between a difference and the run that looks at it: a person's edits come several at a time."""

@@ -52,6 +52,7 @@ class Pipelines:
         environment = {
             **os.environ, "PATH": f"{self.place / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.place),
             "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.place / "summary"),
+            "GITHUB_WORKSPACE": str(self.repository.root), "CI_PROJECT_DIR": str(self.repository.root),
             "GITHUB_ENV": str(self.place / "env"), "RUNNER_TEMP": str(self.place), **variables,
         }  # fmt: skip
         done = subprocess.run(

@@ -14,7 +14,8 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.text import render_one
-from avactl.source.tree import GitTree, MemoryTree
+from avactl.source.git_tree import GitTree
+from avactl.source.tree import MemoryTree
 
 IMPORTS = """\
 from avactl.kinds import Cluster, Metadata, Team, Workspace
