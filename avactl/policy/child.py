@@ -1,4 +1,4 @@
-"""Policies at work, in a process that can do nothing but compute (`avactl.source.confined`).
+"""Policies at work, in a process that can do nothing but compute (`avactl.source.sandbox_runner`).
 
 What they find is written as it is found, a line of JSON each, so that what did not end in time is known by name.
 """

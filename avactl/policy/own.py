@@ -18,7 +18,7 @@ from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
 from avactl.policy import Problem
 from avactl.policy.settings import SchemaFile
-from avactl.source import confined
+from avactl.source import sandbox_runner
 from avactl.source.calls import span_in
 from avactl.source.document import Document
 from avactl.source.python import Root
@@ -92,7 +92,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
         request |= {"schema": source.schema.schema_, "policy": {"name": source.schema.policy, **declared}}
     report = Report()
     try:
-        answer = confined.run("avactl.policy.child", root.path, timeout, request, (subjects.directory,))
+        answer = sandbox_runner.run("avactl.policy.child", root.path, timeout, request, (subjects.directory,))
     except OSError as error:
         report.problems.append(_broken(source, "", Span(source.file), f"it could not be run: {error}"))
         return report
@@ -111,7 +111,9 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
         hint = "look for a loop without an end, or raise `python: {timeout: …}` in avactl.yaml"
         report.problems.append(Diagnostic("policy-timeout", message, span, hint=hint, rule=name or source.file))
     elif answer.too_long:
-        report.problems.append(_broken(source, name, span, f"more than {confined.MAX_ANSWER >> 20} MiB of problems"))
+        report.problems.append(
+            _broken(source, name, span, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of problems")
+        )
     else:
         why = "it ended its process, or took all of the memory that it may have (1 GiB)"
         report.problems.append(_broken(source, name, span, why))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from avactl.diagnostics import Diagnostic, Span
-from avactl.source import confined
+from avactl.source import sandbox_runner
 from avactl.source.calls import Place, PythonLocator, span_in
 from avactl.source.document import Document
 from avactl.source.tree import DirTree
@@ -146,7 +146,7 @@ def laid_out(tree: Tree) -> Root:
 
 def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     """What the child answered, or why it did not."""
-    answer = confined.run("avactl.kinds.capture", root, timeout, {"path": path})
+    answer = sandbox_runner.run("avactl.kinds.capture", root, timeout, {"path": path})
     if not answer.in_time:
         return Diagnostic(
             "python-timeout",
@@ -155,7 +155,7 @@ def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
             hint="look for a loop without an end, or raise `python: {timeout: …}` in avactl.yaml",
         )
     if answer.too_long:
-        return _no_answer(path, f"more than {confined.MAX_ANSWER >> 20} MiB of specs")
+        return _no_answer(path, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of specs")
     if not answer.data:
         return _no_answer(path, "the file ended its process, or took all of the memory that it may have")
     return answer.data
