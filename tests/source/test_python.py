@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -265,32 +264,6 @@ def test_what_a_file_prints_is_not_its_answer(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        '{"documents": [{"value": 1, "places": [[[], "/etc/passwd", 1, 0, 1, 9]]}], "error": null}',
-        '{"documents": [], "error": {"message": "x", "refused": false, "place": ["/etc/passwd", 9999, 5, 9999, 9]}}',
-        '{"documents": [{"value": 1}], "error": null}',
-        "[1]",
-        "{",
-    ],
-)
-def test_a_forged_answer_points_nowhere_but_into_the_repository(answer: str) -> None:
-    source = f"""\
-    import os
-    specs = []
-    for fd in range(3, 64):
-        try:
-            os.write(fd, {answer.encode()!r})
-        except OSError:
-            pass
-    os._exit(0)
-    """
-    for problem in compiled({"specs.py": source}).diagnostics:
-        assert problem.span.file == "specs.py"
-        assert problem.span.line <= 8
-
-
 def test_without_an_interpreter_or_a_place_for_files_there_is_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert "/nowhere/python" in error_of("specs = []").message
@@ -338,38 +311,3 @@ def test_the_example_of_the_docs_says_what_the_docs_say() -> None:
     wrong = source.replace('"30m"', '"30"')
     problem = only(compiled({path: wrong, "platform.yaml": platform}))
     assert render_one(problem, lambda path: wrong) == f"error[{told}".rstrip()
-
-
-KERNEL = """
-import os, socket, sys
-sys.path.insert(0, sys.argv[1])
-from avactl.source import sandbox
-sandbox._kernel_filters([os.path.dirname(os.__file__)], [])
-attempts = {
-    "read": lambda: open("/etc/passwd").read(),
-    "write": lambda: open(sys.argv[2], "w"),
-    "network": lambda: socket.socket(),
-    "fork": lambda: os.fork(),
-    "program": lambda: os.execv("/bin/true", ["true"]),
-    "kill": lambda: os.kill(os.getppid(), 0),
-}
-for name, attempt in attempts.items():
-    try:
-        attempt()
-    except PermissionError:
-        continue
-    print(name)
-"""
-
-
-def has_landlock() -> bool:
-    # LANDLOCK_CREATE_RULESET_VERSION: the version of the kernel's Landlock, or -1.
-    return sys.platform == "linux" and int(ctypes.CDLL(None).syscall(444, None, 0, 1)) >= 1
-
-
-@pytest.mark.skipif(not has_landlock(), reason="the kernel has no Landlock")
-def test_the_kernel_refuses_too_where_it_can(tmp_path: Path) -> None:
-    root = str(Path(__file__).resolve().parents[2])
-    command = [sys.executable, "-c", KERNEL, root, str(tmp_path / "new")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == ""
