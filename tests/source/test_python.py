@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.text import render_one
-from avactl.source.tree import GitTree, MemoryTree
+from avactl.source.tree import DirTree, GitTree, MemoryTree
 
 IMPORTS = """\
 from avactl.kinds import Cluster, Metadata, Team, Workspace
@@ -311,3 +313,15 @@ def test_the_example_of_the_docs_says_what_the_docs_say() -> None:
     wrong = source.replace('"30m"', '"30"')
     problem = only(compiled({path: wrong, "platform.yaml": platform}))
     assert render_one(problem, lambda path: wrong) == f"error[{told}".rstrip()
+
+
+def test_native_code_is_named_where_it_is_imported(tmp_path: Path) -> None:
+    origin = next(Path(sysconfig.get_path("stdlib"), "lib-dynload").glob("_json*.so"))
+    (tmp_path / "fast").mkdir()
+    (tmp_path / "fast" / "__init__.py").write_text("try:\n    from fast import _json\nexcept ImportError:\n    pass\n")
+    shutil.copy(origin, tmp_path / "fast")
+    (tmp_path / "avactl.yaml").write_text("python: {allow: true}\n")
+    (tmp_path / "specs.py").write_text("specs = []\nimport fast\n")
+    problem = only(compile_tree(DirTree(tmp_path)))
+    assert (problem.code, problem.span[:2]) == ("python-error", ("fast/__init__.py", 2))
+    assert problem.message == "importing `fast` is not allowed in a spec file: it loads native code (`fast._json`)"
