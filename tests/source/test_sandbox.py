@@ -191,7 +191,7 @@ def test_corrupt_bytecode_ends_the_child_only(tmp_path: Path) -> None:
 
 
 def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
-    (tmp_path / "spec.py").write_text("import os\nos.write(4, b'x')\nwhile True: pass\n")
+    (tmp_path / "spec.py").write_text("import time\ntime.sleep(3600)\n")
     program = """
     import os, subprocess, sys
     from avactl.source import sandbox_runner
@@ -208,10 +208,22 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         while "Seccomp:\t2" not in status_of(child):
+            assert alive(child)
             time.sleep(0.05)
         parent.send_signal(signal.SIGKILL)
-    while status_of(child) and "\nState:\tZ" not in status_of(child):
-        time.sleep(0.05)
+    try:
+        for _ in range(600):
+            if not alive(child):
+                break
+            time.sleep(0.05)
+        assert not alive(child)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    return bool(status_of(pid)) and "\nState:\tZ" not in status_of(pid)
 
 
 def status_of(pid: int) -> str:

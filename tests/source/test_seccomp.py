@@ -70,6 +70,7 @@ def test_seccomp_looks_at_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             for flag in ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMPFILE", "O_SYNC")
         },
         "write, high bits": (f"{n['openat']}, -100, {path}, {high} | 1", True),
+        **({"open": (f"2, {path}, 0", False), "open to write": (f"2, {path}, 1", True)} if MACHINE == "x86_64" else {}),
         "own limits": (f"{n['prlimit64']}, 0, 7, 0, limit", False),
         "own limits, set": (f"{n['prlimit64']}, 0, 7, limit, 0", True),
         "own limits, set by a high pointer": (f"{n['prlimit64']}, 0, 7, {high}, 0", True),

@@ -88,6 +88,7 @@ _ALLOWED = _table(
 
 _FILTERED = _table(
     """
+    open                  2    -
     openat              257   56
     mmap                  9  222
     mprotect             10  226
@@ -180,6 +181,7 @@ def _filters(machine: _Machine) -> dict[str, list[_Instruction]]:
     flags = _READ_ONLY | directory | machine.large_file
     return {
         # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_TMPFILE, and whatever else is not known to be harmless.
+        "open": [_low(1), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],  # musl's
         "openat": [_low(2), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],
         # No memory that is written and executed; code comes from files only.
         "mmap": [
