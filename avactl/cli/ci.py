@@ -106,8 +106,8 @@ def plan_of(snapshot: Path | None) -> SectionOf:
     def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
         try:
             from avactl.kube import logs
-            from avactl.plan.make import clusters, make_plan
-            from avactl.plan.markdown import TITLE, render_body
+            from avactl.plan.output.markdown import TITLE, render_body
+            from avactl.plan.planner import clusters, make_plan
         except ModuleNotFoundError as error:
             print(f"no plan in the comment: it needs the package {error.name}: `pip install 'avactl[cluster]'`",
                   file=sys.stderr)  # fmt: skip

@@ -67,10 +67,10 @@ def plan(
         plans = _at_once(path, base, head, merge_base, everything, snapshot, text)
     if plans is None:
         before, after = _compiled(path, base, head, merge_base)
-        make = _maker()
+        planner = _maker()
         live = None if snapshot is None or text is None else _parsed(snapshot, text)
-        asked = _asked(make.clusters(before, after), cluster, live)
-        plans = [make.make_plan(before, after, name, live, everything=everything) for name in asked]
+        asked = _asked(planner.clusters(before, after), cluster, live)
+        plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
     sys.stdout.write(_render(plans, output))
     gc.freeze()  # nor need it do so once more at the end
     if exit_code and not all(each.fine for each in plans):
@@ -90,7 +90,7 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(path: Path, text: bytes) -> ClusterState:
-    from avactl.plan.snapshot import SnapshotError, read
+    from avactl.plan.snapshot.loader import SnapshotError, read
 
     try:
         return read(text, "standard input" if str(path) == "-" else str(path))
@@ -102,9 +102,9 @@ def _maker() -> ModuleType:
     """What makes plans. Exits with MISSING where it is not installed."""
     with packages():
         from avactl.kube import logs
-        from avactl.plan import make
+        from avactl.plan import planner
     logs.mute()  # the scheduler tells of its decisions, which here are not made
-    return make
+    return planner
 
 
 def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> list[str]:
@@ -128,7 +128,7 @@ def _at_once(
 ) -> list[Plan] | None:
     """The plan where both sides compile while this process reads the snapshot. None: it has to be done in turn."""
     from avactl.compiler import parallel
-    from avactl.plan.beside import GoneWrongError, begin
+    from avactl.plan.parallel_compile import GoneWrongError, begin
 
     if head is None and not path.exists():
         return None
@@ -137,9 +137,9 @@ def _at_once(
     sides = begin(partial(_base, root, base, head, common), partial(_head, root, base, head, common), text)
     if sides is None:
         return None
-    make = _maker()
+    planner = _maker()
     try:
-        return [make.plan_live(_parsed(snapshot, text), sides, everything=everything)]
+        return [planner.plan_live(_parsed(snapshot, text), sides, everything=everything)]
     except GoneWrongError:
         return None
 
@@ -195,16 +195,16 @@ def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Co
 
 def _render(plans: Sequence[Plan], output: Format) -> str:
     if output is Format.json:
-        from avactl.plan.machine import render_json
+        from avactl.plan.output.json_output import render_json
 
         return render_json(plans)
     if output is Format.markdown:
-        from avactl.plan.markdown import render_markdown
+        from avactl.plan.output.markdown import render_markdown
 
         return render_markdown(plans)
     import shutil
 
-    from avactl.plan.text import render_text
+    from avactl.plan.output.text import render_text
 
     coloured = colour()
     width = shutil.get_terminal_size((_WIDE, 24)).columns

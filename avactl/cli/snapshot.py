@@ -31,7 +31,7 @@ def snapshot(
     Of pods only what scheduling needs is taken: no environment, arguments, images, or annotations but avactl's own.
     """
     with packages():
-        from avactl.plan import take  # noqa: F401 - what reads snapshots schedules too
+        from avactl.plan.snapshot import capture  # noqa: F401 - what reads snapshots schedules too
     text = asyncio.run(_take(connection(kubeconfig, context), namespace))
     if output is None:
         sys.stdout.buffer.write(text)
@@ -45,8 +45,8 @@ def snapshot(
 
 async def _take(found: Access, namespace: str) -> bytes:
     from avactl.kube.client import Client, UnreachableError
-    from avactl.plan.snapshot import SnapshotError
-    from avactl.plan.take import take
+    from avactl.plan.snapshot.capture import take
+    from avactl.plan.snapshot.loader import SnapshotError
 
     async with Client(found, "avactl-snapshot", connections=8) as client:
         try:

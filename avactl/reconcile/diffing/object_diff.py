@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.kinds.values import quantity
-from avactl.reconcile import fields
 from avactl.reconcile.api import FIELD_MANAGER
-from avactl.reconcile.fields import ABSENT, Fields, Owner, Path
-from avactl.reconcile.hands import Hands
+from avactl.reconcile.diffing import managed_fields
+from avactl.reconcile.diffing.field_policy import Hands
+from avactl.reconcile.diffing.managed_fields import ABSENT, Fields, Owner, Path
 
 
 class Difference(NamedTuple):
@@ -33,7 +33,7 @@ class Difference(NamedTuple):
     @property
     def field(self) -> str:
         """The path as a person writes it."""
-        return fields.dotted(self.path)
+        return managed_fields.dotted(self.path)
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Comparison:
 def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path], hands: Hands) -> Comparison:
     """`want` has no fields of controllers (`leave`)."""
     walk = _Walk(live, leave)
-    ours = fields.applied(live)
+    ours = managed_fields.applied(live)
     for key, value in want.items():
         if key in ("apiVersion", "kind"):
             continue
@@ -80,11 +80,13 @@ class _Walk:
     def __init__(self, live: Mapping[str, Any], leave: Sequence[Path]) -> None:
         self.result = Comparison()
         self.certain = 0
-        self.owners = fields.owners(live)
+        self.owners = managed_fields.owners(live)
         self._leave = frozenset(leave)
 
     def _differs(self, path: Path, old: Any, new: Any, *, maybe: bool = False) -> None:
-        by = next((o.manager for o in self.owners if o.manager != FIELD_MANAGER and fields.has(o.fields, path)), "")
+        by = next(
+            (o.manager for o in self.owners if o.manager != FIELD_MANAGER and managed_fields.has(o.fields, path)), ""
+        )
         self.result.apply.append(Difference(path, old, new, by))
         self.certain += not maybe
 
@@ -129,11 +131,11 @@ class _Walk:
             if any(here[: len(owned)] == owned for owned in self._leave):
                 self._hand_over(live, here)
             else:
-                old = fields.child(live, step)[1]
+                old = managed_fields.child(live, step)[1]
                 self._differs(here, old, ABSENT, maybe=old is ABSENT and not below)
 
     def _hand_over(self, live: Any, path: Path) -> None:
-        if fields.child(live, path[-1])[1] is not ABSENT:
+        if managed_fields.child(live, path[-1])[1] is not ABSENT:
             self.result.hand_over.append(path)
 
     def _whole(self, want: Any, live: Any, path: Path) -> None:
@@ -160,10 +162,10 @@ class _Walk:
             found = keyed.get(_key_of(entry, names))
             if found is None:
                 step = _step_of(entry, names)
-                self._differs((*path, step), fields.child(live, step)[1], entry)
+                self._differs((*path, step), managed_fields.child(live, step)[1], entry)
                 continue
             seen.add(found)
-            index, there = fields.child(live, found)
+            index, there = managed_fields.child(live, found)
             if there is ABSENT:
                 self._differs((*path, found), ABSENT, entry)
                 continue
@@ -173,7 +175,7 @@ class _Walk:
                 self.value(entry, there, ours[found], (*path, found))
         for step in steps:
             if step not in seen:
-                self._differs((*path, step), fields.child(live, step)[1], ABSENT)
+                self._differs((*path, step), managed_fields.child(live, step)[1], ABSENT)
         if not ordered and len(seen) == len(want):
             self._differs(path, live, want, maybe=True)
 
@@ -282,10 +284,10 @@ def _by_hand(
         if owner.subresource == "status" or owner.manager == FIELD_MANAGER:
             continue
         others: list[Fields] | None = None
-        for path in fields.leaves(owner.fields):
+        for path in managed_fields.leaves(owner.fields):
             if not hands.changed(owner.manager, path) or any(path[: len(left)] == left for left in leave):
                 continue
-            if fields.find(live, path) is ABSENT:
+            if managed_fields.find(live, path) is ABSENT:
                 continue
             short = _first_absent(want, path)
             if short is None:
@@ -293,14 +295,14 @@ def _by_hand(
             if others is None:
                 others = [o.fields for o in owners if o is not owner and not _is_hand(hands, o, path)]
             # What others own beside it stays.
-            while short != path and any(fields.has(other, short) for other in others):
+            while short != path and any(managed_fields.has(other, short) for other in others):
                 short = path[: len(short) + 1]
             if path[0] == "f:metadata":
                 short = path
             found.setdefault(short, owner.manager)
     for path, manager in sorted(found.items(), key=lambda entry: len(entry[0])):
         if not any(path[:length] in found for length in range(1, len(path))):
-            result.take_out.append(Difference(path, fields.find(live, path), ABSENT, manager))
+            result.take_out.append(Difference(path, managed_fields.find(live, path), ABSENT, manager))
 
 
 def _is_hand(hands: Hands, owner: Owner, path: Path) -> bool:
@@ -310,7 +312,7 @@ def _is_hand(hands: Hands, owner: Owner, path: Path) -> bool:
 def _first_absent(want: Any, path: Path) -> Path | None:
     """The shortest part of a path that git does not have; None where it has all of it, or the whole around it."""
     for length, step in enumerate(path, 1):
-        want = fields.child(want, step)[1]
+        want = managed_fields.child(want, step)[1]
         if want is ABSENT:
             return path[:length]
         if isinstance(want, list) and length < len(path) and not path[length].startswith(("k:", "v:", "i:")):

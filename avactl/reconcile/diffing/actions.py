@@ -11,11 +11,7 @@ from avactl import names
 from avactl.diff.model import Disruption
 from avactl.diff.rules import deletion_of, holds_own_data
 from avactl.emit.pulumi_plan import Key, needs
-from avactl.reconcile.compare import Comparison, Difference, compare
-from avactl.reconcile.fields import ABSENT, applied, find, has
-from avactl.reconcile.hands import Hands
-from avactl.reconcile.record import Record, identity
-from avactl.reconcile.wanted import (
+from avactl.reconcile.desired import (
     DELETION_POLICY,
     HOLDS_DATA,
     INVENTORY,
@@ -28,6 +24,10 @@ from avactl.reconcile.wanted import (
     run_of,
     title,
 )
+from avactl.reconcile.diffing.field_policy import Hands
+from avactl.reconcile.diffing.managed_fields import ABSENT, applied, find, has
+from avactl.reconcile.diffing.object_diff import Comparison, Difference, compare
+from avactl.reconcile.inventory import Record, identity
 
 Body = dict[str, Any]
 _MARK = ("f:metadata", "f:labels", f"f:{INVENTORY}")

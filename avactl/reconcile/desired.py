@@ -16,8 +16,8 @@ from avactl.diff.rules import deletion
 from avactl.emit.pulumi_plan import Key, needs
 from avactl.kinds.manifest import Manifest
 from avactl.reconcile.api import Gvk
-from avactl.reconcile.fields import Path
-from avactl.reconcile.hands import left, without
+from avactl.reconcile.diffing.field_policy import left, without
+from avactl.reconcile.diffing.managed_fields import Path
 
 INVENTORY = f"{names.GROUP}/inventory"
 """Label of everything that a repository put into a cluster: its value is the inventory's name."""

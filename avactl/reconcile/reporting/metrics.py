@@ -6,7 +6,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from avactl.reconcile.report import Result
+from avactl.reconcile.reporting.report import Result
 
 REGISTRY = CollectorRegistry()
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)

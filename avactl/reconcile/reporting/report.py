@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from avactl.diagnostics.secrets import redact
-from avactl.reconcile.fields import ABSENT
+from avactl.reconcile.diffing.actions import Action, Step, shown
+from avactl.reconcile.diffing.managed_fields import ABSENT
 from avactl.reconcile.health import Health, State
-from avactl.reconcile.plan import Action, Step, shown
 
 _MOST_LINES = 40
 _MOST_FIELDS = 4

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import aiohttp
 
 from avactl.diagnostics.secrets import redact
-from avactl.reconcile.report import Result
+from avactl.reconcile.reporting.report import Result
 from avactl.reconcile.source import Revision
 
 State = Literal["success", "failure", "pending"]

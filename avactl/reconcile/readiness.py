@@ -10,9 +10,9 @@ from time import monotonic
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
 from avactl.reconcile.api import Api, Body, Gvk
+from avactl.reconcile.desired import INVENTORY, title
+from avactl.reconcile.diffing.actions import Action, Step
 from avactl.reconcile.health import JUDGED, READY, WITH_PODS, Health, State, health, of_pods
-from avactl.reconcile.plan import Action, Step
-from avactl.reconcile.wanted import INVENTORY, title
 
 _POLL = (0.5, 3.0)
 

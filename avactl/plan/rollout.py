@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.plan.model import Surge
+from avactl.plan.simulator import World
 from avactl.plan.workloads import Maker, Surroundings, Workload, WorkloadId
-from avactl.plan.world import World
 from avactl.scheduler.objects.pod_info import PodInfo
 
 Op = Literal["added", "changed", "removed", "unchanged"]

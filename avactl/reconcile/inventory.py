@@ -13,7 +13,7 @@ import orjson
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
 from avactl.reconcile.api import Api, Gvk
-from avactl.reconcile.wanted import Wanted
+from avactl.reconcile.desired import Wanted
 
 _ID, _DIGEST = 6, 6
 """Bytes of an object's name and of its content: 65,000 objects fit into one ConfigMap."""

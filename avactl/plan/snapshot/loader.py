@@ -15,7 +15,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
-from avactl.plan.shape import want_objects
+from avactl.plan.snapshot.schema import want_objects
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import DISRUPTED
 from avactl.scheduler.objects.pod_requirements import DISKS

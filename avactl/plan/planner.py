@@ -9,15 +9,15 @@ from avactl import names
 from avactl.compiler import Compilation
 from avactl.kinds.program import pool_size
 from avactl.plan import effects
-from avactl.plan.change import Change, Done, Op, place_all
 from avactl.plan.cluster_state import ClusterState, declared, machines, reserved
+from avactl.plan.compiled_side import Side
 from avactl.plan.cost import cost
 from avactl.plan.model import Cost, Entry, Owner, Plan, Verdict, worst
-from avactl.plan.origin import Origin
-from avactl.plan.side import Side
+from avactl.plan.rollout import Change, Done, Op, place_all
+from avactl.plan.simulator import World
+from avactl.plan.spec_origin import Origin
 from avactl.plan.verdicts import places, waits
 from avactl.plan.workloads import Workload, WorkloadId
-from avactl.plan.world import World
 
 _BEFORE, _AFTER = "2000-01-01T00:00:00Z", "2000-01-01T00:00:01Z"
 """When pods are made, as far as specs go: those of the base are older."""

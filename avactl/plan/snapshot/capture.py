@@ -11,7 +11,7 @@ from avactl import names
 from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.manifest import Body
 from avactl.kube.client import ApiError, Client
-from avactl.plan.snapshot import RESOURCES, SnapshotError, Taken, config, write
+from avactl.plan.snapshot.loader import RESOURCES, SnapshotError, Taken, config, write
 
 _PAGE = "2000"
 """Objects of one answer: a list of ten thousand pods is asked for in parts."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from avactl.kinds.ownership import KUBERNETES
-from avactl.reconcile.fields import Path
+from avactl.reconcile.diffing.managed_fields import Path
 
 _CONTROLLERS = re.compile(
     r"avactl.*|kube-.*|kubelet|kwok|cloud-.*|cluster-autoscaler|karpenter|vpa-.*|horizontal-pod-autoscaler"

@@ -11,8 +11,8 @@ from avactl.compiler.normalise import APPLY_ORDER
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
 from avactl.reconcile.api import Api, Body, Gvk
-from avactl.reconcile.record import Record, kinds_of
-from avactl.reconcile.wanted import INVENTORY, Wanted, inventory_of
+from avactl.reconcile.desired import INVENTORY, Wanted, inventory_of
+from avactl.reconcile.inventory import Record, kinds_of
 
 _FEW = 8
 """So many missing objects of a kind are asked for one by one; more, by a list of all."""

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from avactl.plan import words
 from avactl.plan.model import NOTE, Entry, Plan, Verdict
+from avactl.plan.output import phrases
 
 _STYLES = {
     Verdict.NEVER: "bold red", Verdict.QUOTA: "yellow", Verdict.ROOM: "yellow", Verdict.WAITS: "yellow",
@@ -34,12 +34,12 @@ def render_text(plans: Sequence[Plan], *, colour: bool = False, width: int = 160
 
 
 def _plan(console: Console, plan: Plan) -> None:
-    console.print(Text.assemble(("cluster ", ""), (plan.cluster, "bold"), f" · {words.summary(plan)}"))
+    console.print(Text.assemble(("cluster ", ""), (plan.cluster, "bold"), f" · {phrases.summary(plan)}"))
     if plan.entries:
         console.print()
         console.print(_table(plan, console.width))
     lines = [
-        *((f"  {found.owner}", words.effect(found)) for found in plan.effects),
+        *((f"  {found.owner}", phrases.effect(found)) for found in plan.effects),
     ]
     if lines:
         console.print("\nothers")
@@ -48,9 +48,9 @@ def _plan(console: Console, plan: Plan) -> None:
             grid.add_row(Text(name), Text(text))
         console.print(grid)
     foot = [
-        *(words.quota(each) for each in plan.quotas),
-        *(words.pool(each) for each in plan.pools if each.before != each.after),
-        *words.totals(plan),
+        *(phrases.quota(each) for each in plan.quotas),
+        *(phrases.pool(each) for each in plan.pools if each.before != each.after),
+        *phrases.totals(plan),
     ]
     if foot:
         console.print()
@@ -67,8 +67,8 @@ def _plan(console: Console, plan: Plan) -> None:
 
 def _table(plan: Plan, width: int) -> Table:
     table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    priced = bool(plan.currency) and any(words.price(entry, plan.currency) for entry in plan.entries)
-    gpus = any(words.gpu_change(entry) for entry in plan.entries)
+    priced = bool(plan.currency) and any(phrases.price(entry, plan.currency) for entry in plan.entries)
+    gpus = any(phrases.gpu_change(entry) for entry in plan.entries)
     table.add_column("spec", no_wrap=width >= _NARROW, overflow="fold")
     table.add_column("verdict", no_wrap=True)
     table.add_column("pods", justify="right", no_wrap=True)
@@ -81,18 +81,18 @@ def _table(plan: Plan, width: int) -> Table:
         row: list[Text | str] = [
             Text(str(entry.owner)),
             Text(entry.verdict.value, style=_STYLES[entry.verdict]),
-            words.pods(entry),
+            phrases.pods(entry),
             Text("\n".join(_details(entry))),
         ]
         if gpus:
-            row.append(words.gpu_change(entry))
+            row.append(phrases.gpu_change(entry))
         if priced:
-            row.append(words.price(entry, plan.currency))
+            row.append(phrases.price(entry, plan.currency))
         table.add_row(*row)
     return table
 
 
 def _details(entry: Entry) -> list[str]:
-    found = list(words.details(entry))
-    hours = words.hours(entry)
+    found = list(phrases.details(entry))
+    hours = phrases.hours(entry)
     return [*found, hours] if hours else found

@@ -12,7 +12,7 @@ from avactl.compiler import compile_tree, parallel
 
 if TYPE_CHECKING:
     from avactl.compiler.state import Tree
-    from avactl.plan.side import Side
+    from avactl.plan.compiled_side import Side
 
 _CLUSTER = re.compile(rb'\{"cluster":"([a-z0-9.-]+)",')
 """How a snapshot begins: its keys are sorted."""
@@ -47,7 +47,7 @@ def _pack(tree: Callable[[], Tree], cluster: str) -> bytes:
     compilation = compile_tree(tree())
     if not compilation.ok:
         raise GoneWrongError
-    from avactl.plan.side import Side  # it needs numpy, which has threads
+    from avactl.plan.compiled_side import Side  # it needs numpy, which has threads
 
     return pickle.dumps(Side.of(compilation, cluster), pickle.HIGHEST_PROTOCOL)
 

@@ -12,8 +12,8 @@ from avactl.diagnostics.secrets import redact
 from avactl.kube import logs
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.reconcile.api import Api
-from avactl.reconcile.plan import Action, Step
-from avactl.reconcile.report import Result
+from avactl.reconcile.diffing.actions import Action, Step
+from avactl.reconcile.reporting.report import Result
 
 CONTROLLER = "avactl-reconcile"
 _MOST = 20

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
-from avactl.reconcile.engine import Listener
+from avactl.reconcile.diffing.actions import Step
 from avactl.reconcile.health import Health
-from avactl.reconcile.plan import Step
+from avactl.reconcile.reconciler import Listener
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from avactl.diff.markdown import code, prose
-from avactl.plan import words
 from avactl.plan.model import NOTE, Entry, Plan, Verdict
+from avactl.plan.output import phrases
 
 TITLE = "### Will it run?"
 LIMIT = 20_000
@@ -47,7 +47,7 @@ def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
 
 
 def _head(plan: Plan) -> str:
-    return f"**Cluster {code(plan.cluster)}** · {words.summary(plan)}\n\n"
+    return f"**Cluster {code(plan.cluster)}** · {phrases.summary(plan)}\n\n"
 
 
 def _table(rows: Sequence[str], plan: Plan) -> str:
@@ -64,15 +64,15 @@ def _table(rows: Sequence[str], plan: Plan) -> str:
 
 
 def _row(entry: Entry, plan: Plan) -> str:
-    said = [*words.details(entry), *([hours] if (hours := words.hours(entry)) else [])]
+    said = [*phrases.details(entry), *([hours] if (hours := phrases.hours(entry)) else [])]
     cells = [
         _MARKS[entry.verdict],
         code(str(entry.owner)),
         entry.verdict.value,
-        words.pods(entry),
+        phrases.pods(entry),
         "<br>".join(prose(line) for line in said),
-        prose(words.gpu_change(entry)) if words.gpu_change(entry) else "",
-        *([words.price(entry, plan.currency)] if plan.currency else []),
+        prose(phrases.gpu_change(entry)) if phrases.gpu_change(entry) else "",
+        *([phrases.price(entry, plan.currency)] if plan.currency else []),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -83,14 +83,14 @@ def _foot(plan: Plan) -> str:
 
 def _lines(plan: Plan) -> Iterator[str]:
     for found in plan.effects:
-        text = prose(words.effect(found))
+        text = prose(phrases.effect(found))
         yield f"{code(str(found.owner))} {text if found.what == 'starts' else f'**{text}**'}"
     for quota in plan.quotas:
-        yield prose(words.quota(quota))
+        yield prose(phrases.quota(quota))
     for pool in plan.pools:
         if pool.before != pool.after:
-            yield prose(words.pool(pool))
-    yield from (prose(line) for line in words.totals(plan))
+            yield prose(phrases.pool(pool))
+    yield from (prose(line) for line in phrases.totals(plan))
     yield prose(f"on {plan.source}")
     for line in plan.assumed:
         yield f"assumed: {prose(line)}"

@@ -10,18 +10,18 @@ from typing import Any
 
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.leader import LostError
-from avactl.reconcile import events
 from avactl.reconcile.api import Api, Gvk, LostLeaseError
 from avactl.reconcile.apply import Applier, settle, to_do
-from avactl.reconcile.hands import Hands
+from avactl.reconcile.desired import Wanted
+from avactl.reconcile.diffing.actions import Action, Step, plan
+from avactl.reconcile.diffing.field_policy import Hands
 from avactl.reconcile.health import Health
+from avactl.reconcile.inventory import Record, Records, content, kinds_of
 from avactl.reconcile.lease import HeldError, Lease
-from avactl.reconcile.observe import Observed, observe
-from avactl.reconcile.plan import Action, Step, plan
-from avactl.reconcile.record import Record, Records, content, kinds_of
-from avactl.reconcile.report import Result
-from avactl.reconcile.wait import wait_gone, wait_healthy
-from avactl.reconcile.wanted import Wanted
+from avactl.reconcile.live_state import Observed, observe
+from avactl.reconcile.readiness import wait_gone, wait_healthy
+from avactl.reconcile.reporting import events
+from avactl.reconcile.reporting.report import Result
 
 _FIRST = 15.0
 """Seconds for which the first request of a run is tried again."""
