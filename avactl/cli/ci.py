@@ -15,8 +15,8 @@ from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail, find_root
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
     from avactl.diff import Diff
+    from avactl.review.comparison import SectionOf, Sides
     from avactl.review.environment import Pipeline
-    from avactl.review.sides import SectionOf, Sides
 
 PLAN = 15_000
 """Bytes of the plan in a comment: below the quarter of the smaller forge's comment that a further part may have."""
@@ -69,8 +69,8 @@ def comment(
     The token is GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to tell; 1 the specs have errors, which
     the comment tells; 2 wrong usage; 3 git or the forge failed.
     """
+    from avactl.review.comparison import look
     from avactl.review.environment import EnvironmentProblem, detect
-    from avactl.review.sides import look
     from avactl.source.git import GitError
 
     try:

@@ -71,7 +71,7 @@ def diff(
 
 def _render(changes: Diff, format: Format, objects: bool) -> str:
     if format is Format.json:
-        from avactl.diff.machine import render_json
+        from avactl.diff.json_output import render_json
 
         return render_json(changes, objects=objects)
     if format is Format.markdown:
@@ -86,7 +86,7 @@ def _render(changes: Diff, format: Format, objects: bool) -> str:
 def _problems(after: Compilation, format: Format) -> None:
     """What is wrong with the head, where its diff would stand."""
     if format is Format.json:
-        from avactl.diff.machine import render_problems
+        from avactl.diff.json_output import render_problems
 
         sys.stdout.write(render_problems(after.diagnostics))
         return

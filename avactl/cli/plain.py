@@ -78,7 +78,7 @@ def run(arguments: dict[str, Any]) -> int:
 
 def validate(paths: list[Path], format: Format, cache: bool) -> int:
     """Check specs and print what is wrong; the exit code."""
-    from avactl.compiler.cache import compile_cached
+    from avactl.compiler.incremental.compile import compile_cached
     from avactl.emit.paths import object_path
 
     tree, asked = open_repository(paths or [Path()])

@@ -172,7 +172,7 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
 def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
     """The machine types of a repository by name; what is wrong in it otherwise does not matter here."""
     from avactl.compiler.load import load
-    from avactl.compiler.state import State
+    from avactl.compiler.pass_state import State
     from avactl.compiler.validate import validate
     from avactl.kinds.program import Item
 

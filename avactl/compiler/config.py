@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from avactl.compiler.errors import show, to_diagnostics
+from avactl.compiler.pass_state import Tree
 from avactl.compiler.selection import CONFIG_FILE, missing
-from avactl.compiler.state import Tree
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
 from avactl.kinds.base import Model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.compiler.state import State
+from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.manifest import Manifest, ObjectId
 from avactl.kinds.modes import PULUMI

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from avactl.compiler.state import State, Tree
+from avactl.compiler.pass_state import State, Tree
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of

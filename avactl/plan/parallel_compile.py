@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from avactl.compiler import compile_tree, parallel
 
 if TYPE_CHECKING:
-    from avactl.compiler.state import Tree
+    from avactl.compiler.pass_state import Tree
     from avactl.plan.compiled_side import Side
 
 _CLUSTER = re.compile(rb'\{"cluster":"([a-z0-9.-]+)",')

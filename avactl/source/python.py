@@ -32,7 +32,7 @@ _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(
 
 
 class Tree(Protocol):
-    """The repository's files; see `avactl.compiler.state.Tree`."""
+    """The repository's files; see `avactl.compiler.pass_state.Tree`."""
 
     def paths(self) -> list[str]: ...
     def size(self, path: str) -> int: ...

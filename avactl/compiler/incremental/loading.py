@@ -10,8 +10,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from avactl.compiler import parallel
-from avactl.compiler.kept import Atom, KeptDocument
-from avactl.compiler.record import File, Packed, Record, pack
+from avactl.compiler.incremental.records import File, Packed, Record, pack
+from avactl.compiler.incremental.tracing import Atom, KeptDocument
 from avactl.compiler.selection import CONFIG_FILE
 from avactl.source.tree import DirTree, Stamp
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from avactl.compiler.config import Config, load_config
 from avactl.compiler.errors import dotted, show, to_diagnostics
+from avactl.compiler.pass_state import State, Tree
 from avactl.compiler.selection import is_policy, policy_files
-from avactl.compiler.state import State, Tree
 from avactl.diagnostics import Diagnostic, Span, sort_diagnostics
 from avactl.diagnostics.secrets import redacted
 from avactl.diagnostics.suggest import closest
@@ -26,7 +26,7 @@ from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 if TYPE_CHECKING:
     from avactl.compiler.driver import Compilation
-    from avactl.policy import own
+    from avactl.policy import custom
 
 Judged = tuple[Item | None, Diagnostic]
 """A problem, and the spec that it is about; None where a policy itself is broken."""
@@ -85,7 +85,7 @@ def judge(rules: Rules, tree: Tree, items: Iterable[Item], manifests: Sequence[M
 
 
 def _ready(ready: Ready, items: Sequence[Item], manifests: Sequence[Manifest]) -> Iterator[Judged]:
-    from avactl.policy.ready import HELP, active
+    from avactl.policy.builtin import HELP, active
 
     for policy in active(ready):
         exempt = frozenset(policy.rule.exempt)
@@ -152,16 +152,16 @@ def _diagnostic(name: str, severity: str, message: str, span: Span, hint: str) -
 
 
 def _own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Manifest]) -> list[Judged]:
-    from avactl.policy import own
+    from avactl.policy import custom
     from avactl.source.python import laid_out
 
     sources, problems = read(rules, tree)
     found: list[Judged] = [(None, problem) for problem in problems]
     if not sources:
         return found
-    subjects = own.Subjects(items, manifests)
+    subjects = custom.Subjects(items, manifests)
     try:
-        reports = own.run(sources, laid_out(tree), subjects, rules.timeout)
+        reports = custom.run(sources, laid_out(tree), subjects, rules.timeout)
     finally:
         subjects.close()
     for report in reports:
@@ -176,9 +176,9 @@ def _own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Ma
     return [*found, *((None, problem) for problem in _same_names(reports))]
 
 
-def read(rules: Rules, tree: Tree) -> tuple[list[own.Source], list[Diagnostic]]:
+def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic]]:
     """The repository's own policies, and the files that hold none though they should."""
-    from avactl.policy.own import Source
+    from avactl.policy.custom import Source
 
     sources: list[Source] = []
     problems: list[Diagnostic] = []
@@ -226,7 +226,7 @@ def _schema(document: Document, problems: list[Diagnostic]) -> SchemaFile | None
         return None
 
 
-def _unknown_kinds(report: own.Report) -> Iterator[Diagnostic]:
+def _unknown_kinds(report: custom.Report) -> Iterator[Diagnostic]:
     """A policy over specs of a kind that there is not would never find anything."""
     known = registry.names()
     for policy in report.declared:
@@ -242,7 +242,7 @@ def _unknown_kinds(report: own.Report) -> Iterator[Diagnostic]:
                 yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
 
 
-def _same_names(reports: Iterable[own.Report]) -> Iterator[Diagnostic]:
+def _same_names(reports: Iterable[custom.Report]) -> Iterator[Diagnostic]:
     seen: dict[str, Span] = {}
     for report in reports:
         for policy in report.declared:

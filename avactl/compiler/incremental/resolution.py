@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from avactl.compiler.kept import KeptDocument, Key, TracedItem, TracedProgram
-from avactl.compiler.reading import IrregularError, Reading
-from avactl.compiler.record import Doc, Place
+from avactl.compiler.incremental.loading import IrregularError, Reading
+from avactl.compiler.incremental.records import Doc, Place
+from avactl.compiler.incremental.tracing import KeptDocument, Key, TracedItem, TracedProgram
 from avactl.kinds import registry
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class Resolving:
         return found
 
     def _resolve_all(self, items: list[Item], before: Collection[Key]) -> None:
+        from avactl.compiler.pass_state import State
         from avactl.compiler.resolve import resolve
-        from avactl.compiler.state import State
 
         kept = [item for item in self._kept_items(shipped=False) if item.key not in before]
         resources = tuple((item.doc, item.resource) for item in [*kept, *items])

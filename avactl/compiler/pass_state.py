@@ -13,7 +13,7 @@ from avactl.kinds.program import Program
 from avactl.source.document import Document
 
 if TYPE_CHECKING:
-    from avactl.compiler.enforce import Rules
+    from avactl.compiler.policy_pass import Rules
 
 
 class Tree(Protocol):

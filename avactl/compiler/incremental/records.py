@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from avactl.compiler.kept import Atom, Key
-from avactl.compiler.store import Store
+from avactl.compiler.incremental.disk import Store
+from avactl.compiler.incremental.tracing import Atom, Key
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.source.tree import Stamp
 

@@ -101,7 +101,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
         # A JSON Schema is data: no code of the repository runs.
         untrusted = source.schema is None
         answer = sandbox_runner.run(
-            "avactl.policy.child", root.path, timeout, request, (subjects.directory,), untrusted=untrusted
+            "avactl.policy.worker", root.path, timeout, request, (subjects.directory,), untrusted=untrusted
         )
     except OSError as error:
         report.problems.append(_broken(source, "", Span(source.file), f"it could not be run: {error}"))

@@ -16,12 +16,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from avactl.compiler import parallel
-from avactl.compiler.kept import Atom, Key
-from avactl.compiler.reading import IrregularError, Reading, digest, packed
-from avactl.compiler.record import Record, Result, unpack
-from avactl.compiler.resolving import Resolving
+from avactl.compiler.incremental.disk import Store
+from avactl.compiler.incremental.loading import IrregularError, Reading, digest, packed
+from avactl.compiler.incremental.records import Record, Result, unpack
+from avactl.compiler.incremental.resolution import Resolving
+from avactl.compiler.incremental.tracing import Atom, Key
 from avactl.compiler.selection import CONFIG_FILE, missing, policy_files, spec_files
-from avactl.compiler.store import Store
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
 from avactl.source.tree import DirTree
@@ -144,8 +144,8 @@ class _Run:
         """The plain way, from the documents on."""
         from avactl.compiler.config import load_config
         from avactl.compiler.driver import PASSES, run_passes
-        from avactl.compiler.enforce import rules_of
-        from avactl.compiler.state import State
+        from avactl.compiler.pass_state import State
+        from avactl.compiler.policy_pass import rules_of
 
         problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file[3])
         rules = rules_of(load_config(self.tree)[0], self.tree.paths())
@@ -280,7 +280,7 @@ class _Run:
     def _judged(self, keys: Sequence[Key]) -> dict[Key, Result]:
         """What the policies find of some specs and their objects. Raises IrregularError for errors."""
         from avactl.compiler.config import load_config
-        from avactl.compiler.enforce import judge, rules_of
+        from avactl.compiler.policy_pass import judge, rules_of
 
         program = self.resolving.program
         config, _ = load_config(self.tree)
