@@ -1,4 +1,4 @@
-"""The `avactl` command as a typer app. Each command is a module beside this one, imported when it is called."""
+"""The `avactl` command as a typer app. Each command is a module of a package below, imported when it is called."""
 
 from __future__ import annotations
 
@@ -36,8 +36,15 @@ COMMANDS = {
 }
 """Commands and what `avactl --help` says of them.
 
-The function is `avactl.cli.NAME:NAME` (`set_` for `set`); a `typer.Typer` of that name has commands of its own.
+The function is `NAME` (`set_` for `set`) of the module `NAME` in one of the `PACKAGES`; a `typer.Typer` has
+commands of its own.
 """
+PACKAGES = {
+    "specs": ("validate", "render", "graph", "explain", "set", "schema", "init"),
+    "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
+    "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler"),
+}
+"""Commands by the package of `avactl.cli` that holds them."""
 
 
 class _Lazy(TyperGroup):
@@ -65,7 +72,8 @@ class _Lazy(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    module = importlib.import_module(f"avactl.cli.{name}")
+    package = next(package for package, names in PACKAGES.items() if name in names)
+    module = importlib.import_module(f"avactl.cli.{package}.{name}")
     function = getattr(module, "set_" if name == "set" else name)
     if isinstance(function, typer.Typer):
         single = function

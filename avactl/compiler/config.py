@@ -13,7 +13,7 @@ from avactl.compiler.selection import CONFIG_FILE, missing
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
 from avactl.kinds.base import Model
-from avactl.kinds.values import Duration, RelPath
+from avactl.kinds.fields.values import Duration, RelPath
 from avactl.policy.settings import Ready
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 

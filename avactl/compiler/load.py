@@ -9,7 +9,7 @@ from avactl.compiler.pass_state import State, Tree
 from avactl.compiler.policy_pass import rules_of
 from avactl.compiler.selection import spec_files
 from avactl.diagnostics import Diagnostic, Span
-from avactl.kinds.values import seconds
+from avactl.kinds.fields.values import seconds
 from avactl.source.credentials import credentials_in
 from avactl.source.document import Document
 from avactl.source.tree import NOWHERE

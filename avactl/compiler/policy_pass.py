@@ -16,9 +16,9 @@ from avactl.diagnostics import Diagnostic, Span, sort_diagnostics
 from avactl.diagnostics.secrets import redacted
 from avactl.diagnostics.suggest import closest
 from avactl.kinds import registry
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
-from avactl.kinds.values import seconds
 from avactl.policy import Problem
 from avactl.policy.settings import Ready, SchemaFile
 from avactl.source.document import Document, Path, strings

@@ -21,8 +21,8 @@ from avactl.emit import pulumi_aliases
 from avactl.emit.engine_report import Change, Report, object_of, plain
 from avactl.emit.pulumi_aliases import Aliases, Past, PastObject
 from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn
+from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest
-from avactl.kinds.modes import PULUMI
 
 if TYPE_CHECKING:
     from pulumi import automation

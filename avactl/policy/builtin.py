@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from avactl.kinds.capacity import roles
+from avactl.kinds.feasibility.capacity import roles
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
-from avactl.kinds.values import seconds
 from avactl.policy import Problem, problem
 from avactl.policy.settings import LongJobs, Ready, Rule
 from avactl.source.document import Path, strings

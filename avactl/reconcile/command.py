@@ -14,7 +14,7 @@ import orjson
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.diagnostics.text import render_text
-from avactl.kinds.values import DURATION_PATTERN, seconds
+from avactl.kinds.fields.values import DURATION_PATTERN, seconds
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import Client

@@ -151,7 +151,7 @@ def laid_out(tree: Tree) -> Root:
 
 def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     """What the child answered, or why it did not."""
-    answer = sandbox_runner.run("avactl.kinds.capture", root, timeout, {"path": path})
+    answer = sandbox_runner.run("avactl.kinds.python_capture", root, timeout, {"path": path})
     if answer.missing:
         return answers.not_confined(path, answer.missing)
     if not answer.in_time:

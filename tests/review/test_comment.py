@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.cli.ci import plan_of
+from avactl.cli.changes.ci import plan_of
 from avactl.diff.model import Diff
 from avactl.review.comment import Artifact, Review, Section, compose, marker, whole
 from avactl.review.comparison import Sides

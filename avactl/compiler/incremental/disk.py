@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from typing import Any
 from zlib import crc32
 
+import avactl
+
 _MAGIC = b"avactl 1\n"
 _LIBRARIES = ("pydantic", "pydantic_core", "yaml", "orjson")
 _MOST = 64
@@ -55,7 +57,7 @@ def _sources(folder: str) -> list[Any]:
 
 def _version() -> str:
     """What results depend on beside the repository: Python, avactl's sources, the libraries."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.dirname(os.path.abspath(avactl.__file__))
     found = [sys.version, _sources(package)]
     for name in _LIBRARIES:
         spec = find_spec(name)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.kinds.fields.values import OBJECT_SCHEMES
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import OBJECT_SCHEMES
 
 MAX_BYTES = 64 * 1024 * 1024
 """Largest manifest file in a repository, bytes; about half a million objects."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Duration, Name, ObjectUrl, RelPath, TeamRef
+from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Duration, Name, ObjectUrl, RelPath, TeamRef
 
 
 class Version(Model):

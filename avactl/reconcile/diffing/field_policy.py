@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from avactl.kinds.ownership import KUBERNETES
+from avactl.kinds.lowering.ownership import KUBERNETES
 from avactl.reconcile.diffing.managed_fields import Path
 
 _CONTROLLERS = re.compile(

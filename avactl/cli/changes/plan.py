@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.cluster.cluster_session import packages
 from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
 from avactl.cli.common import Format as ProblemFormat
-from avactl.cli.viewing import packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from avactl import names
-from avactl.kinds.capacity import gpu_model
-from avactl.kinds.compute import Compute, GpuLinkCompute
-from avactl.kinds.k8s import compact, manifest
+from avactl.kinds.feasibility.capacity import gpu_model
+from avactl.kinds.fields.compute import Compute, GpuLinkCompute
+from avactl.kinds.lowering.k8s import compact, manifest
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 

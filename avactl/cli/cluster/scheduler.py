@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, listening, packages
 from avactl.cli.common import USAGE, fail
-from avactl.cli.viewing import DaemonKubeconfig, connection, listening, packages
 
 
 def scheduler(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.cluster.cluster_session import Context, DaemonKubeconfig, connection, listening, packages
 from avactl.cli.common import INCOMPLETE, MISSING, USAGE, fail
 from avactl.cli.plain import start_quickly
-from avactl.cli.viewing import Context, DaemonKubeconfig, connection, listening, packages
 
 if TYPE_CHECKING:
     from avactl.reconcile.command import Request

@@ -1,4 +1,4 @@
-"""Pods of users: the restricted security context, datasets, buckets, code. GPUs are in `avactl.kinds.gpu`."""
+"""Pods of users: the restricted security context, datasets, buckets, code. GPUs are in `avactl.kinds.fields.gpu`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from avactl import names
 from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP, SecretValue
-from avactl.kinds.compute import DatasetMount, GitCode
-from avactl.kinds.gpu import NO_GPUS as NO_GPUS
-from avactl.kinds.gpu import GpuRequest as GpuRequest
-from avactl.kinds.gpu import device_class as device_class
-from avactl.kinds.k8s import compact
+from avactl.kinds.fields.compute import DatasetMount, GitCode
+from avactl.kinds.fields.gpu import NO_GPUS as NO_GPUS
+from avactl.kinds.fields.gpu import GpuRequest as GpuRequest
+from avactl.kinds.fields.gpu import device_class as device_class
+from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import TEAM_BUCKETS

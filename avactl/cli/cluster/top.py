@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, age, console, plain, span, viewing, write
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    Kubeconfig,
+    SystemNamespace,
+    age,
+    console,
+    plain,
+    span,
+    viewing,
+    write,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

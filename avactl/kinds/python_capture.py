@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from avactl.kinds import introspect
 from avactl.kinds.base import API_VERSION, Model, Resource
+from avactl.kinds.reference import introspect
 from avactl.source import traces
 from avactl.source.calls import Place
 from avactl.source.document import Path

@@ -14,9 +14,10 @@ from pydantic_core import PydanticUndefined
 
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds import introspect, registry
-from avactl.kinds.ownership import KUBERNETES, Owned
-from avactl.kinds.values import Ref, Says
+from avactl.kinds import registry
+from avactl.kinds.fields.values import Ref, Says
+from avactl.kinds.lowering.ownership import KUBERNETES, Owned
+from avactl.kinds.reference import introspect
 
 
 class UnknownTopicError(Exception):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
 from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail
-from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request

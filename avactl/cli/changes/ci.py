@@ -98,7 +98,7 @@ def comment(
 
 def plan_of(snapshot: Path | None) -> SectionOf:
     """The part of the comment that tells whether it will run. Exits where the snapshot is none."""
-    from avactl.cli.plan import read_snapshot
+    from avactl.cli.changes.plan import read_snapshot
     from avactl.review.comment import Section
 
     live = read_snapshot(snapshot) if snapshot is not None else None

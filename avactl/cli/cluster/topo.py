@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
 from avactl.cli.common import PROBLEMS, USAGE, colour, fail, find_root, open_repository
-from avactl.cli.viewing import DaemonKubeconfig, connection, packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

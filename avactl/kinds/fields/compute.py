@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad
+from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad
 
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
 """The slowest connection that GPUs of one pod may have, best first. `any`: also across machines' sockets."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from avactl import names
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, plain, refused, span, write
 from avactl.cli.common import USAGE, fail
-from avactl.cli.viewing import Context, Kubeconfig, connection, plain, refused, span, write
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access

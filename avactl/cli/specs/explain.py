@@ -36,7 +36,7 @@ def explain(
     ] = False,
 ) -> None:
     """What a kind, a field or a diagnostic means: type, unit, default."""
-    from avactl.kinds.explain import UnknownTopicError, drift_text, explain_text
+    from avactl.kinds.reference.explain import UnknownTopicError, drift_text, explain_text
 
     if topic == "policies" and not drift:
         _policies()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from avactl.kinds.values import Ref
+from avactl.kinds.fields.values import Ref
 
 
 def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds import fit
+from avactl.kinds.feasibility import fit
 from avactl.kinds.program import Item, Program
 
 

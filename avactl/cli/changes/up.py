@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import USAGE, fail
-from avactl.cli.preview import (
+from avactl.cli.changes.preview import (
     AdoptOption,
     ContextOption,
     KubeconfigOption,
@@ -20,6 +19,7 @@ from avactl.cli.preview import (
     print_head,
     print_preview,
 )
+from avactl.cli.common import USAGE, fail
 
 if TYPE_CHECKING:
     from avactl.emit.engine import Session

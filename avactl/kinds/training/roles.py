@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from avactl.kinds.compute import Compute
+from avactl.kinds.fields.compute import Compute
 from avactl.kinds.program import Item
 from avactl.kinds.training.spec import Role
 
