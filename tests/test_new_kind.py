@@ -10,6 +10,7 @@ import pytest
 from pydantic import Field
 
 from avactl.compiler import compile_tree
+from avactl.compiler.json_schema import schemas
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
 from avactl.kinds.base import Model, Resource
@@ -18,7 +19,6 @@ from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference.explain import explain_text
-from avactl.kinds.reference.json_schema import schemas
 from avactl.kinds.registry import Kind
 from avactl.source.tree import MemoryTree
 

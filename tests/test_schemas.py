@@ -13,10 +13,10 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from avactl.compiler import compile_tree
+from avactl.compiler.json_schema import ALL, schemas
 from avactl.compiler.load import load
 from avactl.compiler.validate import validate
 from avactl.kinds import registry
-from avactl.kinds.reference.json_schema import ALL, schemas
 from avactl.source.tree import DirTree, MemoryTree
 from avactl.source.yaml import load_yaml
 from tests.test_invalid import CASES, case_files

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NoReturn
 
-from avactl.compiler import parallel
+from avactl import parallel
 from avactl.emit import atomic_swap
 from avactl.source.tree import RENDERED
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from avactl.compiler import compile_tree, parallel
+from avactl import parallel
+from avactl.compiler import compile_tree
 
 if TYPE_CHECKING:
     from avactl.compiler.pass_state import Tree

@@ -127,7 +127,7 @@ def _at_once(
     path: Path, base: str, head: str | None, common: bool, everything: bool, snapshot: Path, text: bytes
 ) -> list[Plan] | None:
     """The plan where both sides compile while this process reads the snapshot. None: it has to be done in turn."""
-    from avactl.compiler import parallel
+    from avactl import parallel
     from avactl.plan.parallel_compile import GoneWrongError, begin
 
     if head is None and not path.exists():
@@ -162,7 +162,8 @@ def _head(root: Path, base: str, head: str | None, common: bool) -> GitTree | Di
 
 def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
     """Base (None where it has errors) and head. Exits where there is no head to plan for."""
-    from avactl.compiler import compile_tree, parallel
+    from avactl import parallel
+    from avactl.compiler import compile_tree
     from avactl.diff.revisions import open_sides
     from avactl.source.git import GitError
     from avactl.source.tree import DirTree

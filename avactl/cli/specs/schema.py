@@ -16,9 +16,9 @@ def schema(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory to write every schema to.")] = None,
 ) -> None:
     """JSON Schema of the kinds, for editors."""
+    from avactl.compiler.json_schema import ALL, file_name, schemas
     from avactl.diagnostics.suggest import did_you_mean
     from avactl.kinds import registry
-    from avactl.kinds.reference.json_schema import ALL, file_name, schemas
 
     files = schemas()
     if out is None:

@@ -15,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from avactl.compiler import parallel
+from avactl import parallel
 from avactl.compiler.incremental.disk import Store
 from avactl.compiler.incremental.loading import IrregularError, Reading, digest, packed
 from avactl.compiler.incremental.records import Record, Result, unpack

@@ -9,7 +9,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from avactl.compiler import parallel
+from avactl import parallel
 from avactl.compiler.incremental.records import File, Packed, Record, pack
 from avactl.compiler.incremental.tracing import Atom, KeptDocument
 from avactl.compiler.selection import CONFIG_FILE
