@@ -7,6 +7,7 @@ from unicodedata import combining, east_asian_width
 
 from avactl.diagnostics.model import Diagnostic, Span
 from avactl.diagnostics.secrets import MASK, redact
+from avactl.diagnostics.terminal import inert, visible
 
 SourceText = Callable[[str], str | None]
 """Text of a file by its path; None where there is none."""
@@ -28,14 +29,6 @@ class _Style:
         return f"{_COLOURS[name]}{text}{_COLOURS['off']}" if self.colour else text
 
 
-def _visible(text: str) -> str:
-    """Text without control characters, each still one column wide, so that the caret stands right."""
-    if not text.isascii():
-        # A file's name that is not UTF-8 here, by the locale or on disk.
-        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(ch if ch.isprintable() else " " if ch == "\t" else "�" for ch in text)
-
-
 def _line(source: str | None, span: Span) -> str | None:
     if source is None:
         return None
@@ -55,7 +48,7 @@ def _window(line: str, span: Span, secret: bool) -> tuple[str, int]:
     else:
         line = line[:far] + redact(line[far : end + _AROUND]) + line[end + _AROUND :]
     before, after = ("…" if start else ""), ("…" if end < len(line) else "")
-    return f"{before}{_visible(line[start:end])}{after}", column - start + len(before)
+    return f"{before}{visible(line[start:end])}{after}", column - start + len(before)
 
 
 def _columns(text: str) -> int:
@@ -69,23 +62,23 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
     """One problem as text of several lines, without a line end behind the last."""
     style = _Style(colour)
     d = diagnostic
-    out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + _visible(d.message))}"]
-    out.append(f"{style('blue', '  -->')} {_visible(str(d.span))}")
+    out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + visible(d.message))}"]
+    out.append(f"{style('blue', '  -->')} {visible(str(d.span))}")
     line = _line(source(d.span.file), d.span)
     pad = " " * len(str(d.span.line))
     if line is not None:
         shown, column = _window(line, d.span, d.secret)
         width = min(d.span.end_column - d.span.column, len(shown) - column) if d.span.end_column else 1
         caret = "^" * max(1, _columns(shown[column : column + max(1, width)]))
-        label = f" {_visible(d.label)}" if d.label else ""
+        label = f" {visible(d.label)}" if d.label else ""
         out.append(f"{style('blue', f'{d.span.line} |')} {shown}".rstrip())
         out.append(f"{style('blue', f'{pad} |')} {' ' * _columns(shown[:column])}{style(d.severity, caret + label)}")
     for note in d.notes:
-        place = _visible(str(note.span))
-        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {_visible(note.text)} ({place})")
+        place = visible(str(note.span))
+        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {visible(note.text)} ({place})")
     if d.hint:
-        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {_visible(d.hint)}")
-    return "\n".join(out)
+        out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {visible(d.hint)}")
+    return inert("\n".join(out))
 
 
 def render_text(diagnostics: Sequence[Diagnostic], source: SourceText, colour: bool = False, cap: int = CAP) -> str:
