@@ -85,5 +85,5 @@ def _request(
 
 def _path(url: str) -> str:
     """`owner/name` of `https://forge/owner/name.git` or `git@forge:owner/name.git`."""
-    match = re.search(r"^(?:[a-z+]+://[^/]+/|[^/]*@?[^/:]+:)(.+?)(?:\.git)?/?$", url)
-    return match[1] if match else ""
+    match = re.match(r"[a-z+]+://[^/]+/|[^/]*:(?!//)", url)
+    return url[match.end() :].removesuffix("/").removesuffix(".git") if match else ""

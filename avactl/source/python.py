@@ -20,7 +20,7 @@ from avactl.source import confined
 from avactl.source.calls import Place, PythonLocator, span_in
 from avactl.source.document import Document
 from avactl.source.tree import DirTree
-from avactl.source.yaml import MAX_BYTES, decode, too_large
+from avactl.source.yaml import MAX_BYTES, MAX_DEPTH, decode, too_large
 
 MAX_TREE = 256 * 1024 * 1024
 """Most bytes of a repository that are laid out for its Python files."""
@@ -62,7 +62,11 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
 
 def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
     """The child's answer, which its file may have written itself: nothing in it is believed unseen."""
-    said = json.loads(answer)
+    text = answer.decode()
+    _want_shallow(text)
+    said = json.loads(text)
+    if _HALF(text):
+        said = _whole(said)
     documents = []
     for index, entry in enumerate(said["documents"]):
         places = {tuple(step): root.place(path, *place) for step, *place in entry["places"]}
@@ -73,6 +77,33 @@ def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], li
     span = span_in(place.file, root.text(place.file), place.line, place.column, place.end_line, place.end_column)
     message = str(said["error"]["message"])
     return documents, [Diagnostic("python-error", message, span, hint=_hint(message, said["error"]["refused"]))]
+
+
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]').finditer
+_HALF = re.compile(r"\\u[dD][89a-fA-F]").search
+_DEEPEST = MAX_DEPTH + 8
+"""Nesting of an answer: of a value, and of what is around it."""
+
+
+def _want_shallow(text: str) -> None:
+    """Raise ValueError where JSON is nested deeply: what walks its values later would fail on them."""
+    depth = 0
+    for found in _BRACKET(text):
+        if found[0] in "[{":
+            depth += 1
+            if depth > _DEEPEST:
+                raise ValueError("nested too deeply")
+        elif found[0] in "]}":
+            depth -= 1
+
+
+def _whole(value: Any) -> Any:
+    """A value of JSON without halves of surrogate pairs, which no printer and no YAML takes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_whole(key): _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _hint(message: str, refused: bool) -> str:
