@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
-from avactl.diagnostics.terminal import shortened, visible
+from avactl.terminal import shortened, visible
 
 _LONGEST = 500
 """Characters of one text of a picture."""

@@ -10,11 +10,11 @@ import pytest
 
 from avactl.cli.viewing import plain, write
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.terminal import inert, shortened, visible
 from avactl.diagnostics.text import render_text
 from avactl.plan.model import Plan
 from avactl.plan.text import render_text as plan_text
 from avactl.svg import Svg
+from avactl.terminal import inert, shortened, visible
 
 COMMANDS = ("##[error]x", "##vso[task.setvariable]x", "section_start:12:x", "section_end:12:x")
 

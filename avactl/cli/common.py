@@ -66,7 +66,7 @@ def colour(stream: object = None) -> bool:
 def fail(message: str, code: int, hint: str = "") -> NoReturn:
     """One clear line on standard error, and the exit code."""
     from avactl.diagnostics.secrets import redact  # what was typed wrong may be a credential, and logs are kept
-    from avactl.diagnostics.terminal import inert, visible
+    from avactl.terminal import inert, visible
 
     message, hint = ("\n        ".join(map(visible, redact(text).split("\n"))) for text in (message, hint))
     red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from avactl.cli.common import MISSING, USAGE, colour, fail
-from avactl.diagnostics.terminal import inert, shortened
+from avactl.terminal import inert, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -11,7 +11,7 @@ import typer
 from avactl import names
 from avactl.cli.common import USAGE, fail
 from avactl.cli.viewing import Context, Kubeconfig, connection, plain, refused, span, write
-from avactl.diagnostics.terminal import inert
+from avactl.terminal import inert
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret, redact
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
-from avactl.diagnostics.terminal import shortened
 from avactl.kinds import introspect
 from avactl.source.document import Document, Path
+from avactl.terminal import shortened
 
 MAX_PROBLEMS = 100
 """Most problems that are told of one spec. More of them have one cause, and each takes time to be told well."""

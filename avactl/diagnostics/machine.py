@@ -12,7 +12,7 @@ import orjson
 
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.model import Diagnostic
-from avactl.diagnostics.terminal import inert
+from avactl.terminal import inert
 
 
 def _text(file: str) -> str:

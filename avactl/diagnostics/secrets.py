@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from avactl.diagnostics.model import Diagnostic
-from avactl.diagnostics.terminal import shortened
+from avactl.terminal import shortened
 
 MASK = "***"
 

@@ -7,7 +7,7 @@ from unicodedata import combining, east_asian_width
 
 from avactl.diagnostics.model import Diagnostic, Span
 from avactl.diagnostics.secrets import MASK, redact
-from avactl.diagnostics.terminal import inert, visible
+from avactl.terminal import inert, visible
 
 SourceText = Callable[[str], str | None]
 """Text of a file by its path; None where there is none."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.terminal import inert, visible
 from avactl.diff import words
 from avactl.diff.groups import Group, ObjectGroup, groups
 from avactl.diff.model import Consequence, Diff, Disruption
+from avactl.terminal import inert, visible
 
 _COLOURS = {
     "danger": "\x1b[1;31m",

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from avactl.diagnostics.terminal import shortened
+from avactl.terminal import shortened
 
 
 def bad(message: str, hint: str = "") -> PydanticCustomError:

@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from avactl import names
-from avactl.diagnostics.terminal import shortened
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
@@ -21,6 +20,7 @@ from avactl.scheduler.pod import DISRUPTED
 from avactl.scheduler.pools import Policy
 from avactl.scheduler.shape import DISKS
 from avactl.scheduler.storage import OLD_CLASS, SELECTED_NODE
+from avactl.terminal import shortened
 
 FORMAT = "avactl-snapshot"
 VERSION = 1

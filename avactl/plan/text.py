@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from avactl.diagnostics.terminal import inert, visible
 from avactl.plan import words
 from avactl.plan.model import NOTE, Entry, Plan, Verdict
+from avactl.terminal import inert, visible
 
 _STYLES = {
     Verdict.NEVER: "bold red", Verdict.QUOTA: "yellow", Verdict.ROOM: "yellow", Verdict.WAITS: "yellow",

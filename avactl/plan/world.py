@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from avactl import names
-from avactl.diagnostics.terminal import shortened
 from avactl.kinds.manifest import Body
 from avactl.plan.cluster_state import ClusterState
 from avactl.plan.snapshot import SnapshotError
@@ -25,6 +24,7 @@ from avactl.scheduler.ports import Eviction, Given, Order
 from avactl.scheduler.queue import Queue
 from avactl.scheduler.rules import Rules
 from avactl.scheduler.volumes import Volumes
+from avactl.terminal import shortened
 
 _ROUNDS = 64
 """Times that a unit is decided on, on the average, before something must be wrong."""

@@ -17,6 +17,7 @@ import aiohttp
 from avactl.diagnostics.secrets import redact
 from avactl.reconcile.report import Result
 from avactl.reconcile.source import Revision
+from avactl.terminal import shortened, visible
 
 State = Literal["success", "failure", "pending"]
 _TIMEOUT = aiohttp.ClientTimeout(total=20)
@@ -38,7 +39,7 @@ def words(result: Result) -> tuple[State, str]:
 
 async def tell(revision: Revision, cluster: str, state: State, text: str) -> None:
     """Set the status, where a token is in the environment and the repository is at a forge; a refusal is a note."""
-    request = _request(revision, cluster or "all clusters", state, redact(text)[:_MOST])
+    request = _request(revision, cluster or "all clusters", state, visible(redact(shortened(text, 4096)))[:_MOST])
     if request is None:
         return
     url, headers, body = request
