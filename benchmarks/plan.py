@@ -28,7 +28,8 @@ from avactl.plan.make import make_plan
 from avactl.plan.snapshot import read, strip, write
 from avactl.plan.workloads import surroundings, workloads
 from avactl.plan.world import World
-from avactl.source.tree import DirTree, GitTree
+from avactl.source.git_tree import GitTree
+from avactl.source.tree import DirTree
 from benchmarks.generate import repository
 from benchmarks.measure import Bar, bar, best, console, run
 

@@ -5,13 +5,13 @@ keep to their own `namespace`, and leave no cluster-scoped objects. What breaks 
 """
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from tools.controlplane import ControlPlane, KubeClient, UnavailableError, build_binaries
+from tools.controlplane import ControlPlane, KubeClient, UnavailableError, build_binaries, is_required
 
 FIXTURES = frozenset({"control_plane_binaries", "control_plane", "kube", "namespace", "new_plane"})
 
@@ -28,9 +28,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("controlplane")
 
 
+def unavailable(reason: UnavailableError) -> NoReturn:
+    """Skip a test that cannot have its control plane; in CI, fail it. Called while `reason` is handled."""
+    if is_required():
+        pytest.fail(f"{reason} (skipped outside of CI)", pytrace=False)
+    pytest.skip(str(reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report skips for want of a control plane at one place: the summary then has one line for all of them."""
+    report = yield
+    reason = call.excinfo.value.__context__ if call.excinfo is not None else None
+    if report.skipped and isinstance(reason, UnavailableError):
+        report.longrepr = (__file__, unavailable.__code__.co_firstlineno, f"Skipped: {reason}")
+    return report
+
+
 @pytest.fixture(scope="session")
 def control_plane_binaries(request: pytest.FixtureRequest) -> None:
-    """Build the binaries, or skip where neither they nor Go are there. A failed build is an error, not a skip."""
+    """Build the binaries. Where neither they nor Go are there: skip, in CI fail. A failed build is always an error."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with ExitStack() as stack:
         if capture is not None:
@@ -39,7 +58,7 @@ def control_plane_binaries(request: pytest.FixtureRequest) -> None:
         try:
             build_binaries()
         except UnavailableError as reason:
-            pytest.skip(str(reason))
+            unavailable(reason)
 
 
 @pytest.fixture(scope="session")

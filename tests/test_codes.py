@@ -1,4 +1,4 @@
-"""Codes are public API: those that the package uses, the table, and the headings of the docs are one set."""
+"""Codes are public API: the codes that the package emits, the table, the docs' headings and the tests are one set."""
 
 from __future__ import annotations
 
@@ -7,61 +7,140 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from avactl.diagnostics.codes import CODES
 
 ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*").fullmatch
+PRINTED = re.compile(r"^(?:error|warning)\[([a-z0-9-]+)(?:/[^\]]*)?\]: ", re.MULTILINE).findall
+HEADING = re.compile(r"^## (.+)$", re.MULTILINE).findall
+
+TESTED = {
+    "file-too-large": "source/test_yaml.py::test_a_file_that_is_too_large_is_not_even_read",
+    "internal-error": "test_defect.py::test_a_defect_is_told_at_the_spec",
+    "manifest-too-large": "kinds/test_dataset.py::test_a_list_that_is_too_long_stays_in_the_store",
+    "policy-timeout": "policy/test_own.py::test_an_endless_policy_ends",
+    "python-error": "source/test_python.py::test_an_exception_is_told_at_the_files_own_line",
+    "python-timeout": "source/test_python.py::test_a_file_without_an_end_is_stopped",
+}
+"""Tests of the codes that no golden file shows: those that need a large file, a defect, Python or time."""
 
 
-def _codes_in(tree: ast.AST) -> Iterator[str]:
-    """First arguments and `code` arguments of calls whose name says that a diagnostic is made."""
+class UnknownCodeError(Exception):
+    """The code of a diagnostic cannot be read from the source."""
+
+
+def _constants(tree: ast.Module) -> dict[str, set[str]]:
+    """Names of a module with the texts that are assigned to them, in any scope; `A, B = "a", "b"` too."""
+    found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Assign):
             continue
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
-        if isinstance(node.func, ast.Name) and node.func.id == "Diagnostic":
-            given += node.args[:1]
-        for value in given:
-            for leaf in ast.walk(value):
-                if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
-                    yield leaf.value
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for name, value in pairs:
+                if isinstance(name, ast.Name) and (texts := _texts(value, {})):
+                    found.setdefault(name.id, set()).update(texts)
+    return found
 
 
-def _used() -> dict[str, str]:
-    """Every code that the package could tell, and a file that does."""
-    used = {}
+def _texts(value: ast.expr, constants: dict[str, set[str]]) -> set[str]:
+    """The texts that an expression may be: a literal, a name of one, or either side of a condition."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        return {value.value}
+    if isinstance(value, ast.Name):
+        return constants.get(value.id, set())
+    if isinstance(value, ast.IfExp):
+        return _texts(value.body, constants) | _texts(value.orelse, constants)
+    return set()
+
+
+def _emitted_codes(source: str) -> Iterator[str]:
+    """Codes of the diagnostics that a module makes: the first argument of `Diagnostic(…)`, or its `code=…`."""
+    tree = ast.parse(source)
+    constants = _constants(tree)
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Diagnostic"):
+            continue
+        given = node.args[:1] or [keyword.value for keyword in node.keywords if keyword.arg in ("code", None)]
+        if not given or not (codes := _texts(given[0], constants)):
+            raise UnknownCodeError(f"line {node.lineno}: {ast.unparse(node)}")
+        yield from codes
+
+
+RESTORED = "avactl/compiler/record.py"
+"""Reads diagnostics back from the compiler's cache, with the codes that they had."""
+
+
+def _package() -> dict[str, str]:
+    """Every code that the package emits, and a file that does."""
+    emitted: dict[str, str] = {}
     for file in sorted((ROOT / "avactl").rglob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        if file.name == "codes.py":
+        name = file.relative_to(ROOT).as_posix()
+        if name == RESTORED:
             continue
-        for code in _codes_in(ast.parse(text)):
-            used[code] = str(file.relative_to(ROOT))
-        # Codes that a helper hands to Diagnostic stand as plain text: those of the table are known by their form.
-        for code in re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)*)"', text):
-            if code in CODES:
-                used.setdefault(code, str(file.relative_to(ROOT)))
-    return used
+        for code in _emitted_codes(file.read_text(encoding="utf-8")):
+            emitted.setdefault(code, name)
+    return emitted
 
 
-def _headings() -> list[str]:
-    return re.findall(r"^## (.+)$", (ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8"), re.MULTILINE)
+def _golden() -> set[str]:
+    """The codes that golden outputs show, of diagnostics that the tests of these outputs print anew."""
+    outputs = [*(GOLDEN / "invalid").glob("*/*__invalid.txt"), *(GOLDEN / "topo" / "damaged").glob("*.err")]
+    return {code for path in outputs for code in PRINTED(path.read_text(encoding="utf-8"))}
 
 
-def test_every_code_that_is_used_is_in_the_table() -> None:
-    assert {code: file for code, file in _used().items() if code not in CODES} == {}
+def _asserted(test: str) -> set[str]:
+    """The texts that stand in the assertions or in the parameters of one test."""
+    path, _, name = test.partition("::")
+    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    places = [*function.decorator_list, *(node for node in ast.walk(function) if isinstance(node, ast.Assert))]
+    leaves = [leaf.value for place in places for leaf in ast.walk(place) if isinstance(leaf, ast.Constant)]
+    return {leaf for leaf in leaves if isinstance(leaf, str)}
 
 
-def test_every_code_of_the_table_is_used() -> None:
-    assert sorted(set(CODES) - set(_used())) == []
+def test_the_package_emits_exactly_the_codes_of_the_table() -> None:
+    emitted = _package()
+    assert {code: file for code, file in emitted.items() if code not in CODES} == {}
+    assert sorted(set(CODES) - set(emitted)) == []
+
+
+def test_only_the_code_of_a_diagnostic_is_a_use() -> None:
+    source = """
+OTHER, _CODE = "crlf", "yaml-tag"
+Diagnostic(_CODE, "policy", span, hint="empty-file")
+Diagnostic(message="x", code="yaml-tab" if tab else "yaml-key")
+hidden["policy"] = [p for p in problems if p.code != "no-specs"]
+rule("yaml-depth"); Note(code="yaml-syntax")
+"""
+    assert sorted(_emitted_codes(source)) == ["yaml-key", "yaml-tab", "yaml-tag"]
+
+
+@pytest.mark.parametrize("call", ["Diagnostic(code, m)", "Diagnostic(f'x-{y}', m)", "Diagnostic(**x)", "Diagnostic()"])
+def test_a_code_that_cannot_be_read_from_the_source_is_refused(call: str) -> None:
+    with pytest.raises(UnknownCodeError, match="line 1"):
+        list(_emitted_codes(call))
+
+
+def test_every_code_is_tested() -> None:
+    golden = _golden()
+    assert sorted(set(CODES) - golden - set(TESTED)) == []
+    assert sorted(golden & set(TESTED)) == [], "a golden file is enough"
+    assert {code: test for code, test in TESTED.items() if code not in _asserted(test)} == {}
 
 
 def test_every_code_has_one_heading_in_the_docs() -> None:
-    headings = _headings()
-    assert sorted(headings) == sorted(set(headings))
-    assert sorted(set(CODES) ^ set(headings)) == []
+    headings = HEADING((ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8"))
+    assert sorted(headings) == sorted(CODES)
 
 
 def test_codes_and_meanings_have_their_form() -> None:
+    assert CODES
     for code, meaning in CODES.items():
         assert CODE(code), code
         assert meaning.endswith((".", "…")), code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,8 +19,9 @@ def _fail(*args: Any) -> list[Any]:
 
 @pytest.mark.parametrize("step", ["check", "check_all", "lower"])
 def test_a_defect_is_told_at_the_spec(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed: dict[str, Any] = {step: _fail}
-    monkeypatch.setitem(registry._LOADED, "Quota", replace(registry.kind("Quota"), **changed))
+    kind, changed = registry.kind, {step: _fail}
+    broken = replace(kind("Quota"), **cast(Any, changed))
+    monkeypatch.setattr(registry, "kind", lambda name: broken if name == "Quota" else kind(name))
     monkeypatch.delenv("AVACTL_DEBUG")
     result = compile_tree(MemoryTree(BASE))
     (problem,) = result.diagnostics

@@ -53,6 +53,7 @@ def test_the_examples_are_what_they_promise() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_applied_twice(example: str, new_plane: Callable[..., ControlPlane]) -> None:
+    assert clusters(example)
     for manifests in clusters(example):
         plane = new_plane()
         with plane.client() as kube:
@@ -95,6 +96,11 @@ def exceptions() -> set[str]:
     return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 
 
+def _pod(namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": "check", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, "restartPolicy": "Never"}}
+
+
 def _restricted(kube: KubeClient, manifests: list[Manifest]) -> None:
     """Each workload's pod, tried in a namespace that enforces `restricted`."""
     namespace = "restricted-check"
@@ -106,6 +112,11 @@ def _restricted(kube: KubeClient, manifests: list[Manifest]) -> None:
         kube.create(
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}}
         )
+    with pytest.raises(ApiError, match="PodSecurity"):
+        kube.create(
+            _pod(namespace, {"containers": [{"name": "main", "image": "registry.example.com/x:1"}]}), dry_run=True
+        )
+    assert templates
     allowed = exceptions()
     refused: set[str] = set()
     for manifest in manifests:
@@ -116,14 +127,8 @@ def _restricted(kube: KubeClient, manifests: list[Manifest]) -> None:
         volumes = [{"name": c["metadata"]["name"], "emptyDir": {}} for c in claims] + template["spec"].get(
             "volumes", []
         )
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "check", "namespace": namespace},
-            "spec": {**template["spec"], "volumes": volumes, "restartPolicy": "Never"},
-        }
         try:
-            kube.create(pod, dry_run=True)
+            kube.create(_pod(namespace, {**template["spec"], "volumes": volumes}), dry_run=True)
         except ApiError as error:
             if "PodSecurity" not in str(error):
                 pytest.fail(f"{manifest}: {error}")

@@ -53,3 +53,8 @@ def test_base_is_valid() -> None:
 
 def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 80
+
+
+def test_every_output_has_a_case() -> None:
+    """An output whose case is gone would be compared with nothing."""
+    assert sorted(HERE.glob("*/*__invalid.txt")) == sorted(case.with_suffix(".txt") for case in CASES)

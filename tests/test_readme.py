@@ -36,9 +36,13 @@ def ava(tmp_path: Path) -> Path:
 
 def test_console_blocks_print_what_they_say(ava: Path, avactl: Run, golden: Callable[[Path, str], None]) -> None:
     text = README.read_text()
-    for block in blocks("console"):
+    shown_blocks = blocks("console")
+    assert len(shown_blocks) >= 3
+    for block in shown_blocks:
         shown = ""
-        for line in re.findall(r"^\$ avactl (.*)$", block, re.MULTILINE):
+        lines = re.findall(r"^\$ avactl (.*)$", block, re.MULTILINE)
+        assert len(lines) == block.count("$ ") > 0, block
+        for line in lines:
             done = avactl(*line.split(), cwd=ava, COLUMNS="120")
             shown += f"$ avactl {line}\n{done.stdout}{done.stderr}"
         subprocess.run(["git", "checkout", "-q", "."], cwd=ava, check=True)
@@ -47,20 +51,25 @@ def test_console_blocks_print_what_they_say(ava: Path, avactl: Run, golden: Call
 
 
 def test_yaml_is_valid() -> None:
-    for block in blocks("yaml"):
-        (document,), problems = load_yaml("README.md", block.encode())
-        assert problems == []
-        assert not isinstance(validate_document(document), list)
+    (block,) = blocks("yaml")
+    (document,), problems = load_yaml("README.md", block.encode())
+    assert problems == []
+    assert not isinstance(validate_document(document), list)
 
 
 def test_python_runs() -> None:
-    for block in blocks("python"):
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "Job vision fold-4" in done.stdout
+    (block,) = blocks("python")
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Job vision fold-4" in done.stdout
 
 
 def test_links_lead_somewhere() -> None:
-    for document in [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    docs = sorted((ROOT / "docs").glob("*.md"))
+    linked = set()
+    for document in [README, ROOT / "CONTRIBUTING.md", *docs]:
         for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
+            linked.add((document.parent / link).resolve())
+    assert docs
+    assert set(docs) <= linked, "a page that no other page links to"

@@ -71,7 +71,7 @@ def comment(
     """
     from avactl.review.environment import EnvironmentProblem, detect
     from avactl.review.sides import look
-    from avactl.source.tree import GitError
+    from avactl.source.git import GitError
 
     try:
         pipeline = detect(os.environ, forge.value if forge else None, pr)

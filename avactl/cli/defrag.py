@@ -12,9 +12,9 @@ from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, plain, span
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request
-    from avactl.scheduler.defragment import Move, Plan
-    from avactl.scheduler.queue import Unit
-    from avactl.scheduler.view import View
+    from avactl.scheduler.defrag.planner import DefragPlan, Move
+    from avactl.scheduler.inspection.cluster_view import ClusterView
+    from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 
 def defrag(
@@ -45,20 +45,20 @@ def defrag(
     if output not in ("table", "json"):
         fail(f"`--output {output}` is neither table nor json", USAGE)
 
-    async def show(view: View) -> None:
-        from avactl.scheduler import defragment
-        from avactl.scheduler.rules import RuleError
+    async def show(view: ClusterView) -> None:
+        from avactl.scheduler.defrag import planner
+        from avactl.scheduler.objects.node_rules import RuleError
 
-        unit: Unit | None = None
+        unit: QueuedPodGroup | None = None
         try:
             if job is None:
                 asked = _request(view, gpus, gpu, cpu, memory)
-                plan = defragment.for_request(view, asked, pods)
+                plan = planner.for_request(view, asked, pods)
                 title = f"{pods} pod{'' if pods == 1 else 's'} with {gpus} {gpu or 'GPUs'}"
             else:
-                unit = defragment.unit_of(view, namespace, job)
-                plan, title = defragment.for_unit(view, unit), f"{namespace}/{job}"
-        except (defragment.NoPlanError, RuleError) as error:
+                unit = planner.unit_of(view, namespace, job)
+                plan, title = planner.for_unit(view, unit), f"{namespace}/{job}"
+        except (planner.NoPlanError, RuleError) as error:
             fail(plain(str(error)), PROBLEMS)
         _print(title, plan, output, yes)
         if yes and unit is not None and plan.moves:
@@ -67,21 +67,21 @@ def defrag(
     viewing(show, kubeconfig, context, system_namespace, everything=True, with_volumes=True)
 
 
-def _request(view: View, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
+def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
     from avactl.diagnostics.suggest import did_you_mean
-    from avactl.scheduler import defragment
-    from avactl.scheduler.quantities import amount
+    from avactl.scheduler.defrag import planner
+    from avactl.scheduler.objects.quantity import amount
 
-    known = defragment.models(view)
+    known = planner.models(view)
     if gpu and gpu not in known:
         fail(f"the cluster has no GPU `{gpu}`", USAGE, did_you_mean(gpu, known, "GPU models"))
     try:
-        return defragment.request(view, gpus, gpu, amount("cpu", cpu), amount("memory", memory))
+        return planner.request(view, gpus, gpu, amount("cpu", cpu), amount("memory", memory))
     except ValueError as error:
         fail(f"`--cpu {cpu} --memory {memory}`: {error}", USAGE)
 
 
-def _print(title: str, plan: Plan, output: str, yes: bool) -> None:
+def _print(title: str, plan: DefragPlan, output: str, yes: bool) -> None:
     if output == "json":
         moves = [
             {
@@ -119,10 +119,10 @@ def _table(moves: list[Move]) -> None:
     write(table)
 
 
-async def _move(view: View, unit: Unit, plan: Plan, timeout: float) -> None:
-    from avactl.scheduler.moving import Mover, StoppedError
+async def _move(view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, timeout: float) -> None:
+    from avactl.scheduler.defrag.executor import DefragExecutor, StoppedError
 
-    mover = Mover(view.client, view, unit, plan, lambda text: print(plain(text), flush=True))
+    mover = DefragExecutor(view.client, view, unit, plan, lambda text: print(plain(text), flush=True))
     try:
         placed = await mover.run(timeout)
     except StoppedError as error:

@@ -46,7 +46,7 @@ def diff(
     from avactl.compiler import compile_tree
     from avactl.diff.compare import compare, touches
     from avactl.diff.revisions import open_sides
-    from avactl.source.tree import GitError
+    from avactl.source.git import GitError
 
     if head is None and not path.exists():
         fail(f"{path}: no such file or directory", USAGE)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from avactl.compiler import Compilation
     from avactl.plan.cluster_state import ClusterState
     from avactl.plan.model import Plan
-    from avactl.source.tree import DirTree, GitTree
+    from avactl.source.git_tree import GitTree
+    from avactl.source.tree import DirTree
 
 _WIDE = 160
 """Columns where nobody says how many there are."""
@@ -173,7 +174,8 @@ def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Co
     """Base (None where it has errors) and head. Exits where there is no head to plan for."""
     from avactl.compiler import compile_tree, parallel
     from avactl.diff.revisions import open_sides
-    from avactl.source.tree import DirTree, GitError
+    from avactl.source.git import GitError
+    from avactl.source.tree import DirTree
 
     if head is None and not path.exists():
         fail(f"{path}: no such file or directory", USAGE)

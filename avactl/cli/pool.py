@@ -10,7 +10,7 @@ from avactl.cli.common import USAGE, fail, write_text
 from avactl.cli.viewing import Context, Kubeconfig, SystemNamespace, viewing
 
 if TYPE_CHECKING:
-    from avactl.scheduler.view import View
+    from avactl.scheduler.inspection.cluster_view import ClusterView
 
 
 def pool(
@@ -23,8 +23,8 @@ def pool(
     """A picture (SVG) of pools: machines by rack, and which job is on which GPU. For those who run the platform."""
     from avactl.diagnostics.suggest import did_you_mean
 
-    async def show(view: View) -> None:
-        from avactl.scheduler.picture import draw
+    async def show(view: ClusterView) -> None:
+        from avactl.scheduler.inspection.pool_svg import draw
 
         known = {info.labels.get("avactl.dev/pool", "") for info in view.fleet.nodes.values()} | view.fleet.pools.keys()
         for name in names or ():

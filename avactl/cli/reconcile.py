@@ -64,7 +64,7 @@ def reconcile(
         start_quickly()
     with packages():
         from avactl.reconcile import command
-    from avactl.source.tree import GitError
+    from avactl.source.git import GitError
 
     try:
         request: Request = command.Request(

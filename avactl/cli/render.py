@@ -56,7 +56,7 @@ def render(
 
 def _publish(path: Path, options: Options) -> None:
     from avactl.emit.publish import PublishError, looks_elsewhere, publish
-    from avactl.source.tree import GitError
+    from avactl.source.git import GitError
 
     if not path.exists():
         fail(f"{path}: no such file or directory", USAGE)

@@ -30,7 +30,7 @@ def scheduler(
     """Run the scheduler for pods with `schedulerName: avactl`."""
     with packages():
         from avactl.scheduler import daemon
-        from avactl.scheduler.pools import Policy
+        from avactl.scheduler.objects.config import Policy
     try:
         policy = Policy.read(config)
     except OSError as error:

@@ -41,7 +41,9 @@ def stacks(
     """
     from avactl.compiler import compile_tree
     from avactl.emit.stacks import touched
-    from avactl.source.tree import DirTree, GitError, GitTree
+    from avactl.source.git import GitError
+    from avactl.source.git_tree import GitTree
+    from avactl.source.tree import DirTree
 
     if head is None and not path.exists():
         fail(f"{path}: no such file or directory", USAGE)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from avactl.scheduler.overview import Job, Pool, Team
-    from avactl.scheduler.view import View
+    from avactl.scheduler.inspection.cluster_view import ClusterView
+    from avactl.scheduler.inspection.usage import Job, Pool, Team
 
 _PAUSE = 0.5
 """Seconds between two pictures at least."""
@@ -50,7 +50,7 @@ def top(
         fail(f"`--output {output}` is neither table nor json", USAGE)
     live = output == "table" and not once and sys.stdout.isatty()
 
-    async def show(view: View) -> None:
+    async def show(view: ClusterView) -> None:
         if live:
             await _live(view, namespace)
         elif output == "json":
@@ -61,7 +61,7 @@ def top(
     viewing(show, kubeconfig, context, system_namespace, namespace)
 
 
-async def _live(view: View, namespace: str) -> None:
+async def _live(view: ClusterView, namespace: str) -> None:
     from rich.live import Live
 
     screen_of, changed = console(), asyncio.Event()
@@ -79,22 +79,22 @@ async def _live(view: View, namespace: str) -> None:
     await following
 
 
-def _facts(view: View, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
+def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
     """Teams and pools only where all that they count is shown."""
     from avactl.placement.fragmentation import Measure
-    from avactl.scheduler import overview
+    from avactl.scheduler.inspection import usage
 
     view.fresh()
     fleet, pods = view.fleet, list(view.pods())
     mine = [pod for pod in pods if not namespace or pod.namespace == namespace]
-    jobs = overview.jobs(fleet, mine, view.messages)
+    jobs = usage.jobs(fleet, mine, view.messages)
     if view.hidden.keys() & {"pods", "nodes"}:
         return [], [], jobs
     measure = Measure(view.expected().shares(), len(fleet.state.resources))
-    return overview.teams(fleet, pods), overview.pools(fleet, measure), jobs
+    return usage.teams(fleet, pods), usage.pools(fleet, measure), jobs
 
 
-def _json(view: View, namespace: str) -> str:
+def _json(view: ClusterView, namespace: str) -> str:
     import json
 
     teams, pools, jobs = _facts(view, namespace)
@@ -109,7 +109,7 @@ def _json(view: View, namespace: str) -> str:
     return json.dumps(data, indent=2)
 
 
-def _page(view: View, namespace: str, height: int | None = None) -> RenderableType:
+def _page(view: ClusterView, namespace: str, height: int | None = None) -> RenderableType:
     """Everything, or as many jobs as there are lines."""
     from rich.console import Group
     from rich.text import Text
@@ -166,7 +166,7 @@ def _share(wanted: list[int], lines: int) -> list[int]:
     return [*rows, jobs if jobs <= left else max(1, left - 1)]
 
 
-def _hidden(view: View) -> list[str]:
+def _hidden(view: ClusterView) -> list[str]:
     """What is missing from the page, a line each."""
     broken = [
         f"ConfigMap {plain(name)} is not understood, and left out: {plain(why)}" for name, why in view.broken.items()
@@ -174,7 +174,7 @@ def _hidden(view: View) -> list[str]:
     return [*_unseen(view), *sorted(broken)]
 
 
-def _unseen(view: View) -> list[str]:
+def _unseen(view: ClusterView) -> list[str]:
     if "pods" in view.hidden:
         return ["teams and pools are not shown: this account may read the pods of this namespace only"]
     if "nodes" in view.hidden:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from avactl.kube.access import Access
-    from avactl.scheduler.view import View
+    from avactl.scheduler.inspection.cluster_view import ClusterView
 
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")]
 DaemonKubeconfig = Annotated[
@@ -69,7 +69,7 @@ def listening(listen: str) -> Iterator[None]:
         return
     if not re.fullmatch(r".*:\d{1,5}", listen):
         fail(f"`--listen {listen}` is no HOST:PORT", USAGE, "`:8080` listens on all addresses")
-    from avactl.scheduler.server import ListenError
+    from avactl.kube.http_server import ListenError
 
     try:
         yield
@@ -78,7 +78,7 @@ def listening(listen: str) -> Iterator[None]:
 
 
 def viewing(
-    show: Callable[[View], Awaitable[None]],
+    show: Callable[[ClusterView], Awaitable[None]],
     kubeconfig: Path | None,
     context: str,
     system_namespace: str,
@@ -93,13 +93,13 @@ def viewing(
     with packages():
         from avactl.kube import logs
         from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.scheduler.view import View
+        from avactl.scheduler.inspection.cluster_view import ClusterView
     found = connection(kubeconfig, context)
     logs.mute()
 
     async def run() -> None:
         async with Client(found, connections=32) as client:
-            view = View(client, system_namespace, namespace, with_volumes)
+            view = ClusterView(client, system_namespace, namespace, with_volumes)
             await view.load()
             _allowed(view, namespace, everything)
             await show(view)
@@ -128,7 +128,7 @@ def refused(error: Exception, access: Access) -> NoReturn:
     fail(f"the API server does not tell: {plain(str(error))}", MISSING)
 
 
-def _allowed(view: View, namespace: str, everything: bool) -> None:
+def _allowed(view: ClusterView, namespace: str, everything: bool) -> None:
     needed = ("nodes", "pods") if everything else () if namespace else ("pods",)
     for kind in needed:
         if kind in view.hidden:

@@ -16,7 +16,7 @@ from avactl.terminal import inert
 if TYPE_CHECKING:
     from avactl.kube.access import Access
     from avactl.kube.client import Client
-    from avactl.scheduler.makers import Maker
+    from avactl.scheduler.inspection.pod_controllers import Maker
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", names.GANG_LABEL, "app.kubernetes.io/instance")
 _FIRST = ("refused", "waits")
@@ -64,7 +64,7 @@ def why(
 
 async def _look(access: Access, namespace: str, name: str) -> Found:
     from avactl.kube.client import ApiError, Client, UnreachableError
-    from avactl.scheduler import makers
+    from avactl.scheduler.inspection import pod_controllers
 
     async with Client(access, connections=1) as client:
         try:
@@ -73,7 +73,7 @@ async def _look(access: Access, namespace: str, name: str) -> Found:
             lacking = (
                 []
                 if any(pod["metadata"]["name"] == name for pod in pods)
-                else await makers.short(client, namespace, name)
+                else await pod_controllers.short(client, namespace, name)
             )
             has = any(pod["spec"].get("resourceClaims") and pod["spec"].get("nodeName") for pod in pods)
             return Found(pods, lacking, await _devices(client, namespace) if has else {})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.source.tree import DirTree, GitTree, find_commit, merge_base
+from avactl.source.git_tree import GitTree, find_commit, merge_base
+from avactl.source.tree import DirTree
 
 
 class Sides(NamedTuple):

@@ -19,7 +19,9 @@ from avactl.diagnostics.text import render_text
 from avactl.emit import pulumi_past
 from avactl.emit.engine import stack_names
 from avactl.emit.pulumi import of_stack, register
-from avactl.source.tree import DirTree, GitError, GitTree
+from avactl.source.git import GitError
+from avactl.source.git_tree import GitTree
+from avactl.source.tree import DirTree
 
 
 def run() -> None:

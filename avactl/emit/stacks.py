@@ -8,7 +8,8 @@ from pathlib import Path
 from avactl.compiler import Compilation, compile_tree
 from avactl.emit.engine import PROJECT_DIRECTORY, StackName, stack_names
 from avactl.kinds.manifest import Manifest
-from avactl.source.tree import GitError, GitTree, find_commit, git
+from avactl.source.git import GitCommandError, git_work_tree, locate
+from avactl.source.git_tree import GitTree, find_commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,13 @@ def _content(manifest: Manifest) -> object:
 
 
 def _differs(root: Path, base: str, head: str | None, path: str) -> bool:
-    """Whether anything below a path differs."""
+    """Return whether anything below a path of `root` differs. Raises GitError."""
+    path = locate(root).prefix + path
+    compared = ("diff", "--quiet", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all")
     try:
-        git(root, "diff", "--quiet", base, *([find_commit(root, head)] if head else []), "--", path)
-    except GitError:
-        return True
+        git_work_tree(root, *compared, base, *([find_commit(root, head)] if head else []), "--", path)
+    except GitCommandError as error:
+        if error.code == 1:
+            return True
+        raise
     return False

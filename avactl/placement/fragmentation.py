@@ -13,6 +13,7 @@ Two measures of what is lost, both of one node's state, both in GPU milli:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ Ints = npt.NDArray[np.int64]
 
 _CELLS = 1 << 13
 """Cells of the table of amounts. Where requests are more various, amounts are rounded up to fewer values."""
+
+_COLUMNS = 12
+"""Resources that the table has an axis for, each with two cells at least: those that most requests ask for."""
 
 _WITHOUT_GPUS = 0.25
 """How much of what pods without GPUs ask for counts to the mean need beside a GPU. They run on nodes with GPUs too, but
@@ -54,9 +58,13 @@ class Measure:
             (request.amounts, request.models, demands.index((request.gpus, request.milli)), share / total)
             for request, share in asking.items()
         ]
-        self._axes = [_axis({request.amounts[column] for request in asking}) for column in range(resources)]
-        while np.prod([len(axis) + 1 for axis in self._axes]) > _CELLS:
-            longest = max(range(resources), key=lambda column: len(self._axes[column]))
+        uses = np.zeros(resources)
+        for request, share in asking.items():
+            uses += share * (np.array(request.amounts) > 0)
+        self._columns = np.sort(np.argsort(-uses, kind="stable")[: min(_COLUMNS, np.count_nonzero(uses))])
+        self._axes = [_axis({request.amounts[column] for request in asking}) for column in self._columns]
+        while prod(len(axis) + 1 for axis in self._axes) > _CELLS:
+            longest = max(range(len(self._axes)), key=lambda number: len(self._axes[number]))
             self._axes[longest] = self._axes[longest][::-2][::-1]  # the largest stays
         self._strides = np.cumprod([1, *(len(axis) + 1 for axis in self._axes)])
         milli = sum(share * request.total_milli for request, share in asking.items())
@@ -89,7 +97,7 @@ class Measure:
             self._tables = np.concatenate([self._distribution(each) for each in models])
             self._known_models = len(models)
         cell = model * self._strides[-1]
-        for axis, stride, amounts in zip(self._axes, self._strides[:-1], free.T, strict=True):
+        for axis, stride, amounts in zip(self._axes, self._strides[:-1], free[:, self._columns].T, strict=True):
             cell = cell + np.searchsorted(axis, amounts, side="right") * stride
         result: Floats = self._tables[cell]
         return result
@@ -104,7 +112,8 @@ class Measure:
         table = np.zeros((*shape[::-1], len(self._milli)))
         for amounts, wanted, kind, share in self._rows:
             if not wanted or model in wanted:
-                at = [int(np.searchsorted(axis, amount)) + 1 for axis, amount in zip(self._axes, amounts, strict=True)]
+                asked = [amounts[column] for column in self._columns]
+                at = [int(np.searchsorted(axis, amount)) + 1 for axis, amount in zip(self._axes, asked, strict=True)]
                 table[(*at[::-1], kind)] += share
         for axis_number in range(len(shape)):
             table = table.cumsum(axis_number)

@@ -79,7 +79,7 @@ class Work:
     """Of each member, in the order of `State.resources`."""
     protected: bool = False
     """Whether stopping it breaks a disruption budget: it goes after those of its kind that are free to go."""
-    doomed: bool = False
+    preempted: bool = False
     """Whether it has been told to go already, by somebody who did not come to the end of it: it goes first."""
 
     @property

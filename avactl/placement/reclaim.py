@@ -227,4 +227,4 @@ _Order = tuple[bool, bool, bool, int, float, str]
 
 
 def _first_to_go(work: Work) -> _Order:
-    return not work.doomed, work.serving, work.protected, work.priority, -work.started, str(work.key)
+    return not work.preempted, work.serving, work.protected, work.priority, -work.started, str(work.key)

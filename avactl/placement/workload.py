@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from avactl.placement.request import Request
 
 _SMALLEST = 1e-6
+_MOST = 4096
+"""Requests that are told apart; beyond it the rarer half is forgotten."""
 
 
 class Workload:
@@ -36,6 +38,8 @@ class Workload:
             scale = 1.0 / self._weight
             self._counts = {each: new for each, old in self._counts.items() if (new := old * scale) > _SMALLEST}
             self._weight = 1.0
+        if len(self._counts) > _MOST:
+            self._counts = dict(sorted(self._counts.items(), key=lambda each: -each[1])[: _MOST // 2])
 
     def shares(self, most: int = 256) -> dict[Request, float]:
         """The most frequent requests and their shares of all arrivals."""

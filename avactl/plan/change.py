@@ -10,7 +10,7 @@ from avactl.kinds.manifest import Body
 from avactl.plan.model import Surge
 from avactl.plan.workloads import Maker, Surroundings, Workload, WorkloadId
 from avactl.plan.world import World
-from avactl.scheduler.pod import Pod
+from avactl.scheduler.objects.pod_info import PodInfo
 
 Op = Literal["added", "changed", "removed", "unchanged"]
 
@@ -33,7 +33,7 @@ class Rollout(NamedTuple):
     """A Deployment whose pods change, a few at a time."""
 
     work: Workload
-    old: list[Pod]
+    old: list[PodInfo]
     first: int
     """New pods that start before an old one stops."""
     begins: int
@@ -139,7 +139,7 @@ class Change:
         self.done[work.id] = Done(work, op, min(gone, count), max(0, gone - count))
         return [(work, range(count))]
 
-    def _roll(self, work: Workload, op: Op, pods: list[Pod], count: int) -> list[tuple[Workload, range]]:
+    def _roll(self, work: Workload, op: Op, pods: list[PodInfo], count: int) -> list[tuple[Workload, range]]:
         rolling = (work.spec.get("strategy") or {}).get("rollingUpdate") or {}
         surge, lost = _pods(rolling.get("maxSurge", "25%"), count, up=True), _pods(
             rolling.get("maxUnavailable", "25%"), count, up=False
@@ -183,7 +183,7 @@ class Change:
         """Pods beyond those that run at the end."""
         return max(0, len(rollout.old) + rollout.first - rollout.work.count(len(rollout.old)))
 
-    def _stop(self, pods: Iterable[Pod]) -> int:
+    def _stop(self, pods: Iterable[PodInfo]) -> int:
         """Pods go; how many of them ran."""
         gone = list(pods)
         for pod in gone:

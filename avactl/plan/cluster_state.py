@@ -13,7 +13,7 @@ from avactl.kinds.node_pool.lower import node_labels
 from avactl.kinds.pods import device_class
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.kinds.values import quantity
-from avactl.scheduler.pools import Policy
+from avactl.scheduler.objects.config import Policy
 
 _PODS = "110"
 """Pods of a machine. Source: the kubelet's default of maxPods."""

@@ -12,7 +12,7 @@ from avactl.kinds.pods import device_class
 from avactl.kinds.program import Program
 from avactl.plan.model import Cost
 from avactl.plan.workloads import Surroundings, Workload, WorkloadId
-from avactl.scheduler.shape import requests
+from avactl.scheduler.objects.pod_requirements import requests
 
 MONTH = 730.0
 """Hours of a month: 8,760 of a year by twelve."""

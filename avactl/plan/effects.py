@@ -9,7 +9,7 @@ from avactl import names
 from avactl.placement.state import WHOLE
 from avactl.plan.model import Effect, Owner, Pool, Quota
 from avactl.plan.world import World
-from avactl.scheduler.pod import Pod
+from avactl.scheduler.objects.pod_info import PodInfo
 
 _KINDS = {
     kind.lower(): kind
@@ -33,13 +33,13 @@ class Moment:
         self.quotas = {(team, model): used for team, model, used, _ in world.fleet.quotas.usage()}
 
 
-def owner_of(pod: Pod) -> Owner:
+def owner_of(pod: PodInfo) -> Owner:
     """The spec that a pod is of, as its labels say; a pod of nobody's is its own."""
     labels = pod.labels
     kind = _KINDS.get(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
     if kind is None or labels.get("app.kubernetes.io/managed-by") != "avactl" or not instance:
-        return Owner("Pod", "", pod.key)
+        return Owner("PodInfo", "", pod.key)
     return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
 
 

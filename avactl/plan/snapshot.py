@@ -16,10 +16,10 @@ from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
 from avactl.plan.shape import want_objects
-from avactl.scheduler.pod import DISRUPTED
-from avactl.scheduler.pools import Policy
-from avactl.scheduler.shape import DISKS
-from avactl.scheduler.storage import OLD_CLASS, SELECTED_NODE
+from avactl.scheduler.objects.config import Policy
+from avactl.scheduler.objects.pod_info import DISRUPTED
+from avactl.scheduler.objects.pod_requirements import DISKS
+from avactl.scheduler.objects.storage_objects import OLD_CLASS, SELECTED_NODE
 from avactl.terminal import shortened
 
 FORMAT = "avactl-snapshot"

@@ -11,17 +11,17 @@ from avactl.placement.why import why_gang
 from avactl.plan.cluster_state import OTHERS
 from avactl.plan.model import Place, Verdict, Wait
 from avactl.plan.world import World
-from avactl.scheduler.pod import Pod
-from avactl.scheduler.queue import Unit
-from avactl.scheduler.quotas import Wish
-from avactl.scheduler.roles import gang_of, roles_of
-from avactl.scheduler.rules import NotYetError, RuleError
+from avactl.scheduler.cache.team_usage import StartRequest
+from avactl.scheduler.objects.node_rules import NotYetError, RuleError
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.queue.gang_request import gang_of, roles_of
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 _DOMAINS = 4
 """Domains that are named."""
 
 
-def places(world: World, pods: Iterable[Pod]) -> tuple[Place, ...]:
+def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
     """Where pods are, by pool."""
     found: dict[str, set[str]] = {}
     for pod in pods:
@@ -45,9 +45,9 @@ def _short(level: str) -> str:
     return level.rpartition("/")[2]
 
 
-def waits(world: World, pods: Sequence[Pod]) -> tuple[Wait, ...]:
+def waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
     """What pods that have no machine wait for: those of which the same is said together."""
-    units: dict[str, list[Pod]] = {}
+    units: dict[str, list[PodInfo]] = {}
     for pod in pods:
         if not pod.node and not pod.ended:
             units.setdefault(pod.gang or pod.uid, []).append(pod)
@@ -66,7 +66,7 @@ def waits(world: World, pods: Sequence[Pod]) -> tuple[Wait, ...]:
     return tuple(Wait(verdict, count, words, room) for (verdict, words, room), count in found.items())
 
 
-def _cause(world: World, unit: Unit | None, pods: Sequence[Pod]) -> tuple[Verdict, str]:
+def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -> tuple[Verdict, str]:
     """Why these pods, which must start together, do not; and which domains have most room for them."""
     fleet = world.fleet
     requests: dict[str, Request] = {}
@@ -84,7 +84,7 @@ def _cause(world: World, unit: Unit | None, pods: Sequence[Pod]) -> tuple[Verdic
     except RuleError:
         return Verdict.NEVER, ""
     roles = roles_of(pods, requests)
-    wishes = [Wish(request, members) for request, members in roles.items()]
+    wishes = [StartRequest(request, members) for request, members in roles.items()]
     over, models = fleet.quotas.refuse(wishes)
     if over and not _ever(world, wishes):
         return Verdict.NEVER, ""
@@ -102,7 +102,7 @@ def _cause(world: World, unit: Unit | None, pods: Sequence[Pod]) -> tuple[Verdic
     return Verdict.ROOM, _room(world, gang, len(pods))
 
 
-def _ever(world: World, wishes: Sequence[Wish]) -> bool:
+def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
     """Whether a team's quota would let pods start if nothing of the team ran."""
     leaf = world.leaves.get(world.fleet.quotas.team(wishes[0].pods[0]))
     if leaf is None:

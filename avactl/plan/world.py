@@ -12,18 +12,18 @@ from avactl.kinds.manifest import Body
 from avactl.plan.cluster_state import ClusterState
 from avactl.plan.snapshot import SnapshotError
 from avactl.plan.workloads import Made, Workload, WorkloadId
-from avactl.scheduler import stores
-from avactl.scheduler.budgets import Budgets
-from avactl.scheduler.decide import Decider
-from avactl.scheduler.dra import Dra
-from avactl.scheduler.fleet import Fleet
-from avactl.scheduler.intake import Intake
-from avactl.scheduler.pod import Pod
-from avactl.scheduler.pools import Leaf
-from avactl.scheduler.ports import Eviction, Given, Order
-from avactl.scheduler.queue import Queue
-from avactl.scheduler.rules import Rules
-from avactl.scheduler.volumes import Volumes
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.handlers import resources
+from avactl.scheduler.handlers.pods import PodHandler
+from avactl.scheduler.interfaces import BindRequest, ClaimAllocation, Eviction
+from avactl.scheduler.objects.config import TeamQuota
+from avactl.scheduler.objects.node_rules import NodeRules
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
+from avactl.scheduler.scheduling_cycle import SchedulingCycle
 from avactl.terminal import shortened
 
 _ROUNDS = 64
@@ -45,12 +45,12 @@ class World:
 
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
-        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver), policy.objective)
-        self.volumes = Volumes(self.fleet, owned=False)
-        self.queue = Queue()
-        self.budgets = Budgets()
-        self.decider = Decider(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
-        self.intake = Intake(self.fleet, self.queue, self.decider.forget)
+        self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.volumes = VolumeBinding(self.fleet, owned=False)
+        self.queue = SchedulingQueue()
+        self.budgets = DisruptionBudgets()
+        self.decider = SchedulingCycle(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
+        self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
         self.said: dict[str, str] = {}
         """What pods that wait were told last, by uid."""
         self.evictions: list[Eviction] = []
@@ -58,17 +58,17 @@ class World:
         """Pods as they are now, by `namespace/name`."""
         self._marked: dict[tuple[str, str, str], dict[str, None]] = {}
         """Keys of pods by namespace and one of `_INDEXED`."""
-        self._orders: deque[Order] = deque()
+        self._orders: deque[BindRequest] = deque()
         self._doomed: deque[Eviction] = deque()
-        self.leaves: dict[str, Leaf] = {}
+        self.leaves: dict[str, TeamQuota] = {}
         """Quotas by team."""
-        self._configs = stores.Configs(self.fleet, self._put_leaf)
-        self._claim_store = stores.resource_claims(self.fleet)
+        self._configs = resources.ConfigMapHandler(self.fleet, self._put_leaf)
+        self._claim_store = resources.resource_claims(self.fleet)
         self._nodes: dict[str, Body] = {}
         self._claims: dict[str, Body] = {}
         self._volume_claims: set[str] = set()
         self._anew = 0
-        self._ending: list[Pod] = []
+        self._ending: list[PodInfo] = []
         """Pods that are evicted, and are there still."""
         self._gone: list[Made] = []
         """What controllers make in the place of evicted pods, once these have ended."""
@@ -86,17 +86,17 @@ class World:
         fleet, volumes = self.fleet, self.volumes
         puts = {
             "configmaps": self._configs.put,
-            "namespaces": stores.namespaces(fleet).put,
+            "namespaces": resources.namespaces(fleet).put,
             "nodes": self.put_node,
-            "resourceslices": stores.slices(fleet).put,
-            "deviceclasses": stores.device_classes(fleet).put,
+            "resourceslices": resources.slices(fleet).put,
+            "deviceclasses": resources.device_classes(fleet).put,
             "resourceclaims": self._put_claim,
             "poddisruptionbudgets": self.budgets.put,
             "storageclasses": volumes.put_class,
-            "csinodes": stores.csi_nodes(volumes).put,
-            "csidrivers": stores.csi_drivers(volumes).put,
-            "csistoragecapacities": stores.storage_capacities(volumes).put,
-            "volumeattachments": stores.volume_attachments(volumes).put,
+            "csinodes": resources.csi_nodes(volumes).put,
+            "csidrivers": resources.csi_drivers(volumes).put,
+            "csistoragecapacities": resources.storage_capacities(volumes).put,
+            "volumeattachments": resources.volume_attachments(volumes).put,
             "persistentvolumes": volumes.put_volume,
             "persistentvolumeclaims": self._put_volume_claim,
         }
@@ -109,7 +109,7 @@ class World:
         self._volume_claims.add(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
         self.volumes.put_claim(item)
 
-    def _put_leaf(self, team: str, leaf: Leaf | None) -> None:
+    def _put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
         if leaf is None:
             self.leaves.pop(team, None)
         else:
@@ -184,14 +184,14 @@ class World:
             self._put_claim(claim)
         self.put_pod(made.pod)
 
-    def pods_of(self, work: Workload) -> list[Pod]:
+    def pods_of(self, work: Workload) -> list[PodInfo]:
         """The pods of a workload that have not ended, in the order of their names' numbers."""
         id_ = work.id
         if id_.kind == "Job":
             return self._labelled(id_, {"job-name": id_.name})
         return self._labelled(id_, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
 
-    def _labelled(self, id_: WorkloadId, select: Mapping[str, str]) -> list[Pod]:
+    def _labelled(self, id_: WorkloadId, select: Mapping[str, str]) -> list[PodInfo]:
         mark = next(((id_.namespace, label, select[label]) for label in _INDEXED if label in select), None)
         keys = self.items if mark is None else self._marked.get(mark, {})
         found = [
@@ -204,13 +204,13 @@ class World:
         ]
         return sorted(found, key=lambda pod: (pod.index, len(pod.name), pod.name))
 
-    def revision(self, pod: Pod) -> str:
+    def revision(self, pod: PodInfo) -> str:
         """The template of which a Deployment's pod was made, as far as this program has made it."""
         return pod.labels.get("pod-template-hash", "")
 
     def nodes_for(self, template: Body) -> list[str]:
         """Machines that a DaemonSet's pods go to, by name."""
-        rules = Rules(template["spec"])
+        rules = NodeRules(template["spec"])
         return sorted(
             info.name
             for info in self.fleet.nodes.values()
@@ -220,7 +220,7 @@ class World:
     def protect(self, body: Body) -> None:
         """A PodDisruptionBudget is there, with the status that its controller gives it for the pods as they are."""
         spec, namespace = body["spec"], body["metadata"]["namespace"]
-        pods = self._labelled(WorkloadId("Pod", namespace, ""), spec["selector"]["matchLabels"])
+        pods = self._labelled(WorkloadId("PodInfo", namespace, ""), spec["selector"]["matchLabels"])
         running = sum(1 for pod in pods if pod.node)
         least = spec["minAvailable"] if "minAvailable" in spec else len(pods) - spec["maxUnavailable"]
         self.budgets.put({**body, "status": {"disruptionsAllowed": max(0, running - least)}})
@@ -289,7 +289,7 @@ class World:
             self._nominate(eviction)
             self._ending += [victim.pod for victim in eviction.victims]
 
-    def _bind(self, order: Order) -> None:
+    def _bind(self, order: BindRequest) -> None:
         pod = order.pod
         item = self.items[pod.key]
         metadata = item["metadata"]
@@ -310,7 +310,7 @@ class World:
             if item is not None:
                 self.put_pod({**item, "status": {**(item.get("status") or {}), "nominatedNodeName": node}})
 
-    def _stop(self, pod: Pod) -> list[Made]:
+    def _stop(self, pod: PodInfo) -> list[Made]:
         """A pod is stopped; what its controller, if it has one, makes in its place: it waits then."""
         if pod.key not in self.items:
             return []
@@ -338,7 +338,7 @@ class World:
         self._claims[f"{metadata['namespace']}/{metadata['name']}"] = item
         self._claim_store.put({**item, "metadata": {"resourceVersion": "0", **metadata}})
 
-    def _give(self, given: Given, pod: Pod) -> None:
+    def _give(self, given: ClaimAllocation, pod: PodInfo) -> None:
         item = self._claims[given.claim.key]
         status = dict(item.get("status") or {})
         status["reservedFor"] = [
@@ -348,13 +348,13 @@ class World:
             status["allocation"] = given.allocation
         self._put_claim({**item, "status": status})
 
-    # -- what decisions ask for (`avactl.scheduler.ports`) ----------------------------------------------------------
+    # -- what decisions ask for (`avactl.scheduler.interfaces`) -------------------------------------------------------
 
-    def put(self, order: Order) -> None:
+    def put(self, order: BindRequest) -> None:
         """Bind a pod that is assumed."""
         self._orders.append(order)
 
-    def give_back(self, pod: Pod, claims: Sequence[Any]) -> None:
+    def give_back(self, pod: PodInfo, claims: Sequence[Any]) -> None:
         """Deallocate claims that nobody but this pod uses, which waits."""
         for claim in claims:
             if all(each["uid"] == pod.uid for each in claim.reserved):
@@ -365,7 +365,7 @@ class World:
         """Make room."""
         self._doomed.append(eviction)
 
-    def clear(self, pods: Sequence[Pod]) -> None:
+    def clear(self, pods: Sequence[PodInfo]) -> None:
         """Take back the nomination of pods that wait."""
         for pod in pods:
             item = self.items.get(pod.key)
@@ -373,11 +373,11 @@ class World:
                 status = {key: value for key, value in item["status"].items() if key != "nominatedNodeName"}
                 self.put_pod({**item, "status": status})
 
-    def unschedulable(self, pod: Pod, message: str) -> None:
+    def unschedulable(self, pod: PodInfo, message: str) -> None:
         """A pod waits, and why."""
         self.said[pod.uid] = message
 
-    def not_yet(self, pod: Pod, message: str) -> None:
+    def not_yet(self, pod: PodInfo, message: str) -> None:
         """A pod waits for something on its way."""
         self.said[pod.uid] = message
 

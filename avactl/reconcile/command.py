@@ -25,7 +25,7 @@ from avactl.reconcile.progress import Progress
 from avactl.reconcile.report import Result
 from avactl.reconcile.source import Branch, Revision, WorkingDirectory
 from avactl.reconcile.wanted import Wanted, wanted_of
-from avactl.source.tree import git
+from avactl.source.git import git
 
 OK, PROBLEMS, MISSING, CHANGES, INCOMPLETE = 0, 1, 3, 4, 5
 """Exit codes, as in avactl.cli.common."""

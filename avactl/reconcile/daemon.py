@@ -11,6 +11,7 @@ from time import monotonic
 
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.http_server import serve
 from avactl.kube.leader import LostError
 from avactl.reconcile import events, metrics, status
 from avactl.reconcile.command import AGENT, INCOMPLETE, MISSING, OK, Declared, Request, declare, problems, source_of
@@ -18,8 +19,7 @@ from avactl.reconcile.drift import Watcher
 from avactl.reconcile.engine import Reconciler
 from avactl.reconcile.report import Result
 from avactl.reconcile.wait import wait_healthy
-from avactl.scheduler.server import serve
-from avactl.source.tree import GitError
+from avactl.source.git import GitError
 
 _SETTLE = 1.0
 """Seconds between a difference and the run that looks at it: a person's edits come several at a time."""

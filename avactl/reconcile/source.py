@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avactl.compiler.state import Tree
-from avactl.source.tree import DirTree, GitError, GitTree, find_commit, git
+from avactl.source.git import Access, GitError, git, git_work_tree, init_bare, locate
+from avactl.source.git_tree import GitTree, find_commit
+from avactl.source.tree import DirTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class WorkingDirectory:
         """The directory. The commit is named where nothing in it was changed since. Never raises GitError."""
         try:
             url = origin(self._root)
-            changed = git(self._root, "status", "--porcelain", "--untracked-files=normal", "--", ".").strip()
+            changed = git_work_tree(
+                self._root, "status", "--porcelain", "--untracked-files=normal", "--no-renames",
+                "--ignore-submodules=all", "--", locate(self._root).pathspec,
+            ).strip()  # fmt: skip
             commit = "" if changed else find_commit(self._root, "HEAD")
             repository = _identity(self._root, url)
         except GitError:
@@ -65,18 +70,17 @@ class Branch:
             return Revision(tree, tree.commit, _identity(directory, url), url)
         reference = f"refs/heads/{self._branch}"
         try:
-            if not (self._copy / "HEAD").exists():
-                self._copy.mkdir(parents=True, exist_ok=True)
-                git(self._copy, "init", "--quiet", "--bare")
-            git(self._copy, "fetch", "--quiet", "--no-tags", "--", self._repository, f"+{reference}:{reference}")
+            if not (self._copy / ".git" / "HEAD").exists():
+                init_bare(self._copy)
+            fetch = ("fetch", "--quiet", "--no-tags", "--recurse-submodules=no")
+            refspec = f"+{reference}:{reference}"
+            git(self._copy, *fetch, "--", self._repository, refspec, access=Access.REMOTE)
         except GitError as error:
             said = str(error).replace(self._repository, without_credentials(self._repository))
             if "couldn't find remote ref" in said:
                 raise GitError(f"{without_credentials(self._repository)} has no branch `{self._branch}`") from None
             raise GitError(said, error.hint) from None
-        tree = GitTree(self._copy, reference)
-        if self._path:
-            tree = GitTree(self._copy / self._path, reference)
+        tree = GitTree(self._copy / self._path, reference)
         url = without_credentials(self._repository)
         return Revision(tree, tree.commit, _identity(self._copy, url), url)
 

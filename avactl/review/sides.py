@@ -11,7 +11,8 @@ from avactl.compiler.enforce import policies_of
 from avactl.diff import Diff, compare
 from avactl.diff.revisions import open_sides
 from avactl.review.comment import Review, Section
-from avactl.source.tree import GitTree, git
+from avactl.source.git import locate
+from avactl.source.git_tree import GitTree
 
 LOWERING = PASSES[:-1]
 """All passes but the policies: of what breaks a policy, the change is told nevertheless."""
@@ -43,7 +44,7 @@ def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] 
     """Compile what a pull request adds to `base`, and what was before. Raises GitError."""
     trees = open_sides(root, base, head, common=True)
     after, before = compile_tree(trees.head, LOWERING), compile_tree(trees.base, LOWERING)
-    identity = git(root, "rev-parse", "--show-prefix").decode("utf-8", "replace").strip().rstrip("/") or "."
+    identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
     new = trees.head.commit[:7] if isinstance(trees.head, GitTree) else "the work tree"
     return Sides(review_of(before, after, trees.base.commit[:7], new, sections), after, identity)
 

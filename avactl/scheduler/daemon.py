@@ -9,6 +9,7 @@ import os
 import signal
 import traceback
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -17,24 +18,26 @@ from avactl import names
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import Client, Rate
+from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader, LostError
 from avactl.kube.reflector import Reflector
-from avactl.scheduler import gauges, metrics, stores
-from avactl.scheduler.binder import REFUSED, Binder
-from avactl.scheduler.budgets import Budgets
-from avactl.scheduler.decide import Decider
-from avactl.scheduler.dra import Dra
-from avactl.scheduler.evictor import Evictor
-from avactl.scheduler.fleet import Fleet
-from avactl.scheduler.gangs import Gangs
-from avactl.scheduler.intake import Intake
-from avactl.scheduler.pod import Pod
-from avactl.scheduler.pools import Policy
-from avactl.scheduler.queue import Queue, Unit
-from avactl.scheduler.remains import Remains
-from avactl.scheduler.reports import Reports
-from avactl.scheduler.server import serve
-from avactl.scheduler.volumes import Volumes
+from avactl.scheduler import metrics, metrics_collector
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.handlers import resources
+from avactl.scheduler.handlers.pods import PodHandler
+from avactl.scheduler.objects.config import Policy
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.queue.throttle import NamespaceThrottle
+from avactl.scheduler.scheduling_cycle import SchedulingCycle
+from avactl.scheduler.writers.binder import REFUSED, Binder
+from avactl.scheduler.writers.evictor import Evictor
+from avactl.scheduler.writers.pod_reporter import PodReporter
+from avactl.scheduler.writers.stale_gangs import StaleGangs
+from avactl.scheduler.writers.stale_nominations import StaleNominations
 
 _SLICE = 0.004
 """Seconds of deciding, after which watches and answers have their turn."""
@@ -47,6 +50,8 @@ _COLLECT = (200_000, 20, 100)
 """Thresholds of the garbage collector."""
 _BOOKED = ("pods", "resourceclaims")
 """What says who has which devices."""
+_BROKEN = 0.25
+"""Seconds that a decision that failed is charged: all is built anew after it."""
 _FAILED, _REFUSED = 60.0, 5.0
 """Seconds after which a unit is tried again on which a decision failed, or whose binding the API server refused."""
 
@@ -75,10 +80,10 @@ class Daemon:
         self._client, self._options = client, options
         policy = options.policy
         self._namespace = options.namespace or policy.system_namespace
-        self.fleet = Fleet(policy.levels, Dra(policy.gpu_driver), policy.objective)
-        self.volumes = Volumes(self.fleet)
-        self.queue = Queue()
-        self.reports = Reports(client, Rate(options.qps, options.burst))
+        self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.volumes = VolumeBinding(self.fleet)
+        self.queue = SchedulingQueue()
+        self.reports = PodReporter(client, Rate(options.qps, options.burst))
         self._leader: Leader | None = None
         if options.lease:
             identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
@@ -86,14 +91,15 @@ class Daemon:
         rate = Rate(options.qps, options.burst)
         self.binder = Binder(client, rate, self.fleet, self.volumes, self.reports, self._returned, self.leading)
         self.reports.yield_to = lambda: self.binder.flying > 0
-        self.budgets = Budgets()
+        self.budgets = DisruptionBudgets()
         evictor = Evictor(client, rate, self.reports, self.leading, self._wanted, self._not_made)
-        self.decider = Decider(
+        self.decider = SchedulingCycle(
             self.fleet, self.queue, self.binder, self.reports, self.volumes, evictor, self.budgets, _PLANNING
         )
-        self.remains = Remains(self.fleet, evictor, self._wanted)
-        self.intake = Intake(self.fleet, self.queue, self.decider.forget)
-        self.gangs = Gangs(client, rate, self.queue, self.reports, options.gang_grace, self.leading)
+        self.remains = StaleNominations(self.fleet, evictor, self._wanted)
+        self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
+        self.gangs = StaleGangs(client, rate, self.queue, self.reports, options.gang_grace, self.leading)
+        self._throttle = NamespaceThrottle()
         self._wake = asyncio.Event()
         self._retried = 0.0
         self._ticked = monotonic()
@@ -111,29 +117,29 @@ class Daemon:
             return Reflector(self._client, path, store, self._wake.set, failed=failed, **more)
 
         fleet, volumes, dra = self.fleet, self.volumes, "/apis/resource.k8s.io/v1"
-        configs = stores.Configs(fleet, fleet.quotas.put_leaf)
-        pods = stores.Simple(self.intake.put, self.intake.drop, lambda: fleet.pods)
+        configs = resources.ConfigMapHandler(fleet, fleet.quotas.put_leaf)
+        pods = resources.CallbackStore(self.intake.put, self.intake.drop, lambda: fleet.pods)
         return [
-            reflect("/api/v1/nodes", stores.nodes(fleet)),
+            reflect("/api/v1/nodes", resources.nodes(fleet)),
             reflect("/api/v1/pods", pods),
-            reflect("/api/v1/namespaces", stores.namespaces(fleet)),
+            reflect("/api/v1/namespaces", resources.namespaces(fleet)),
             reflect(
                 f"/api/v1/namespaces/{self._namespace}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
             ),
-            reflect("/api/v1/persistentvolumeclaims", stores.claims(volumes)),
-            reflect("/api/v1/persistentvolumes", stores.persistent_volumes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/storageclasses", stores.storage_classes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csinodes", stores.csi_nodes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csidrivers", stores.csi_drivers(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csistoragecapacities", stores.storage_capacities(volumes)),
-            reflect("/apis/storage.k8s.io/v1/volumeattachments", stores.volume_attachments(volumes)),
-            reflect("/apis/policy/v1/poddisruptionbudgets", stores.budgets(self.budgets)),
-            reflect(f"{dra}/resourceslices", stores.slices(fleet), optional=True),
-            reflect(f"{dra}/deviceclasses", stores.device_classes(fleet), optional=True),
-            reflect(f"{dra}/resourceclaims", stores.resource_claims(fleet), optional=True),
+            reflect("/api/v1/persistentvolumeclaims", resources.claims(volumes)),
+            reflect("/api/v1/persistentvolumes", resources.persistent_volumes(volumes)),
+            reflect("/apis/storage.k8s.io/v1/storageclasses", resources.storage_classes(volumes)),
+            reflect("/apis/storage.k8s.io/v1/csinodes", resources.csi_nodes(volumes)),
+            reflect("/apis/storage.k8s.io/v1/csidrivers", resources.csi_drivers(volumes)),
+            reflect("/apis/storage.k8s.io/v1/csistoragecapacities", resources.storage_capacities(volumes)),
+            reflect("/apis/storage.k8s.io/v1/volumeattachments", resources.volume_attachments(volumes)),
+            reflect("/apis/policy/v1/poddisruptionbudgets", resources.budgets(self.budgets)),
+            reflect(f"{dra}/resourceslices", resources.slices(fleet), optional=True),
+            reflect(f"{dra}/deviceclasses", resources.device_classes(fleet), optional=True),
+            reflect(f"{dra}/resourceclaims", resources.resource_claims(fleet), optional=True),
         ]
 
-    def _returned(self, pod: Pod, result: str) -> None:
+    def _returned(self, pod: PodInfo, result: str) -> None:
         """A binding failed."""
         unit = self.queue.units.get(pod.gang or pod.uid)
         if result == REFUSED and unit is not None:
@@ -159,7 +165,7 @@ class Daemon:
         options = self._options
         runner = None
         if options.listen:
-            runner = await serve(options.listen, self._alive, self._ready, self._collect)
+            runner = await serve(options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
         try:
             async with asyncio.TaskGroup() as group:
                 for reflector in self._reflectors:
@@ -207,7 +213,7 @@ class Daemon:
         until = monotonic() + _SLICE
         self._tidy()
         while self.leading():
-            unit = self.queue.pop()
+            unit = self._next()
             if unit is None:
                 return
             self._decide_on(unit)
@@ -217,9 +223,23 @@ class Daemon:
                 self._tidy()
                 until = monotonic() + _SLICE
 
-    def _decide_on(self, unit: Unit) -> None:
+    def _next(self) -> QueuedPodGroup | None:
+        """The unit to be decided on: of a namespace whose attempts keep failing only when no other waits."""
+        for namespace in self.queue.deferred:
+            if not self._throttle.exceeded(namespace):
+                self.queue.readmit(namespace)
+        while (unit := self.queue.pop()) is not None:
+            if not self._throttle.exceeded(unit.namespace):
+                return unit
+            self.queue.defer(unit)
+        return self.queue.pop_deferred()
+
+    def _decide_on(self, unit: QueuedPodGroup) -> None:
+        began, namespace = monotonic(), unit.namespace
         try:
             self.decider.decide(unit)
+            if unit.waiting:
+                self._throttle.spend(namespace, monotonic() - began)
         except Exception as error:  # one odd pod must not stop the scheduling of all
             logs.error("decision failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
@@ -228,6 +248,7 @@ class Daemon:
             self.queue.rest(unit)
             self._failed[unit.key] = monotonic() + _FAILED
             self.fleet.stale = True  # it may have stopped half way
+            self._throttle.spend(namespace, _BROKEN)
 
     def _tidy(self) -> None:
         if self.fleet.stale:
@@ -239,21 +260,28 @@ class Daemon:
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
         self.fleet.woken.clear()
-        self.decider.look()
+        self._guarded(self.decider.look)
         now = monotonic()
         if self.queue.retried != self.fleet.freed and now - self._retried >= _RETRY and not self.queue.retrying:
             self._retried = now
             self.queue.retry(self.fleet.freed)
         if now - self._ticked >= _TICK:
             self._ticked = now
-            self.reports.later()
-            self.gangs.look()
-            self.remains.look()
+            for look in (self.reports.later, self.gangs.look, self.remains.look):
+                self._guarded(look)
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]
                 unit = self.queue.units.get(key)
                 if unit is not None:
                     self.queue.push(unit)
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """Housekeeping that fails is tried again at the next turn: it must not end the scheduling of all."""
+        try:
+            look()
+        except Exception as error:
+            logs.error("housekeeping failed", what=look.__qualname__, error=repr(error), trace=traceback.format_exc())
+            metrics.DECISIONS.labels("failed").inc()
 
     # -- being looked at --------------------------------------------------------------------------------------------
 
@@ -272,7 +300,7 @@ class Daemon:
         active, waiting = self.queue.lengths()
         metrics.PENDING.labels("active").set(active)
         metrics.PENDING.labels("unschedulable").set(waiting)
-        await gauges.collect(self.fleet, self.fleet.scorer.measure)
+        await metrics_collector.collect(self.fleet, self.fleet.scorer.measure)
 
 
 async def run(access: Access, options: Options) -> None:

@@ -26,14 +26,19 @@ def test_explain_lists_the_kinds() -> None:
 
 @pytest.mark.parametrize("kind", registry.names())
 def test_every_field_of_every_kind_is_explained(kind: str) -> None:
+    explained = set()
+
     def walk(annotation: object, path: str) -> None:
         for branch in introspect.models_at(annotation, ()):
             for key, field in introspect.fields_by_key(branch).items():
                 assert field.description, f"{path}.{key} has no description"
                 assert f"{path}.{key}" in explain_text(f"{path}.{key}")
+                explained.add(f"{path}.{key}")
                 walk(field.annotation, f"{path}.{key}")
 
     walk(registry.kind(kind).model, kind)
+    assert {f"{kind}.metadata.name", f"{kind}.spec"} < explained
+    assert any(path.startswith(f"{kind}.spec.") for path in explained)
 
 
 def test_explain_says_type_unit_and_default() -> None:
@@ -61,7 +66,8 @@ def test_init_makes_a_repository_that_compiles(tmp_path: Path, avactl: Run) -> N
     for name in (".github/workflows/avactl.yml", ".gitlab-ci.yml", ".vscode/settings.json", ".gitattributes"):
         assert (tmp_path / "new" / name).is_file()
     settings = json.loads((tmp_path / "new/.vscode/settings.json").read_text())
-    assert all((tmp_path / "new" / schema).is_file() for schema in settings["yaml.schemas"])
+    assert settings["yaml.schemas"]
+    assert [schema for schema in settings["yaml.schemas"] if not (tmp_path / "new" / schema).is_file()] == []
     again = avactl("init", "new")
     assert again.returncode == 2
     assert "is there already" in again.stderr
@@ -83,8 +89,10 @@ def test_graph_shows_every_spec_that_has_a_place_in_it(example: str) -> None:
     assert picture == draw(compile_tree(DirTree(EXAMPLES / example)))
     texts = {element.text for element in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
     shown = ("Cluster", "Team", "NodePool", "CacheTier", "TrainingJob", "ServingDeployment", "Workspace")
-    for kind in shown:
-        assert {item.name for item in compilation.program.of(kind)} <= texts
+    names = {kind: {item.name for item in compilation.program.of(kind)} for kind in shown}
+    assert names["Cluster"]
+    assert names["TrainingJob"]
+    assert {kind: found - texts for kind, found in names.items() if found - texts} == {}
 
 
 def test_the_picture_in_the_docs_is_current(golden: Callable[[Path, str], None]) -> None:

@@ -33,13 +33,14 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(EXAMPLES)))
 def test_every_value_of_every_example_there_and_back(file: Path) -> None:
     text = file.read_text()
-    for index, root in enumerate(compose(text)):
-        for path, node in leaves(root):
-            changed = set_values(file.name, text, index, [(path, "other-value")])
-            assert changed != text
-            assert len(changed.splitlines()) == len(text.splitlines())
-            back = text[node.start_mark.index : node.end_mark.index]
-            assert set_values(file.name, changed, index, [(path, back)]) == text
+    places = [(index, *leaf) for index, root in enumerate(compose(text)) for leaf in leaves(root)]
+    assert places
+    for index, path, node in places:
+        changed = set_values(file.name, text, index, [(path, "other-value")])
+        assert changed != text
+        assert len(changed.splitlines()) == len(text.splitlines())
+        back = text[node.start_mark.index : node.end_mark.index]
+        assert set_values(file.name, changed, index, [(path, back)]) == text
 
 
 TEXT = """\

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from avactl.cli import top
-from avactl.scheduler.overview import Job, Team
+from avactl.scheduler.inspection.usage import Job, Team
 
 _LONG = "a-team-with-a-really-long-name-that-is-still-legal-in-dns"
 

@@ -13,7 +13,9 @@ TYPO = "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: vision}\nspec:\n
 
 
 def test_examples_are_valid(avactl: Run) -> None:
-    for example in sorted(p for p in EXAMPLES.iterdir() if p.is_dir()):
+    examples = sorted(p for p in EXAMPLES.iterdir() if p.is_dir())
+    assert [example.name for example in examples] == ["ava", "modern", "quickstart"]
+    for example in examples:
         shown = avactl("validate", str(example))
         assert shown.returncode == 0, shown.stdout
         assert shown.stdout.startswith("ok: ")

@@ -52,6 +52,7 @@ class Pipelines:
         environment = {
             **os.environ, "PATH": f"{self.place / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.place),
             "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.place / "summary"),
+            "GITHUB_WORKSPACE": str(self.repository.root), "CI_PROJECT_DIR": str(self.repository.root),
             "GITHUB_ENV": str(self.place / "env"), "RUNNER_TEMP": str(self.place), **variables,
         }  # fmt: skip
         done = subprocess.run(
@@ -96,6 +97,9 @@ def test_the_pulumi_program_comes_with_the_repository(pipelines: Pipelines) -> N
 
 
 def test_workflows_have_the_least_rights_and_hang_together(pipelines: Pipelines) -> None:
+    written = {path.name for path in (pipelines.repository.root / ".github" / "workflows").iterdir()}
+    assert written == set(WORKFLOWS)
+    actions, reused, scripts = set(), set(), 0
     for name in WORKFLOWS:
         workflow = pipelines.workflow(name)
         assert workflow["permissions"] == {"contents": "read"}
@@ -106,12 +110,18 @@ def test_workflows_have_the_least_rights_and_hang_together(pipelines: Pipelines)
             if "uses" in job:
                 called = pipelines.workflow(Path(job["uses"]).name)[True]["workflow_call"]["inputs"]
                 assert set(job["with"]) <= set(called)
+                reused.add(job["uses"])
             for step in job.get("steps", ()):
                 if "uses" in step:
                     assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
                     assert "checkout" not in step["uses"] or step["with"]["persist-credentials"] is False
+                    actions.add(step["uses"].partition("@")[0])
                 # What somebody may choose (names of branches, titles) is never pasted into a script.
                 assert "${{" not in step.get("run", "")
+                scripts += "run" in step
+    assert "actions/checkout" in actions
+    assert reused == {"./.github/workflows/avactl-stack.yml"}
+    assert scripts >= len(WORKFLOWS)
     assert pipelines.workflow("avactl-stack.yml")["jobs"]["stack"]["concurrency"]["cancel-in-progress"] is False
 
 

@@ -162,6 +162,10 @@ EDITS: list[Edit] = [
 ]  # fmt: skip
 
 
+SAME = (add_a_comment, restore, nothing)
+"""Edits after which the same is compiled."""
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 2**32), st.booleans()), min_size=1, max_size=6))
 def test_any_edits(edits: list[tuple[Edit, int, bool]]) -> None:
@@ -180,12 +184,15 @@ def test_any_edits(edits: list[tuple[Edit, int, bool]]) -> None:
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: str(edit.__name__))
 def test_each_edit(edit: Edit, repository: Path) -> None:
     randomly = random.Random(3)
-    check(repository)
+    before = check(repository)
+    changed = []
     for _ in range(4):
         edit(repository, randomly)
-        check(repository)
+        after = check(repository)
+        changed.append((after.files, after.diagnostics) != (before.files, before.diagnostics))
         restore(repository, randomly)
-        check(repository)
+        assert check(repository).files == before.files
+    assert any(changed) == (edit not in SAME), "the edit changes nothing"
 
 
 DIRECTED = [
@@ -376,12 +383,15 @@ def test_old_files_go(store: Path) -> None:
 def test_errors_are_not_kept(repository: Path, store: Path) -> None:
     """What is wrong may be a credential; and it is told from the files as they are."""
     key = "AKIA" + "IOSFODNN7EXAMPLE"
+    check(repository)
+    before = {file: file.read_bytes() for file in store.iterdir()}
+    assert before
     path = repository / "teams" / "vision" / "jobs.yaml"
     path.write_text(path.read_text().replace("priority: high", f"env: {{KEY: {key}}}"))
     result = check(repository)
     assert not result.ok
     assert key not in repr([redacted(d) for d in result.diagnostics])
-    assert not any(key.encode() in file.read_bytes() for file in store.glob("*"))
+    assert {file: file.read_bytes() for file in store.iterdir()} == before
 
 
 def test_same_size_and_time_is_not_taken_for_the_same(repository: Path) -> None:

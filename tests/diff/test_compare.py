@@ -147,7 +147,9 @@ def test_a_renamed_job() -> None:
     worker = next(change for change in intent.objects if change.id.kind == "Job")
     assert (worker.op, worker.id.name, worker.old_id and worker.old_id.name) == ("renamed", "new-worker", "old-worker")
     # What only follows from the name is not told.
-    assert all("labels" not in field.path and "selector" not in field.path for field in worker.fields)
+    assert {field.path for field in worker.fields} == {
+        "metadata.annotations[avactl.dev/run]", "spec.template.metadata.annotations[avactl.dev/run]",
+    }  # fmt: skip
 
 
 def test_a_renamed_workspace_says_where_the_data_stays_and_how_to_keep_it() -> None:

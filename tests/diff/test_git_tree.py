@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from avactl.source.tree import DirTree, GitError, GitTree, find_commit, merge_base
+from avactl.source.git import GitError
+from avactl.source.git_tree import GitTree, find_commit, merge_base
+from avactl.source.tree import DirTree
 from tests.diff.repository import Repository
 
 
@@ -123,10 +125,10 @@ def test_no_repository_and_no_commit(tmp_path: Path) -> None:
         GitTree(empty.root, "HEAD")
 
 
-def test_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_git(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitError, match="git is not installed"):
-        GitTree(tmp_path, "HEAD")
+        GitTree(repository.root, "HEAD")
 
 
 def test_merge_base(repository: Repository) -> None:

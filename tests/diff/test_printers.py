@@ -167,9 +167,15 @@ def test_prose_is_a_code_span_wherever_it_could_be_markup(text: str) -> None:
         assert not re.search(r"[*_<>@#\[\]`]|://|www\.|^\s*([-+]|\d+[.)])\s|GH-\d", text)
 
 
+@pytest.mark.parametrize("text", ["no changes", "2 pods restart", "G-1 (a: b) c/d", "3 pods, 2 of 4 GPUs"])
+def test_prose_without_markup_stays_as_it_is(text: str) -> None:
+    assert prose(text) == text
+
+
 def test_values_cannot_steer_a_terminal() -> None:
     diff = changes([job(env={"A": "1"})], [job(env={"A": "\x1b[2J\x1b]0;owned\x07\r\u202e"})])
     for text in (render_text(diff), render_markdown(diff)):
+        assert "owned" in text
         assert all(ch.isprintable() or ch == "\n" for ch in text)
 
 

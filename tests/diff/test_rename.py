@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
@@ -84,5 +85,6 @@ def test_many_renames_are_little_work(same: bool) -> None:
         return [spec(f"{prefix}{n}", {**SPEC, "image": "x:1" if same else f"x:{n}"}) for n in range(300)]
 
     old, new = specs("old"), specs("new")
-    assert calls(lambda: match_renames(old, new)) < 60 * 300 * 300  # a pair
-    assert same or len(match_renames(old, new)) == 300
+    found: dict[Hashable, Hashable] = {}
+    assert calls(lambda: found.update(match_renames(old, new))) < 60 * 300 * 300  # a pair
+    assert len(found) == (64 if same else 300)  # a value that more specs share tells nothing apart

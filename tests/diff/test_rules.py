@@ -180,6 +180,10 @@ TAKEN = {("Job", "spec.parallelism"), ("Service", "spec.clusterIP")}
 a headless Service stays headless in silence. Pulumi replaces both."""
 
 
+def test_every_object_has_changes_of_its_own() -> None:
+    assert {kind for kind, path, *_ in CHANGES if not path.startswith("metadata.")} == set(OBJECTS)
+
+
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_what_the_api_server_refuses_is_replaced(kind: str, kube: KubeClient, namespace: str) -> None:
     old = body(kind)

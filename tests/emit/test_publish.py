@@ -247,6 +247,30 @@ def test_commits_by_hand_stay_in_history_and_own_files_stay(forge: Forge) -> Non
     assert "vision" not in forge.git("ls-tree", "-r", "--name-only", "rendered")
 
 
+def test_a_commit_by_hand_hides_no_other_one(forge: Forge) -> None:
+    forge.push(specs(1))
+    run(forge.author.root)
+    forge.by_hand(one="1")
+    work = Repository(forge.place / "hand")
+    work.git("commit", "-q", "--allow-empty", "-m", "two\x01\x1b[2K")
+    work.git("push", "-q", str(forge.bare), "HEAD:refs/heads/rendered")
+    forge.push(specs(2))
+    two, one = run(forge.author.root).foreign
+    assert (two.partition(": ")[2], one.partition(": ")[2]) == ("two��[2K", "change")
+
+
+def test_a_partial_clone_publishes(forge: Forge) -> None:
+    """Files on the branch that avactl did not write are no objects of the clone: they come with the branch."""
+    forge.git("config", "uploadpack.allowFilter", "true")
+    forge.push(specs(1))
+    run(forge.author.root)
+    forge.by_hand(notes="by hand")
+    forge.push(specs(2))
+    clone = forge.clone("partial", "--filter=blob:none", "--single-branch")
+    assert run(clone).written
+    assert forge.git("show", "refs/heads/rendered:notes") == "by hand"
+
+
 def test_a_deleted_branch_goes_on_where_it_was(forge: Forge) -> None:
     forge.push(specs(1))
     first = run(forge.author.root).commit

@@ -81,6 +81,7 @@ def test_damaged_is_refused_at_its_cell(path: Path, golden: Golden, monkeypatch:
 
 def test_there_are_samples_of_all_generations() -> None:
     assert len(CASES) >= 40
+    assert len(PLAIN) == len(CASES) - 2
     assert len(DAMAGED) >= 20
 
 
@@ -101,6 +102,13 @@ def test_round_trip_of_the_library(name: str) -> None:
     if any(switch.nics for switch in declared.switches) or not declared.nvlink:
         assert {switch.gpus for switch in found.switches} == {switch.gpus for switch in declared.switches}
         assert [switch.socket for switch in found.switches] == [switch.socket for switch in declared.switches]
+
+
+def test_shipped_types_have_all_that_a_round_trip_compares() -> None:
+    machines = [library_machine(name) for name in library.names()]
+    assert any(machine.nics for machine in machines)
+    assert any(machine.nvlink for machine in machines)
+    assert any(switch.nics for machine in machines for switch in machine.switches)
 
 
 @pytest.mark.parametrize("name", [name for name in library.names() if library_machine(name).gpus > 1])

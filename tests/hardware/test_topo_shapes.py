@@ -131,7 +131,9 @@ def test_any_lost_tab_is_made_good_or_told(name: str) -> None:
     whole = spec(text)
     assert isinstance(whole, dict)
     told = 0
-    for match in re.finditer(r"(?<=\S)\t+(?=\S)", text):
+    tabs = list(re.finditer(r"(?<=\S)\t+(?=\S)", text))
+    assert len(tabs) > 20
+    for match in tabs:
         found = spec(text[: match.start()] + text[match.end() :])
         if isinstance(found, str):
             told += 1
@@ -171,6 +173,7 @@ DISGUISES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_decoration_does_not_matter(disguise: str) -> None:
+    assert library.names()
     for name in library.names():
         text = render(rows(library_machine(name)))
         assert spec(DISGUISES[disguise](text)) == spec(text), name

@@ -53,10 +53,11 @@ def codes(result: Compilation) -> list[str]:
 
 
 def apply(kube: KubeClient, manifests: Iterable[Manifest]) -> list[dict[str, Any]]:
-    """Server-side apply with strict validation, in the given order. Fails on any warning."""
+    """Server-side apply with strict validation, in the given order. Fails on any warning, and on no manifests."""
     applied = []
     for manifest in manifests:
         reply = kube.apply(manifest.body, field_manager="avactl")
         assert not reply.warnings, f"{manifest.id}: {reply.warnings}"
         applied.append(reply.body)
+    assert applied, "nothing was applied"
     return applied

@@ -349,7 +349,9 @@ def test_only_what_nobody_reads_is_freed(tmp_path: Path) -> None:
 def test_the_api_server_takes_every_form(kube: KubeClient, namespace: str) -> None:
     number = ASYNC.replace("workers: {", "workers: {replicas: 3, ")
     for text in (READ, number, READ + "  masters: {replicas: 1}\n  fuse: {enabled: false}\n"):
-        for body in objects(text).values():
+        found = objects(text)
+        assert {kind for kind, _ in found} >= {"ConfigMap", "DaemonSet", "Job", "Service", "StatefulSet"}
+        for body in found.values():
             # In a namespace of the test's own; claims of stateful sets need no controller here.
             placed = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
             assert kube.apply(placed).warnings == []

@@ -86,7 +86,8 @@ def test_a_volume_is_one_directory_for_one_claim_read_only() -> None:
 
 def test_nothing_of_a_dataset_holds_data() -> None:
     result = compiled(CLIPS, workspace("kim", "video", "{name: clips}"))
-    assert not [m for m in result.manifests if m.kind != "Namespace" and m.item.kind == "Dataset" and m.holds_data]
+    holds_data = {m.kind: m.holds_data for m in result.manifests if m.item.kind == "Dataset"}
+    assert holds_data == {"ConfigMap": False, "PersistentVolume": False, "PersistentVolumeClaim": False}
 
 
 def test_claims_of_pods_exist() -> None:
@@ -96,11 +97,17 @@ def test_claims_of_pods_exist() -> None:
         workspace("lou", "audio", "{name: video/clips, version: v1}"),
     )
     claims = {(m.namespace, m.name) for m in result.manifests if m.kind == "PersistentVolumeClaim"}
-    for m in result.manifests:
-        if m.kind == "StatefulSet" and m.item.kind == "Workspace":
-            wanted = [v["persistentVolumeClaim"] for v in m.body["spec"]["template"]["spec"]["volumes"]
-                      if "persistentVolumeClaim" in v]  # fmt: skip
-            assert {(m.namespace, w["claimName"]) for w in wanted} <= claims
+    wanted = {
+        (m.namespace, volume["persistentVolumeClaim"]["claimName"])
+        for m in result.manifests
+        if m.kind == "StatefulSet" and m.item.kind == "Workspace"
+        for volume in m.body["spec"]["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert wanted >= {
+        ("video", "dataset-clips-v2"), ("video", "dataset-imagenet-v1"), ("audio", "dataset-video-clips-v1"),
+    }  # fmt: skip
+    assert wanted <= claims
 
 
 # -- manifests -----------------------------------------------------------------------------------------------------
@@ -233,7 +240,10 @@ def test_a_dataset_with_a_tier_is_on_its_cluster_only() -> None:
 
 def test_the_api_server_takes_every_form(kube: KubeClient, namespace: str) -> None:
     result = compiled(PICKED + "  prewarm: {}\n  keep: 14d\n", v2__jsonl=LINES)
+    taken = set()
     for manifest in result.manifests:
         if manifest.item.kind == "Dataset" and manifest.kind != "PersistentVolume":
             metadata = {**manifest.body["metadata"], "namespace": namespace}
             assert kube.apply({**manifest.body, "metadata": metadata}).warnings == []
+            taken.add(manifest.kind)
+    assert taken == {"ConfigMap", "CronJob", "Job", "PersistentVolumeClaim"}

@@ -56,7 +56,8 @@ def test_every_rendered_directory_is_followed_and_no_other(cluster: str) -> None
 def test_teams_come_after_the_platform() -> None:
     flux = specs(ava(f"mode: flux, {GIT}"), "Kustomization")
     assert "dependsOn" not in flux["train"]
-    assert all(spec["dependsOn"] == [{"name": "train"}] for name, spec in flux.items() if name != "train")
+    teams = {name: spec.get("dependsOn") for name, spec in flux.items() if name != "train"}
+    assert teams == {f"train-{team}": [{"name": "train"}] for team in ("ads", "students", "video", "vision")}
     stacks = specs(ava(f"mode: pulumiOperator, {GIT}, serviceAccount: pulumi"), "Stack")
     assert "prerequisites" not in stacks["train"]
     assert stacks["train-vision"]["prerequisites"] == [{"name": "train"}]

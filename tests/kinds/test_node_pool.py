@@ -59,7 +59,7 @@ def test_named_nodes_get_labels_and_taints_and_nothing_else() -> None:
             ]
         },
     }
-    assert all(manifest.patch for manifest in result.manifests if manifest.kind == "Node")
+    assert [manifest.patch for manifest in result.manifests if manifest.kind == "Node"] == [True, True]
 
 
 def test_the_config_map_is_what_placement_reads() -> None:
@@ -122,7 +122,9 @@ spec: {image: "registry.example.com/train:1", workers: {gpus: 1, pool: dgx}}
     result = compiled(CLUSTER % "" + NAMED % "a" + job)
     node = body(result, "Node", "a")
     (pod,) = [m.body["spec"]["template"]["spec"] for m in result.manifests if m.kind == "Job"]
+    assert pod["nodeSelector"]
     assert pod["nodeSelector"].items() <= node["metadata"]["labels"].items()
+    assert len(node["spec"]["taints"]) == 2
     tolerated = {(entry["key"], entry.get("value", ""), entry["effect"]) for entry in pod["tolerations"]}
     assert {(t["key"], t.get("value", ""), t["effect"]) for t in node["spec"]["taints"]} <= tolerated
 

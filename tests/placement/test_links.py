@@ -55,7 +55,7 @@ def test_the_best_subset_is_that_of_an_enumeration(machine: Machine, data: st.Da
 
     def key(each: int) -> tuple[float, ...]:
         level = topology.subset_level(each)
-        near = sum(table._nic(gpu)[0] for gpu in members(each)) if rdma else 0
+        near = sum(int(table.nic_distance[1 << gpu]) for gpu in members(each)) if rdma else 0
         total = sum(round(topology.bandwidth(i, j) * 1000) for i, j in combinations(members(each), 2))
         return (not satisfies(level, wanted), near, -slowest(each), -total, -worth(free ^ each), each)
 

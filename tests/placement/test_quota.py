@@ -216,6 +216,7 @@ def test_shares_add_up(running: list[tuple[str, int]]) -> None:
         if sum(w.total for w in book.works.values()) + gpus <= 40 and not book.may_start(each):
             book.start(each)
     due = book.shares(V)
+    assert due.keys() == {each.team for each in book.works.values()}
     assert all(share <= (10 if team == "b" else 40) for team, share in due.items())
     used = sum(book.used(team, V) for team in due)
     idle = 40 - sum(min(book.used(team, V), book.limit(team, V).guaranteed) for team in due)

@@ -27,8 +27,8 @@ from avactl.plan.snapshot import read
 from avactl.plan.take import take
 from avactl.plan.workloads import KINDS, Maker, Workload, surroundings, workloads
 from avactl.scheduler.daemon import Daemon, Options
-from avactl.scheduler.evictor import Evictor
-from avactl.scheduler.pools import Policy
+from avactl.scheduler.objects.config import Policy
+from avactl.scheduler.writers.evictor import Evictor
 from tests.kinds.compiling import DIGEST, apply, compiled, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 

@@ -23,3 +23,4 @@ def test_plans_say_what_the_scheduler_then_does(arena: Arena) -> None:
 def test_plans_say_what_the_scheduler_then_does_300_times(arena: Arena) -> None:
     wrong = [line for seed in LONG for line in agree(arena, seed)]
     assert not wrong, "\n".join(wrong)
+    assert len(arena.counts) >= 3, arena.counts

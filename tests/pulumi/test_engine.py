@@ -331,6 +331,7 @@ def test_a_whole_platform_is_applied_once(cluster: str, backend: Path) -> None:
             if manifest.patch and manifest.cluster == cluster:
                 kube.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": manifest.name}})
         names = [name for name in stack_names(compilation) if name.cluster == cluster]
+        assert len(names) > 1
         for name in names:
             Session(compilation, name, options).up()
         for name in names:

@@ -188,6 +188,7 @@ def test_pulumi_does_not_wait_for_what_may_queue() -> None:
     deployment = next(m for m in compiled(wait).manifests if m.kind == "Deployment")
     assert deployment.body["metadata"]["annotations"]["pulumi.com/skipAwait"] == "false"
     flux = compiled(("spec:\n  images:", "spec:\n  reconcile: {mode: flux}\n  images:"))
+    assert {m.kind for m in flux.manifests} >= {"Job", "Deployment", "Service"}
     assert not any(re.search(r"pulumi\.com", str(m.body["metadata"])) for m in flux.manifests)
 
 

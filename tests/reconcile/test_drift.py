@@ -43,6 +43,7 @@ def edits(world: World, batches: int, size: int, seed: int = 5) -> None:
         result = world.once("train", wait=False)
         assert result.complete, as_text(result, False)
         edited = {title for title, edit in done.items() if edit}
+        assert len(edited) > size / 2, done
         # A claim goes with its volume, and is made anew with it, edited or not.
         anew = {step.title for step in result.steps if step.action is Action.anew}
         told = {step.title for step in result.drift}

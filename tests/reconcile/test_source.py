@@ -15,7 +15,8 @@ import pytest
 
 from avactl.reconcile import status
 from avactl.reconcile.source import Branch, Revision, WorkingDirectory, without_credentials
-from avactl.source.tree import GitError, MemoryTree
+from avactl.source.git import GitError
+from avactl.source.tree import MemoryTree
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -52,6 +53,13 @@ def test_a_branch_is_fetched_and_followed_also_after_a_forced_push(repository: P
     assert found.commit == third
     assert found.tree.read("a.yaml") == b"three"
     assert found.repository == first.repository == WorkingDirectory(repository / "specs").newest().repository
+
+
+def test_specs_in_a_directory_with_a_name_that_git_uses(repository: Path, tmp_path: Path) -> None:
+    (repository / "objects").mkdir()
+    (repository / "objects" / "b.yaml").write_text("two")
+    commit(repository, "one")
+    assert Branch(str(repository), "main", "objects", cache=tmp_path / "cache").newest().tree.paths() == ["b.yaml"]
 
 
 def test_a_working_directory_has_a_commit_only_while_it_is_clean(repository: Path) -> None:

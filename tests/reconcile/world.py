@@ -179,6 +179,7 @@ class World:
         live = self.owned(inventory, wanted)
         declared = {key_of(each.body): each for each in wanted if not each.manifest.patch}
         here = {key for key, body in live.items() if not body["metadata"].get("deletionTimestamp") and key[1] != "Node"}
+        assert declared
         assert here == set(declared)
         for key, each in declared.items():
             answer = self.kube.apply(each.body, field_manager="avactl", force=True, dry_run=True).body

@@ -44,6 +44,7 @@ def test_github_shows_ten_of_each_and_the_log_has_the_rest() -> None:
 def test_what_goes_into_the_log_is_no_command_either() -> None:
     odd = [Diagnostic("crlf", f"##[set-env]{n}\n::stop-commands::x", Span("::error::x", n + 1)) for n in range(12)]
     lines = render_github(odd).splitlines()
+    assert len([line for line in lines if not line.startswith("::")]) == 3
     assert all(re.match(r"::error (file|title)=|error\[crlf\] ", line) for line in lines)
     assert not any("##[" in line for line in lines if not line.startswith("::"))
 
@@ -59,7 +60,8 @@ def test_sarif_names_rules_and_places() -> None:
     log = json.loads(render_sarif([ODD, OURS]))
     (run,) = log["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
-    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
+    assert [result["ruleId"] for result in run["results"]] == ["unknown-kind", "policy/images-pinned"]
+    assert [rules[result["ruleIndex"]] for result in run["results"]] == ["unknown-kind", "policy/images-pinned"]
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "a%20b/%C3%BC%3Cx%3E.yaml"
     assert place["region"] == {"startLine": 3, "startColumn": 4, "endColumn": 9}

@@ -65,12 +65,14 @@ def test_thousands_of_problems_fit() -> None:
     broken = jobs(1000, "train:1").replace("memory", "memry")
     text = comment_of(sides_of(BASE, {**BASE, "jobs.yaml": broken}))
     assert len(text.encode()) <= 65_000
-    assert "`avactl validate` shows all" not in text or "… more" in text
+    assert "❌ It does not compile: 1001 errors" in text
+    assert "\n… and 801 more\n\n1001 errors\n```\n" in text
 
 
 def test_every_comment_can_be_found_again() -> None:
     assert marker(".") == "<!-- avactl comment: . -->"
     assert marker("a--><b>") == "<!-- avactl comment: a-%2D%3E%3Cb%3E -->"
+    assert len(CASES) > 20
     for case in CASES:
         assert comment_of(case_sides(case)).startswith(marker(".") + "\n")
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from avactl import names
 from avactl.placement.quota import Limit, Quota
-from avactl.scheduler.budgets import Budgets
-from avactl.scheduler.decide import Decider
-from avactl.scheduler.dra import Dra
-from avactl.scheduler.fleet import Fleet
-from avactl.scheduler.intake import Intake
-from avactl.scheduler.pod import Pod
-from avactl.scheduler.pools import Leaf
-from avactl.scheduler.ports import Eviction, Order
-from avactl.scheduler.queue import Queue
-from avactl.scheduler.volumes import Volumes
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.handlers.pods import PodHandler
+from avactl.scheduler.interfaces import BindRequest, Eviction
+from avactl.scheduler.objects.config import TeamQuota
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
+from avactl.scheduler.scheduling_cycle import SchedulingCycle
 
 LEVELS = ("example.com/block", "example.com/rack")
 
@@ -25,15 +25,17 @@ class Memory:
     """A cluster of V100 machines; it is what the decider binds, evicts and reports to."""
 
     def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, **fleet: Any) -> None:
-        self.fleet = Fleet(LEVELS, Dra(""), **fleet)
-        self.queue = Queue()
-        self.budgets = Budgets()
-        self.decider = Decider(self.fleet, self.queue, self, self, Volumes(self.fleet), self, self.budgets)
-        self.intake = Intake(self.fleet, self.queue, self.decider.forget)
+        self.fleet = ClusterCache(LEVELS, DraManager(""), **fleet)
+        self.queue = SchedulingQueue()
+        self.budgets = DisruptionBudgets()
+        self.decider = SchedulingCycle(
+            self.fleet, self.queue, self, self, VolumeBinding(self.fleet), self, self.budgets
+        )
+        self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
         self.items: dict[str, dict[str, Any]] = {}
         self.said: dict[str, str] = {}
         self.evictions: list[Eviction] = []
-        self.orders: list[Order] = []
+        self.orders: list[BindRequest] = []
         self.clock = 0
         for number in range(machines):
             labels = {
@@ -47,27 +49,33 @@ class Memory:
 
     # -- what the decider asks for ----------------------------------------------------------------------------------
 
-    def put(self, order: Order) -> None:
+    def put(self, order: BindRequest) -> None:
         self.orders.append(order)
 
-    def give_back(self, pod: Pod, claims: Sequence[object]) -> None:
+    def give_back(self, pod: PodInfo, claims: Sequence[object]) -> None:
         raise AssertionError("there are no claims here")
 
     def evict(self, eviction: Eviction) -> None:
         self.evictions.append(eviction)
         for victim in eviction.victims:
             assert victim.note.startswith("Preempted for "), victim.note
+            self._mark(victim.pod, eviction.preemption)
             self._condition(victim.pod.key, "DisruptionTarget", "PreemptionByScheduler", victim.note)
         for pod, node in eviction.places.items():
+            self._mark(pod, eviction.preemption)
             self.items[pod.key]["status"]["nominatedNodeName"] = node
             self.intake.put(self.items[pod.key])
 
-    def clear(self, pods: Sequence[Pod]) -> None:
+    def _mark(self, pod: PodInfo, preemption: str) -> None:
+        self.items[pod.key]["metadata"]["annotations"][names.PREEMPTION] = preemption
+
+    def clear(self, pods: Sequence[PodInfo]) -> None:
         for pod in pods:
             if pod.key in self.items:
                 self.items[pod.key]["status"].pop("nominatedNodeName", None)
+                self.items[pod.key]["metadata"]["annotations"].pop(names.PREEMPTION, None)
 
-    def unschedulable(self, pod: Pod, message: str) -> None:
+    def unschedulable(self, pod: PodInfo, message: str) -> None:
         self.said[pod.name] = message
 
     not_yet = unschedulable
@@ -76,7 +84,7 @@ class Memory:
 
     def quota(self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1) -> None:
         limits = {"V100": Limit(guaranteed, borrow, weight)}
-        self.fleet.quotas.put_leaf(team, Leaf(team, (team,), Quota(team, limits)))
+        self.fleet.quotas.put_leaf(team, TeamQuota(team, (team,), Quota(team, limits)))
 
     def pod(self, team: str, name: str, gpus: int = 0, notes: dict[str, str] | None = None, **spec: Any) -> None:
         self.clock += 1

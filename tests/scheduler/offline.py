@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from avactl.scheduler.fleet import Fleet
-from avactl.scheduler.pools import Pool
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.objects.config import Pool
 from tests.kinds.compiling import DIGEST, body, compiled
 
 SPECS = f"""
@@ -59,9 +59,9 @@ def pod(
     }  # fmt: skip
 
 
-def fleet(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> Fleet:
+def fleet(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> ClusterCache:
     """All of it, accounted for."""
-    made = Fleet((RACK,))
+    made = ClusterCache((RACK,))
     made.put_pool(pool())
     for item in nodes:
         made.put_node(item)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from avactl.placement.state import Booking
-from avactl.scheduler.fleet import Fleet
-from avactl.scheduler.pools import Leaf
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.objects.config import TeamQuota
 from tests.scheduler.memory import Memory
 from tests.scheduler.offline import fleet, node, pod
 from tests.scheduler.test_claims import GPU, Claiming, request
 
 
-def free(made: Fleet) -> list[int]:
+def free(made: ClusterCache) -> list[int]:
     """The GPUs that are wholly free on the one machine."""
     if made.stale:
         made.rebuild()
@@ -65,7 +65,7 @@ def test_what_is_kept_for_others_gives_way_to_a_pod_that_another_scheduler_binds
     assert len(free(made)) == 4
 
 
-def used(made: Fleet) -> float:
+def used(made: ClusterCache) -> float:
     return made.quotas.fresh().used("a", "V100") / 1000
 
 
@@ -73,7 +73,7 @@ def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
     limits = [{"gpu": "A100", "guaranteed": 4, "borrow": 0, "weight": 1}]
     made = fleet([], [])
     made.quotas.put_leaf(
-        "vision", Leaf.parse({"team": "vision", "namespaces": ["vision"], "gpus": limits, "shapes": []})
+        "vision", TeamQuota.parse({"team": "vision", "namespaces": ["vision"], "gpus": limits, "shapes": []})
     )
     made.quotas.fresh()
     made.put_pod(pod("p", 4, "a", "0,1,2,3"))
@@ -89,7 +89,7 @@ def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
 
 def test_pods_that_are_known_before_the_team_of_their_namespace_count_for_its_quota() -> None:
     made = fleet([node("a")], [pod("p", 3, "a")])
-    made.quotas.put_leaf("big", Leaf.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
+    made.quotas.put_leaf("big", TeamQuota.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
     assert made.quotas.fresh().used("big", "A100") == 0
     made.others.put_namespace("vision", {"avactl.dev/team": "big"})
     assert made.quotas.fresh().used("big", "A100") == 3000

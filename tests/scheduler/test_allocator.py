@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
-from avactl.scheduler.allocator import StuckError
-from avactl.scheduler.claim import Claim, DeviceClass, parse
-from avactl.scheduler.devices import Result
-from avactl.scheduler.dra import Dra
-from avactl.scheduler.rules import RuleError
+from avactl.scheduler.dra.allocator import StuckError
+from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.dra.resource_claim import DeviceClass, ResourceClaim, parse
+from avactl.scheduler.dra.resource_slices import Result
+from avactl.scheduler.objects.node_rules import RuleError
+from tests.cluster_fixtures import unavailable
 from tests.scheduler.device_worlds import NODE, Object, peer, world
 from tools.controlplane.build import UnavailableError
 
@@ -21,7 +22,7 @@ _THEIRS = ("claim constraint would not be satisfied", "CEL runtime error")
 
 def ours(given: Object) -> list[Object] | None:
     """What avactl allocates; None: nothing."""
-    dra = Dra("gpu.example.com")
+    dra = DraManager("gpu.example.com")
     for item in given["slices"]:
         dra.put_slice(item)
     classes = {item["metadata"]["name"]: DeviceClass.parse(item) for item in given["classes"]}
@@ -29,7 +30,7 @@ def ours(given: Object) -> list[Object] | None:
     for item in given["allocated"]:
         results = item["status"]["allocation"]["devices"]["results"]
         dra.devices.hold(item["metadata"]["uid"], tuple(Result.parse(each) for each in results))
-    claims = [Claim(item) for item in given["claims"]]
+    claims = [ResourceClaim(item) for item in given["claims"]]
     labels = given["node"]["metadata"]["labels"]
     try:
         found = dra.search(NODE, labels, tuple(parse(claim.spec, classes) for claim in claims))
@@ -78,7 +79,7 @@ def _agree(seeds: range) -> None:
     try:
         answers = peer(worlds)
     except UnavailableError as error:
-        pytest.skip(str(error))
+        unavailable(error)
     mine = [ours(given) for given in worlds]
     found = same = 0
     for seed, answer, allocations in zip(seeds, answers, mine, strict=True):

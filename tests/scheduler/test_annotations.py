@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.scheduler.pod import Pod
+from avactl.scheduler.objects.pod_info import PodInfo
 from tests.scheduler import offline
 
 
@@ -23,21 +23,21 @@ from tests.scheduler import offline
 def test_wrong_ones_are_refused(name: str, value: str, words: str) -> None:
     item = offline.pod("odd", 0, **{name: value})
     item["metadata"]["labels"]["avactl.dev/gang"] = "g"
-    pod = Pod(item, 0.0)
+    pod = PodInfo(item, 0.0)
     assert pod.shape.refused == words
     # Whoever counts what pods ask for counts nothing that there is not.
     made = offline.fleet([offline.node("a")], [item])
     assert pod.shape.share == 0
     assert not isinstance(made.asks.request(pod.shape), str)
-    assert Pod(offline.pod("right", 0), 0.0).shape.refused == ""
+    assert PodInfo(offline.pod("right", 0), 0.0).shape.refused == ""
 
 
 def test_the_size_of_a_gang_may_be_a_label() -> None:
     item = offline.pod("odd", 1)
     item["metadata"]["labels"] |= {"avactl.dev/gang": "g", "avactl.dev/gang-size": "four"}
-    assert Pod(item, 0.0).shape.refused == "avactl.dev/gang-size: `four` is no number of pods, such as 4"
+    assert PodInfo(item, 0.0).shape.refused == "avactl.dev/gang-size: `four` is no number of pods, such as 4"
     item["metadata"]["labels"]["avactl.dev/gang-size"] = "4"
-    assert (Pod(item, 0.0).shape.refused, Pod(item, 0.0).gang_size) == ("", 4)
+    assert (PodInfo(item, 0.0).shape.refused, PodInfo(item, 0.0).gang_size) == ("", 4)
 
 
 def test_devices_that_are_no_numbers_are_some_that_nobody_knows() -> None:

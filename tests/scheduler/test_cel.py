@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from avactl.kinds.cluster.devices import selector
-from avactl.scheduler.cel import CelError, Device, compile_selector, quantity, version
+from avactl.scheduler.cel.compiler import CelError, Device, compile_selector, quantity, version
 
 V100 = Device(
     "gpu.nvidia.com",

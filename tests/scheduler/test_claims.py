@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from avactl.hardware.machine import Machine, PcieSwitch
-from avactl.scheduler.dra import Dra
-from avactl.scheduler.pod import Pod
-from avactl.scheduler.pools import Pool
-from avactl.scheduler.queue import Unit
-from avactl.scheduler.rules import NotYetError
+from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.objects.config import Pool
+from avactl.scheduler.objects.node_rules import NotYetError
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 from tests.scheduler import offline
 from tests.scheduler.memory import Memory
 
@@ -131,7 +131,7 @@ def test_pods_are_looked_at_again_when_their_own_claim_comes() -> None:
     decided: list[str] = []
     pop = world.queue.pop
 
-    def popped() -> Unit | None:
+    def popped() -> QueuedPodGroup | None:
         unit = pop()
         if unit is not None:
             decided.append(unit.key)
@@ -180,4 +180,4 @@ def test_a_claim_that_is_missing_is_named(given: dict[str, str], words: str) -> 
     item = offline.pod("p", 0)
     item["spec"]["resourceClaims"] = [{"name": "gpu", **given}]
     with pytest.raises(NotYetError, match=re.escape(words)):
-        Dra("gpu.nvidia.com").demand(Pod(item, 0.0))
+        DraManager("gpu.nvidia.com").demand(PodInfo(item, 0.0))

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from avactl.scheduler import stores
-from avactl.scheduler.fleet import Fleet
-from avactl.scheduler.pools import Leaf, Pool
-from avactl.scheduler.quotas import Wish
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.team_usage import StartRequest
+from avactl.scheduler.handlers import resources
+from avactl.scheduler.objects.config import Pool, TeamQuota
 from tests.kinds.compiling import body, compiled
 from tests.scheduler import offline
 
@@ -63,7 +63,7 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
             made = offline.fleet([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
             try:
                 if given is QUOTA:
-                    made.quotas.put_leaf("vision", Leaf.parse(data))
+                    made.quotas.put_leaf("vision", TeamQuota.parse(data))
                 else:
                     made.put_pool(Pool.parse(data))
             except ValueError:
@@ -74,15 +74,15 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
             assert waits is not None
             request = made.asks.request(waits.shape)
             assert not isinstance(request, str)
-            made.quotas.refuse([Wish(request, [waits])])
+            made.quotas.refuse([StartRequest(request, [waits])])
             made.choose(waits, request, None)
     assert refused > 100
 
 
 def test_what_was_known_before_is_kept_and_what_is_wrong_is_told() -> None:
-    fleet = Fleet(())
-    leaves: dict[str, Leaf | None] = {}
-    configs = stores.Configs(fleet, leaves.__setitem__)
+    fleet = ClusterCache(())
+    leaves: dict[str, TeamQuota | None] = {}
+    configs = resources.ConfigMapHandler(fleet, leaves.__setitem__)
 
     def put(data: object) -> None:
         metadata = {"name": "q", "namespace": "s", "labels": {"avactl.dev/config": "quota"}}

@@ -12,8 +12,8 @@ from avactl.kube.access import Access
 from avactl.kube.client import Client
 from avactl.scheduler import daemon as daemons
 from avactl.scheduler.daemon import Daemon, Options
-from avactl.scheduler.pools import Policy
-from avactl.scheduler.queue import Unit
+from avactl.scheduler.objects.config import Policy
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 POLICY = Policy("main", "avactl-system", (), "gpu.example.com")
 
@@ -38,7 +38,7 @@ def test_a_decision_that_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch
             daemon.intake.put(pod(name))
         decide = daemon.decider.decide
 
-        def sometimes(unit: Unit) -> None:
+        def sometimes(unit: QueuedPodGroup) -> None:
             if unit.key == "odd":
                 raise KeyError("odd")
             decide(unit)

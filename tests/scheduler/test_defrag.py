@@ -12,9 +12,9 @@ import pytest
 
 from avactl.kube.access import Access
 from avactl.kube.client import Client
-from avactl.scheduler import defragment
-from avactl.scheduler.defragment import NoPlanError, Plan
-from avactl.scheduler.view import View
+from avactl.scheduler.defrag import planner
+from avactl.scheduler.defrag.planner import DefragPlan, NoPlanError
+from avactl.scheduler.inspection.cluster_view import ClusterView
 from tests.scheduler import offline, test_dra
 from tests.scheduler.test_dra import dra
 from tests.scheduler.world import SYSTEM, World
@@ -30,8 +30,8 @@ def saved(name: str, gpus: int, node: str, devices: str, every: str = "900", **m
     return pod
 
 
-def view(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> View:
-    seen = View(Client(Access("http://nobody", None, lambda: "")), SYSTEM)
+def view(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> ClusterView:
+    seen = ClusterView(Client(Access("http://nobody", None, lambda: "")), SYSTEM)
     seen.fleet.put_pool(offline.pool())
     for item in nodes:
         seen.fleet.put_node(item)
@@ -41,8 +41,8 @@ def view(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> View:
     return seen
 
 
-def plan(seen: View, name: str) -> Plan:
-    return defragment.for_unit(seen, defragment.unit_of(seen, "vision", name))
+def plan(seen: ClusterView, name: str) -> DefragPlan:
+    return planner.for_unit(seen, planner.unit_of(seen, "vision", name))
 
 
 NODES = [offline.node("a"), offline.node("b"), offline.node("c")]
@@ -112,12 +112,12 @@ def test_no_moves_help_a_pod_that_is_refused() -> None:
 
 def test_room_for_pods_that_do_not_exist() -> None:
     seen = view([*NODES, offline.node("d", unschedulable=True)], BUSY)
-    made = defragment.for_request(seen, defragment.request(seen, 8, "A100"), 1)
+    made = planner.for_request(seen, planner.request(seen, 8, "A100"), 1)
     assert [move.source for move in made.moves] == ["a"]
     with pytest.raises(NoPlanError, match="no moves make room: needs 3 machines with 8 free A100"):
-        defragment.for_request(seen, defragment.request(seen, 8, "A100"), 3)
+        planner.for_request(seen, planner.request(seen, 8, "A100"), 3)
     with pytest.raises(NoPlanError, match="there is no job nobody"):
-        defragment.unit_of(seen, "vision", "nobody")
+        planner.unit_of(seen, "vision", "nobody")
 
 
 # -- in a cluster ------------------------------------------------------------------------------------------------------

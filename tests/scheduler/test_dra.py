@@ -136,7 +136,8 @@ def test_a_gang_gets_all_of_its_claims(dra: World) -> None:
             labels={"avactl.dev/gang": "train"}, notes={"avactl.dev/gang-size": "3"},
         )  # fmt: skip
     assert sorted(dra.bound().values()) == ["n0", "n1", "n2"]
-    assert all(len(devices) == 8 for devices in allocated(dra).values())
+    found = {name: len(devices) for name, devices in allocated(dra).items()}
+    assert found == {f"train-{number}": 8 for number in range(3)}
 
 
 def test_what_is_not_supported_is_refused_in_words(dra: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from avactl import names
 from avactl.hardware.machine import Machine, Nvlink
-from avactl.scheduler.pools import Pool
+from avactl.scheduler.objects.config import Pool
 from tests.hardware.topo_matrices import library_machine
 from tests.scheduler.memory import Memory
 

@@ -12,8 +12,9 @@ from prometheus_client import generate_latest
 from avactl.placement.fragmentation import Measure
 from avactl.placement.request import Request
 from avactl.placement.workload import Workload
-from avactl.scheduler import gauges, metrics, overview
-from avactl.scheduler.pools import Leaf
+from avactl.scheduler import metrics, metrics_collector
+from avactl.scheduler.inspection import usage
+from avactl.scheduler.objects.config import TeamQuota
 from tests.scheduler import offline
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scheduler.md"
@@ -37,12 +38,12 @@ def test_pools_and_teams() -> None:
         "namespaces": ["vision"],
         "gpus": [{"gpu": "A100", "guaranteed": 2, "borrow": 8, "weight": 1}],
     }
-    made.quotas.put_leaf("vision", Leaf.parse({**quota, "shapes": []}))
+    made.quotas.put_leaf("vision", TeamQuota.parse({**quota, "shapes": []}))
     pod = made.pods["vision/waits"]
     request = made.asks.request(pod.shape)
     assert not isinstance(request, str)
     measure = Measure(Workload.declared([request]).shares(), len(made.state.resources))
-    asyncio.run(gauges.collect(made, measure))
+    asyncio.run(metrics_collector.collect(made, measure))
     pool = {"pool": "big", "model": "A100"}
     assert (value("pool_gpus", **pool), value("pool_gpus_allocated", **pool)) == (24, 7)
     assert value("pool_machines_whole", **pool) == 1
@@ -55,7 +56,7 @@ def test_pools_and_teams() -> None:
     # A pool that is gone is no series any more.
     for name in "abc":
         made.drop_node(name)
-    asyncio.run(gauges.collect(made, measure))
+    asyncio.run(metrics_collector.collect(made, measure))
     assert value("pool_gpus", **pool) is None
 
 
@@ -65,7 +66,7 @@ def test_what_is_free_is_not_in_pieces_because_others_want_other_models() -> Non
         Request((0,) * len(made.state.resources), 8, models=frozenset({model})) for model in ("A100", "H100", "T4")
     ]
     lost = [
-        overview.pools(made, Measure(Workload.declared(some).shares(), len(made.state.resources)))[0].lost
+        usage.pools(made, Measure(Workload.declared(some).shares(), len(made.state.resources)))[0].lost
         for some in (requests, requests[:1], requests[1:])
     ]
     assert lost[:2] == [pytest.approx(2), pytest.approx(2)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.scheduler import pace
-from avactl.scheduler.pace import Pace
-from avactl.scheduler.pod import Pod
-from avactl.scheduler.queue import Queue, Unit
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption import throttle
+from avactl.scheduler.preemption.throttle import PreemptionThrottle
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 
 class Clock:
@@ -23,24 +23,24 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Time as the test wants it; nothing is saved."""
     clock = Clock()
-    monkeypatch.setattr(pace, "monotonic", clock)
-    monkeypatch.setattr(pace, "_SAVED", 0.0)
+    monkeypatch.setattr(throttle, "monotonic", clock)
+    monkeypatch.setattr(throttle, "_SAVED", 0.0)
     return clock
 
 
-def parked(queue: Queue, name: str, group: str) -> Unit:
+def parked(queue: SchedulingQueue, name: str, group: str) -> QueuedPodGroup:
     """A unit that waits."""
     item = {
         "metadata": {"name": name, "namespace": "a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"containers": []}, "status": {},
     }  # fmt: skip
-    unit = queue.units[name] = Unit(name, gang=False)
-    unit.add(Pod(item, 0.0))
+    unit = queue.units[name] = QueuedPodGroup(name, gang=False)
+    unit.add(PodInfo(item, 0.0))
     queue.park(unit, group)
     return unit
 
 
-def plan_in_vain(pace: Pace, clock: Clock, unit: str, group: str) -> None:
+def plan_in_vain(pace: PreemptionThrottle, clock: Clock, unit: str, group: str) -> None:
     """A plan of one second."""
     assert pace.begin(unit, group)
     clock.now += 1.0
@@ -48,7 +48,7 @@ def plan_in_vain(pace: Pace, clock: Clock, unit: str, group: str) -> None:
 
 
 def test_a_vain_plan_is_remembered_until_something_is_freed(clock: Clock) -> None:
-    pace = Pace(Queue(), 0.1)
+    pace = PreemptionThrottle(SchedulingQueue(), 0.1)
     assert pace.known("g", 7) is None
     plan_in_vain(pace, clock, "u", "g")
     assert pace.known("g", 7) == ""
@@ -56,10 +56,10 @@ def test_a_vain_plan_is_remembered_until_something_is_freed(clock: Clock) -> Non
 
 
 def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -> None:
-    queue = Queue()
+    queue = SchedulingQueue()
     for name in ("b1", "b2", "c1"):
         parked(queue, name, name[0])
-    pace = Pace(queue, 0.1)
+    pace = PreemptionThrottle(queue, 0.1)
     plan_in_vain(pace, clock, "a1", "a")
     for name in ("b1", "b2", "c1"):
         assert not pace.begin(name, name[0])
@@ -78,8 +78,8 @@ def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -
 
 
 def test_what_was_saved_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "_SAVED", 2.0)
-    made = Pace(Queue(), 0.1)
+    monkeypatch.setattr(throttle, "_SAVED", 2.0)
+    made = PreemptionThrottle(SchedulingQueue(), 0.1)
     for wait in (0.0, 1000.0):
         clock.now += wait
         for name in ("a", "b"):
@@ -93,9 +93,9 @@ def test_what_was_saved_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: Clock) -> None:
-    queue = Queue()
+    queue = SchedulingQueue()
     parked(queue, "b1", "b")
-    pace = Pace(queue, 0.1)
+    pace = PreemptionThrottle(queue, 0.1)
     plan_in_vain(pace, clock, "a1", "a")
     assert not pace.begin("b1", "b")
     clock.now += 10.0

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
-from avactl.scheduler import overview
-from avactl.scheduler.picture import draw
+from avactl.scheduler.inspection import usage
+from avactl.scheduler.inspection.pool_svg import draw
 from tests.scheduler.offline import fleet, node, pod
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -56,6 +56,7 @@ def test_a_thousand_machines_fit_on_a_page() -> None:
     assert float(root.attrib["height"]) < 2.5 * float(root.attrib["width"])
     assert len(picture) < 3_000_000
     said = " ".join(titles(picture))
+    assert len(pods) > 1000
     assert all(f"{pod['metadata']['name']})" in said for pod in pods)
 
 
@@ -94,7 +95,7 @@ def test_parts_of_gpus_are_told_too() -> None:
     made.put_pod(item)
     made.rebuild()
     assert "n1 GPU 1: vision/mig of vision, 0.285 of it (pod vision/mig)" in titles(draw(made))
-    (pool,) = overview.pools(made)
+    (pool,) = usage.pools(made)
     assert (pool.gpus, pool.used, pool.whole) == (2, 0.285, 0)
-    assert [team[:3] for team in overview.teams(made, made.pods.values())] == [("vision", "A100", 0.285)]
-    assert [job.gpus for job in overview.jobs(made, made.pods.values())] == [0.285]
+    assert [team[:3] for team in usage.teams(made, made.pods.values())] == [("vision", "A100", 0.285)]
+    assert [job.gpus for job in usage.jobs(made, made.pods.values())] == [0.285]

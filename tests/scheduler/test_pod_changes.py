@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl.scheduler.shape import Shape
+from avactl.scheduler.objects.pod_requirements import PodRequirements
 from tests.scheduler.world import World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
@@ -75,5 +75,5 @@ def test_gated_pods_are_narrowed_down_and_others_learn_to_tolerate(world: World)
 def test_groups_of_upstream_are_refused() -> None:
     assert (
         "schedulingGroup is not supported"
-        in Shape({"containers": [], "schedulingGroup": {"podGroupName": "g"}}, {}).refused
+        in PodRequirements({"containers": [], "schedulingGroup": {"podGroupName": "g"}}, {}).refused
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.scheduler.pools import Policy
+from avactl.scheduler.objects.config import Policy
 from tests.kinds.compiling import body, compiled
 from tests.scheduler.memory import Memory
 from tests.scheduler.world import SPECS, SYSTEM

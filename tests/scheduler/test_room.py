@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from avactl import names
 from avactl.placement.state import WHOLE
-from avactl.scheduler import room
+from avactl.scheduler.preemption import preemptor
 from tests.scheduler.memory import Memory
 
 HIGH: dict[str, Any] = {"priority": 10_000}
@@ -301,11 +301,11 @@ def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkey
     lent.settle()
     assert len(lent.evictions) == 1
     monotonic = time.monotonic()
-    monkeypatch.setattr(room, "monotonic", lambda: monotonic + 200)
+    monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 200)
     monkeypatch.setattr(time, "time", lambda: now + 200)
     lent.settle()
     assert not [key for key in lent.fleet.state.bookings if isinstance(key, tuple)]
-    monkeypatch.setattr(room, "monotonic", lambda: monotonic + 300)
+    monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 300)
     lent.fleet.freed += 1
     lent.settle()
     # Its machine is lost, perhaps: another one is asked.
@@ -340,42 +340,6 @@ def test_what_ends_by_itself_is_waited_for(lent: Memory) -> None:
     lent.drop("guest", "ends")
     lent.settle()
     assert "mine" in lent.where()
-
-
-@pytest.mark.parametrize("half", [0, 1, 2])
-def test_another_scheduler_goes_on_where_one_died(lent: Memory, half: int) -> None:
-    lent.gang("guest", "train", 2, 8)
-    lent.settle()
-    lent.gang("owner", "mine", 2, 8)
-    lent.settle()
-    assert evicted(lent) == ["train-0", "train-1"]
-    # So many victims were deleted when it died, and their Job has made them anew.
-    lent.drop("guest", *[f"train-{number}" for number in range(half)])
-    lent.gang("guest", "train", half, 8, size=2)
-    other = lent.restart()
-    other.settle()
-    assert evicted(other) == [f"train-{number}" for number in range(half, 2)]
-    if half < 2:
-        assert not any(name.startswith("mine") for name in other.where())
-    other.go()
-    other.settle()
-    assert set(other.where()) == {"mine-0", "mine-1"}
-    assert len(other.evictions) <= 1
-
-
-def test_a_state_built_anew_keeps_what_was_kept(lent: Memory) -> None:
-    lent.pod("guest", "a", 8)
-    lent.pod("guest", "b", 8)
-    lent.settle()
-    lent.pod("owner", "mine", 8)
-    lent.settle()
-    lent.fleet.stale = True
-    lent.pod("other", "thief", 8, **HIGH)
-    lent.settle()
-    lent.go()
-    lent.settle()
-    assert "mine" in lent.where()
-    assert len(lent.evictions) == 1
 
 
 def test_members_that_must_be_in_one_domain() -> None:

@@ -219,6 +219,7 @@ def soak(world: World, seed: int, kills: int, others: float = 1.0, settle: float
                 late = sorted(name for uid, name in before.items() if uid not in after)
                 assert not late, f"waited, though there was a place for them: {late}"
             assert not auditor.findings, list(auditor.findings)
+            assert auditor.events > 0, "the auditor saw nothing"
         print(
             f"seed {seed}: {dict(chaos.kills)}, {dict(chaos.others)}, {auditor.events} changes looked at, "
             f"no gang in part for more than {auditor.longest:.0f} s, {len(before)} wait for room"

@@ -6,9 +6,9 @@ from typing import Any
 
 from avactl.kube.access import Access
 from avactl.kube.client import Client, Rate
-from avactl.scheduler.pod import Pod
-from avactl.scheduler.reports import Reports
-from avactl.scheduler.view import View
+from avactl.scheduler.inspection.cluster_view import ClusterView
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.writers.pod_reporter import PodReporter
 from tests.scheduler.memory import Memory
 from tests.scheduler.offline import pod
 
@@ -47,7 +47,9 @@ def test_a_replica_that_stands_by_forgets_pods_that_others_have_placed() -> None
         world.pod("vision", f"p{number}", 1)
         item = world.items[f"vision/p{number}"]
         item["spec"]["nodeName"] = "n0"
+        item["metadata"]["annotations"]["avactl.dev/preemption"] = "x/1"
         world._condition(f"vision/p{number}", "DisruptionTarget", "PreemptionByScheduler", "Preempted for x: y")
+        assert world.fleet.remains
         world.drop("vision", f"p{number}")
     assert len(world.queue._active) < PODS / 2
     assert not world.fleet.remains
@@ -212,7 +214,7 @@ def test_who_waits_for_company_is_told_of_it_whatever_namespaces_go_meanwhile() 
 
 
 def test_who_looks_on_for_days_forgets_pods_too() -> None:
-    view = View(Client(Access("http://nobody", None, lambda: "")), "system")
+    view = ClusterView(Client(Access("http://nobody", None, lambda: "")), "system")
     for number in range(20):
         item = pod(f"p{number % 10}", 1, "a", job="train", checkpoint_every="60")
         item["metadata"] |= {"uid": str(number), "ownerReferences": [{"controller": True}]}
@@ -226,8 +228,8 @@ def test_who_looks_on_for_days_forgets_pods_too() -> None:
 
 
 def test_events_of_pods_with_the_longest_names_can_be_written() -> None:
-    reports = Reports(Client(Access("http://nobody", None, lambda: "")), Rate(0, 0))
-    reports.scheduled(Pod(pod("x" * 235 + "-" + "y" * 17, 0), 0.0), "a")
+    reports = PodReporter(Client(Access("http://nobody", None, lambda: "")), Rate(0, 0))
+    reports.scheduled(PodInfo(pod("x" * 235 + "-" + "y" * 17, 0), 0.0), "a")
     (request,) = reports._queue
     name, _, number = request.body["metadata"]["name"].partition(".")
     assert (name, len(number)) == ("x" * 235, 16)

@@ -55,6 +55,8 @@ class World:
         plane.write_kubeconfig(self.kubeconfig, plane.service_account_token(SYSTEM, LEASE, 36_000))
         self.namespace = ""
         self.running: list[subprocess.Popen[bytes]] = []
+        self._logs: list[Path] = []
+        """Of the daemons that the test has started."""
 
     # -- a test's turn ----------------------------------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class World:
             process.kill()
             process.wait()
         self.running.clear()
+        self._logs.clear()
         self._sweep()
         self.kube.request("DELETE", "/api/v1/nodes")
         self.kube.delete("v1", "Namespace", self.namespace)
@@ -117,7 +120,14 @@ class World:
         with log.open("wb") as output:
             process = subprocess.Popen(command, stderr=output, env=environment)
         self.running.append(process)
+        self._logs.append(log)
         return process
+
+    def defects(self) -> list[str]:
+        """What the daemons logged of failures that are nobody's but their own."""
+        own = ("decision failed", "housekeeping failed", "object not understood", "pod not understood", "Traceback")
+        lines = [line for log in self._logs for line in log.read_text().splitlines()]
+        return [line for line in lines if any(words in line for words in own)]
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """kill -9."""

@@ -15,7 +15,8 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.machine import render_github, render_json, render_sarif
 from avactl.diagnostics.text import render_one, render_text
-from avactl.source.tree import GitTree, MemoryTree
+from avactl.source.git_tree import GitTree
+from avactl.source.tree import MemoryTree
 
 IMPORTS = """\
 from avactl.kinds import Cluster, Metadata, Team, Workspace

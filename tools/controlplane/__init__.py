@@ -4,7 +4,7 @@
 `ControlPlane` starts them, hands out a kubeconfig, and leaves no process behind; `KubeClient` speaks to it.
 """
 
-from tools.controlplane.build import BuildError, UnavailableError, build_binaries
+from tools.controlplane.build import BuildError, UnavailableError, build_binaries, is_required
 from tools.controlplane.client import ApiError, KubeClient, Reply, UnknownKindError
 from tools.controlplane.plane import ControlPlane, StartError
 
@@ -18,4 +18,5 @@ __all__ = [
     "UnavailableError",
     "UnknownKindError",
     "build_binaries",
+    "is_required",
 ]

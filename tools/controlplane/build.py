@@ -65,6 +65,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "avactl"
 
 
+def is_required() -> bool:
+    """Return True if a missing control plane is a failure: in CI (`CI` is set), where skipped tests go unnoticed."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
 def build_binaries(binaries: Iterable[str] = BINARIES, modules: Sequence[Module] = MODULES) -> dict[str, Path]:
     """The path of each of the named binaries, building those that are neither in KUBEBUILDER_ASSETS nor cached.
 

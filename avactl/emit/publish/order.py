@@ -7,7 +7,8 @@ from enum import Enum
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.emit.publish.store import FailedError, PublishError, Store
-from avactl.source.tree import GitTree
+from avactl.source.git import Access
+from avactl.source.git_tree import GitTree
 
 _COMPILED = 8
 """Most commits between two that are compiled to see whether they make a difference."""
@@ -56,7 +57,7 @@ def _complete(store: Store, remote: str) -> None:
     try:
         store.run(
             "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", *depth, "--", remote,
-            f"+refs/heads/*:refs/remotes/{remote}/*",
+            f"+refs/heads/*:refs/remotes/{remote}/*", access=Access.REMOTE,
         )  # fmt: skip
     except FailedError:
         return  # what could not be found out is told by the caller
@@ -68,7 +69,6 @@ def quiet_between(store: Store, published: str, source: str, same: Callable[[Com
     One that would may be on its way still, and come after us, e.g. a change that was taken back at once: then the
     branch must say that it is further already.
     """
-    between = [
-        commit for commit in store.run("rev-list", f"{published}..{source}", "--", ".").split() if commit != source
-    ]
+    listed = store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
+    between = [commit for commit in listed if commit != source]
     return len(between) <= _COMPILED and all(same(compile_tree(GitTree(store.directory, commit))) for commit in between)

@@ -25,7 +25,9 @@ from avactl.emit.publish.order import Order, quiet_between, relation
 from avactl.emit.publish.store import FILE, Entry, PublishError, Store
 from avactl.emit.publish.target import Local, Remote
 from avactl.kinds.modes import FOLLOW_FILES, RENDERED_BRANCH
-from avactl.source.tree import RENDERED, DirTree, GitTree
+from avactl.source.git_tree import GitTree
+from avactl.source.tree import RENDERED, DirTree
+from avactl.terminal import visible
 
 SOURCE = ".avactl-source"
 """File of a published branch that says which commit it was rendered from."""
@@ -119,7 +121,7 @@ def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
 
 def _want_clean(store: Store) -> None:
     """What is not committed would not be published, which nobody who looks at the files would expect."""
-    status = store.run("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames", "--", ".")
+    status = store.status()
     tree = DirTree(store.directory)
     config, _ = load_config(tree)
     specs = set(spec_files(config.include, config.exclude, tree.paths()))
@@ -276,11 +278,12 @@ class _Publisher:
 
     def _foreign(self, tip: str) -> tuple[str, ...]:
         """Commits since our last one that are not ours, newest first."""
-        form = f"--format=%h %an: %s%x00%(trailers:key={TRAILER},valueonly)%x01"
+        # NUL is the one character that no name and no subject can have.
+        form = f"--format=%h %an: %s%x00%(trailers:key={TRAILER},valueonly)"
+        fields = self._store.run("log", "-z", "--first-parent", "--max-count=20", form, tip).split("\0")
         found = []
-        for entry in self._store.run("log", "--first-parent", "--max-count=20", form, tip).split("\x01"):
-            line, _, trailer = entry.strip("\n").partition("\0")
-            if trailer.strip() or not line:
+        for line, trailer in zip(fields[::2], fields[1::2], strict=False):
+            if trailer.strip():
                 break
-            found.append(line)
+            found.append(visible(line))
         return tuple(found)

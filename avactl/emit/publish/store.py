@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.source.tree import HOOK_VARIABLES
+from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, locate
 
 PASSWORD = re.compile(r"(://)[^/@\s]+@")
 """The credentials in a URL."""
@@ -29,7 +27,7 @@ class FailedError(PublishError):
     """A git command failed; `said` is what it wrote on standard error."""
 
     def __init__(self, command: str, said: str) -> None:
-        self.said = PASSWORD.sub(r"\1***@", said.strip())
+        self.said = PASSWORD.sub(r"\1***@", said)
         lines = [line for line in self.said.splitlines() if not line.startswith("hint:")]
         first = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
         super().__init__(first.removeprefix("fatal: ").removeprefix("error: ") or f"git {command} failed")
@@ -52,35 +50,29 @@ class Store:
         """Raises PublishError where there is none."""
         self.directory = directory
         try:
-            self.prefix = self.run("rev-parse", "--show-prefix").removesuffix("\n")
-        except FailedError as error:
-            if "not a git repository" in error.said:
-                raise PublishError(
-                    f"{directory} is not in a git repository", "what is published is a commit: `git init`, then commit"
-                ) from None
-            if "dubious ownership" in error.said:
-                raise PublishError(
-                    f"git does not trust {directory}: another user owns it",
-                    "`git config --global --add safe.directory DIR` tells it that you do",
-                ) from None
-            raise
+            self.prefix, self.pathspec = locate(directory).prefix, locate(directory).pathspec
+        except GitError as error:
+            raise PublishError(str(error), "what is published is a commit: `git init`, then commit") from None
         self._hash = self.run("rev-parse", "--show-object-format").strip()
 
     def run(
-        self, *arguments: str, data: bytes | None = None, environment: Mapping[str, str] | None = None
-    ) -> str:  # fmt: skip
-        """Standard output of a git command. Raises FailedError."""
-        variables = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
-        # English, because texts are matched; and nobody is there who could type a password.
-        variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(environment or {})}
-        command = ["git", "-C", str(self.directory), "-c", "i18n.commitEncoding=UTF-8", *arguments]
+        self,
+        *arguments: str,
+        data: bytes | None = None,
+        access: Access = Access.READ,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> str:
+        """Return the standard output of a git command. Raises FailedError."""
         try:
-            done = subprocess.run(command, input=data, capture_output=True, check=False, env=variables)  # noqa: S603
-        except FileNotFoundError:
-            raise PublishError("git is not installed", "install git 2.29 or newer") from None
-        if done.returncode:
-            raise FailedError(arguments[0], (done.stderr + b"\n" + done.stdout).decode(errors="replace"))
-        return done.stdout.decode("utf-8", "surrogateescape")
+            out = git(
+                self.directory, *arguments, data=data, access=access, settings=settings, environment=environment
+            )  # fmt: skip
+        except GitCommandError as error:
+            raise FailedError(error.command, error.said) from None
+        except GitError as error:
+            raise PublishError(str(error), error.hint) from None
+        return out.decode("utf-8", "surrogateescape")
 
     def succeeds(self, *arguments: str) -> bool:
         """Whether a command that answers by its exit code says yes."""
@@ -124,10 +116,22 @@ class Store:
         position = 0
         while position < len(out):
             end = out.index(b"\n", position)
-            oid, _, size = out[position:end].decode().split()
+            oid, *about = out[position:end].decode().split()
+            if about == ["missing"]:
+                raise PublishError(f"git does not have the content of {oid}", "`git fsck` lists what is missing")
+            size = about[1]
             found[oid] = out[end + 1 : end + 1 + int(size)].decode("utf-8", "replace")
             position = end + int(size) + 2
         return found
+
+    def status(self) -> str:
+        """Return what differs from the last commit below the directory, as `git status --porcelain -z` tells it."""
+        options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=all")
+        try:
+            out = git_work_tree(self.directory, "status", *options, "--", self.pathspec)
+        except GitError as error:
+            raise PublishError(str(error), error.hint) from None
+        return out.decode("utf-8", "surrogateescape")
 
     def oid(self, data: bytes) -> str:
         """The name that a blob with this content has."""
@@ -139,7 +143,7 @@ class Store:
         for data in blobs:
             parts += [b"blob\ndata %d\n" % len(data), data, b"\n"]
         if parts:
-            self.run("fast-import", "--quiet", "--done", data=b"".join([*parts, b"done\n"]))
+            self.run("fast-import", "--quiet", "--done", data=b"".join([*parts, b"done\n"]), access=Access.WRITE)
 
     def write_tree(self, files: Mapping[str, Entry]) -> str:
         """The tree with exactly these files."""
@@ -147,8 +151,8 @@ class Store:
         text = "".join(lines).encode("utf-8", "surrogateescape")
         with tempfile.TemporaryDirectory(prefix="avactl-") as directory:
             index = {"GIT_INDEX_FILE": f"{directory}/index"}
-            self.run("update-index", "-z", "--index-info", data=text, environment=index)
-            return self.run("write-tree", environment=index).strip()
+            self.run("update-index", "-z", "--index-info", data=text, access=Access.WRITE, environment=index)
+            return self.run("write-tree", access=Access.WRITE, environment=index).strip()
 
     def write_commit(self, tree: str, parent: str | None, message: str, like: str) -> str:
         """A commit with the author and the dates of another one, so that two who make the same one make one.
@@ -163,12 +167,22 @@ class Store:
             "GIT_AUTHOR_DATE": date,
             "GIT_COMMITTER_DATE": committed,
         }
-        if not self.succeeds("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"):
+        if not self._has_identity():
             environment |= {"GIT_COMMITTER_NAME": "avactl", "GIT_COMMITTER_EMAIL": "avactl@localhost"}
         sign = ["-S"] if self.config("commit.gpgSign") == "true" else []
         parents = ["-p", parent] if parent else []
         arguments = ("commit-tree", *sign, *parents, "-F", "-", tree)
-        return self.run(*arguments, data=message.encode("utf-8", "surrogateescape"), environment=environment).strip()
+        text = message.encode("utf-8", "surrogateescape")
+        return self.run(*arguments, data=text, access=Access.WRITE, environment=environment).strip()
+
+    def _has_identity(self) -> bool:
+        """Return whether the user has told git their name."""
+        only = {"user.useConfigOnly": "true"}
+        try:
+            self.run("var", "GIT_COMMITTER_IDENT", access=Access.WRITE, settings=only)
+        except FailedError:
+            return False
+        return True
 
     def config(self, key: str) -> str:
         """A setting as git understands it; "" where there is none."""

@@ -7,6 +7,7 @@ import re
 import time
 
 from avactl.emit.publish.store import PASSWORD, FailedError, PublishError, Store
+from avactl.source.git import Access
 
 _OVERTAKEN = re.compile(
     r"fetch first|non-fast-forward|stale info|cannot lock ref|failed to (?:update|lock)|reference already exists|"
@@ -40,10 +41,13 @@ class Remote:
     def tip(self) -> str | None:
         """The newest commit of the branch, brought here; None where there is no such branch."""
         depth = ["--depth=1"] if self._store.shallow else []
-        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", *depth)
+        # All files, also into a partial clone: they are read, and nothing is fetched then.
+        options = ("--quiet", "--no-tags", "--no-filter", "--no-write-fetch-head", "--recurse-submodules=no", *depth)
         for _ in range(20):
             try:
-                self._store.run("fetch", *options, "--", self._remote, f"+{self._branch}:{self.mirror}")
+                self._store.run(
+                    "fetch", *options, "--", self._remote, f"+{self._branch}:{self.mirror}", access=Access.REMOTE
+                )
             except FailedError as error:
                 if _ABSENT.search(error.said):
                     return None
@@ -62,7 +66,7 @@ class Remote:
         """Move the branch forward to a commit that stands on its tip; False where somebody else was quicker."""
         options = ("--porcelain", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
         try:
-            self._store.run("push", *options, "--", self._remote, f"{commit}:{self._branch}")
+            self._store.run("push", *options, "--", self._remote, f"{commit}:{self._branch}", access=Access.REMOTE)
         except FailedError as error:
             if _OVERTAKEN.search(error.said):
                 return False
@@ -125,7 +129,8 @@ class Local:
         """Move the branch; False where somebody else was quicker."""
         before = tip or "0" * len(commit)
         try:
-            self._store.run("update-ref", "-m", "avactl render --publish", self._ref, commit, before)
+            arguments = ("update-ref", "-m", "avactl render --publish", self._ref, commit, before)
+            self._store.run(*arguments, access=Access.WRITE)
         except FailedError as error:
             if _OVERTAKEN.search(error.said):
                 return False

@@ -1,0 +1,51 @@
+"""Probes and metrics over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+
+class ListenError(Exception):
+    """The address is not there to listen at."""
+
+
+async def serve(
+    listen: str,
+    alive: Callable[[], bool],
+    ready: Callable[[], bool],
+    collect: Callable[[], Awaitable[None] | None],
+    registry: CollectorRegistry,
+) -> web.AppRunner:
+    """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`; `collect` brings gauges up to date, at once
+    or, where there is much to count, bit by bit. Raises ListenError.
+    """
+
+    def probe(good: Callable[[], bool]) -> Callable[[web.Request], object]:
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(text="ok\n") if good() else web.Response(text="not yet\n", status=503)
+
+        return answer
+
+    async def exposition(_: web.Request) -> web.Response:
+        collecting = collect()
+        if collecting is not None:
+            await collecting
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/livez", probe(alive))  # type: ignore[arg-type]
+    app.router.add_get("/healthz", probe(alive))  # type: ignore[arg-type]
+    app.router.add_get("/readyz", probe(ready))  # type: ignore[arg-type]
+    app.router.add_get("/metrics", exposition)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    host, _, port = listen.rpartition(":")
+    try:
+        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+    except (OSError, OverflowError) as error:
+        await runner.cleanup()
+        raise ListenError(str(error).lower()) from None
+    return runner

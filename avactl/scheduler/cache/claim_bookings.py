@@ -1,0 +1,289 @@
+"""ResourceClaims beside the placement state: what they hold of it, where they can be met, and what pods get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from avactl.hardware.topology import LEVELS
+from avactl.kube import logs
+from avactl.placement.request import Request
+from avactl.placement.score import Choice
+from avactl.placement.state import Booking, BookingError
+from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError
+from avactl.scheduler.dra.manager import ClaimDemand, Offers
+from avactl.scheduler.dra.resource_claim import ResourceClaim, older
+from avactl.scheduler.dra.resource_slices import Key, Result
+from avactl.scheduler.interfaces import ClaimAllocation
+from avactl.scheduler.objects.node_rules import node_selector
+from avactl.scheduler.objects.pod_info import PodInfo
+
+if TYPE_CHECKING:
+    from avactl.scheduler.cache.cluster import ClusterCache, Mask
+
+_MASKS = 512
+_NODES = 16
+"""Nodes that are tried for a pod whose GPUs must be linked and whose devices the allocator chooses."""
+
+
+class ClaimBookings:
+    """Claims of a fleet."""
+
+    def __init__(self, fleet: ClusterCache) -> None:
+        self._fleet = fleet
+        self._dra = fleet.dra
+        self.given: dict[str, tuple[str, ...]] = {}
+        """Claims that pods are being given, by the pod's uid: not yet allocated as far as the API server told."""
+        self._masks: dict[str, tuple[Offers, int, Mask]] = {}
+
+    # -- what is there ----------------------------------------------------------------------------------------------
+
+    def put(self, item: Mapping[str, Any]) -> None:
+        """A ResourceClaim is there, or has changed."""
+        claim = ResourceClaim(item)
+        before = self._dra.claims.get(claim.key)
+        if before is not None and before.uid != claim.uid:
+            self.drop(claim.key)
+        elif before is not None and older(claim, before):
+            return  # the watch is behind the answer to a request
+        self._dra.claims[claim.key] = claim
+        self._dra.version += 1
+        held = self._dra.devices.held(claim.uid)
+        if claim.allocated:
+            self._dra.giving.pop(claim.uid, None)
+            self._book(claim.uid, claim.results)
+        elif claim.uid not in self._dra.giving:
+            self._release(claim.uid)
+        if self._dra.devices.held(claim.uid) != held:
+            self._fleet.recount(claim.key)
+        self._fleet.arrived(f"claim {claim.key}")
+
+    def drop(self, key: str) -> None:
+        """A ResourceClaim is gone."""
+        claim = self._dra.claims.pop(key, None)
+        if claim is not None:
+            self._dra.version += 1
+            self._dra.giving.pop(claim.uid, None)
+            self._release(claim.uid)
+            self._fleet.recount(key)
+
+    def rebuild(self) -> None:
+        """The state was built anew: book in it what claims have."""
+        for claim in self._dra.claims.values():
+            self._place(claim.uid, self._dra.devices.held(claim.uid))
+
+    def _book(self, uid: str, results: tuple[Result, ...]) -> None:
+        if self._dra.devices.held(uid) != results:
+            self._dra.devices.hold(uid, results)
+            if not self._fleet.stale:
+                self._place(uid, results)
+
+    def _place(self, uid: str, results: tuple[Result, ...]) -> None:
+        """Book the GPUs among some devices, which are then taken for the engine too."""
+        state, by_node = self._fleet.state, dict[str, int]()
+        for key, admin, _, _ in results:
+            place = self._dra.place(key)
+            if place is not None and not admin:
+                by_node[place[0]] = by_node.get(place[0], 0) | 1 << place[1]
+        if uid in state.bookings:
+            state.release(uid)
+        for node, gpus in by_node.items():
+            if node in state.slots:
+                booking = Booking(state.slots[node], (0,) * len(state.resources), gpus)
+                try:
+                    state.book(uid, booking, forced=True)
+                except BookingError as error:
+                    logs.error("devices are allocated twice", claim=uid, error=str(error))
+                    self._fleet.stale = True  # what claims have comes before what is kept for others
+
+    def _release(self, uid: str) -> None:
+        if self._dra.devices.release(uid):
+            if uid in self._fleet.state.bookings:
+                self._fleet.state.release(uid)
+            self._fleet.freed += 1
+
+    def gpus(self, pod: PodInfo) -> int:
+        """Whole GPUs that a pod's claims hold."""
+        held = (each for claim in self.counted(pod) for each in self._dra.devices.held(claim.uid))
+        return sum(not each.admin and self._dra.counts(each.key) for each in held)
+
+    def counted(self, pod: PodInfo) -> Iterator[ResourceClaim]:
+        """The claims of a pod that count for it. One that several pods share counts for the first on a node."""
+        for claim in self._of(pod):
+            if next(iter(self._fleet.users.get(claim.key, ())), pod.uid) == pod.uid:
+                yield claim
+
+    def _of(self, pod: PodInfo) -> list[ResourceClaim]:
+        found = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
+        return [claim for claim in found if claim is not None]
+
+    # -- where they can be met --------------------------------------------------------------------------------------
+
+    def choose(self, pod: PodInfo, request: Request, among: Mask | None) -> Choice | None:
+        """As `Scorer.choose`, for a pod with claims."""
+        demand = self._dra.demand(pod)
+        scorer = self._fleet.scorer
+        if not demand.wanted or demand.exact:
+            choice = scorer.choose(request, among)
+            if choice is not None or not demand.wanted:
+                return choice
+        mask = self._mask(demand)
+        if not mask.any():
+            return None
+        if among is not None:
+            mask &= among
+        odd = self._fleet.asks.searched(request, pod.shape) if demand.exact else request
+        if demand.gpus and not demand.counted:
+            odd = replace(odd, gpus=0, required=False)
+        for _ in range(_NODES):
+            choice = scorer.choose(odd, mask)
+            if not demand.gpus:
+                return choice
+            if choice is None and odd.gpus:
+                # Its GPUs have no numbers here.
+                odd = replace(odd, gpus=0, required=False)
+                choice = scorer.choose(odd, mask)
+            if choice is None:
+                return None
+            gpus = self._numbers(self._search(demand, choice.node, choice.gpus))
+            if self._linked(request, choice.node, gpus):
+                return choice._replace(gpus=gpus)
+            mask[choice.node] = False
+        return None
+
+    def _linked(self, request: Request, node: int, gpus: int) -> bool:
+        if not request.required or gpus.bit_count() < 2:
+            return True
+        state = self._fleet.state
+        return int(state.kinds[int(state.kind[node])].levels[gpus]) <= LEVELS.index(request.link)
+
+    def _mask(self, demand: ClaimDemand) -> Mask:
+        """Nodes on which the allocator finds what a demand asks for."""
+        offers = self._dra.offers(demand, self._fleet.nodes)
+        now = self._fleet.nodes_changed
+        known = self._masks.get(demand.key)
+        if known is None or known[0] is not offers or known[1] != now or offers.changed is None:
+            if len(self._masks) > _MASKS:
+                self._masks.clear()
+            known = self._masks[demand.key] = (offers, now, self._fleet.mask(offers.yes))
+        else:
+            for node in offers.changed:
+                slot = self._fleet.state.slots.get(node)
+                if slot is not None:
+                    known[2][slot] = node in offers.yes
+        offers.changed = []
+        return known[2].copy()
+
+    def _search(self, demand: ClaimDemand, slot: int, gpus: int) -> list[list[AllocatedDevice]]:
+        name = self._fleet.state.names[slot]
+        assert name is not None
+        claims = tuple(parsed for _, parsed in demand.wanted)
+        prefer: set[Key] = set(self._dra.keys(name, gpus))
+        found = self._dra.search(name, self._fleet.nodes[name].labels, claims, prefer)
+        if found is None:
+            raise StuckError("what was free is not")
+        return found
+
+    def _numbers(self, found: list[list[AllocatedDevice]]) -> int:
+        gpus = 0
+        for claim in found:
+            for wanted, device, _ in claim:
+                place = self._dra.place(device.key)
+                if place is not None and not wanted.admin:
+                    gpus |= 1 << place[1]
+        return gpus
+
+    def held(self, demand: ClaimDemand) -> Mask | None:
+        """The nodes that reach the devices that a pod's claims have already; None: all."""
+        result: Mask | None = None
+        for claim in demand.held:
+            allocation = claim.allocation or self._dra.giving.get(claim.uid) or {}
+            if allocation.get("nodeSelector"):
+                mask = self._fleet.mask(self._reached(allocation["nodeSelector"]))
+                result = mask if result is None else result & mask
+        return result
+
+    def _reached(self, selector: Mapping[str, Any]) -> list[str]:
+        terms = selector["nodeSelectorTerms"]
+        if len(terms) == 1 and not terms[0].get("matchExpressions"):
+            names: list[str] = [name for field in terms[0]["matchFields"] for name in field["values"]]
+            if len(names) == 1 and terms[0]["matchFields"][0]["operator"] == "In":
+                return names  # as nearly always
+        match = node_selector(selector)
+        return [info.name for info in self._fleet.nodes.values() if match(info.name, info.labels)]
+
+    def searched(self, pod: PodInfo) -> bool:
+        """Whether the engine alone cannot place a pod: its claims are shared, or are not just GPUs."""
+        if not pod.claims:
+            return False
+        demand = self._dra.demand(pod)
+        if demand.held or (demand.wanted and not demand.exact):
+            return True
+        if any(not each.template for each in self._of(pod)):
+            return True
+        nodes = self._fleet.nodes.values()
+        return bool(demand.wanted) and not any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
+
+    def counts(self, pod: PodInfo) -> bool:
+        """Whether the GPUs of a decision are those of the pod's claims."""
+        demand = self._dra.demand(pod)
+        return bool(demand.wanted) and demand.gpus > 0
+
+    def explain(self, pod: PodInfo, request: Request) -> tuple[Request, Mask, str] | None:
+        """For words on why not: the request and nodes that are left by claims, and why. None: the engine knows."""
+        demand = self._dra.demand(pod)
+        nodes = self._fleet.nodes.values()
+        if not demand.wanted or (
+            demand.exact and any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
+        ):
+            return None
+        offers = self._dra.offers(demand, self._fleet.nodes)
+        mask = self._fleet.mask(offers.yes)
+        lost = len(self._fleet.nodes) - len(offers.yes)
+        words = [f"{lost} without free devices as its ResourceClaim asks for"] if lost else []
+        words += sorted(set(offers.words.values()))[:1]
+        if demand.gpus:
+            request = self._fleet.asks.searched(request, pod.shape)
+            request = replace(request, gpus=0, required=False, models=frozenset())
+        return request, mask, ", ".join(words)
+
+    # -- what is given ----------------------------------------------------------------------------------------------
+
+    def give(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
+        """Book the devices of a decision for the pod's claims; which each of them gets. Raises BookingError."""
+        demand, name = self._dra.demand(pod), self._fleet.state.names[booking.node]
+        assert name is not None
+        result = [ClaimAllocation(claim, self._dra.giving.get(claim.uid)) for claim in demand.held]
+        if demand.wanted:
+            labels = self._fleet.nodes[name].labels
+            if demand.exact and self._dra.simple(name, labels, demand.key):
+                found = self._dra.split(demand, name, booking.gpus)
+                taken = [
+                    each.device.key for mine in found for each in mine if self._dra.devices.in_use(each.device.key)
+                ]
+                if taken:
+                    raise BookingError(f"{pod.key}: device {'/'.join(taken[0])} is in use")
+            else:
+                found = self._search(demand, booking.node, booking.gpus)
+            for (claim, _), mine in zip(demand.wanted, found, strict=True):
+                allocation = self._dra.allocation(claim, mine, name)
+                self._dra.giving[claim.uid] = allocation
+                self._book(claim.uid, tuple(Result.parse(each) for each in allocation["devices"]["results"]))
+                result.append(ClaimAllocation(claim, allocation))
+            self._dra.version += 1
+        self.given[pod.uid] = tuple(claim.uid for claim, allocation in result if allocation is not None)
+        return result
+
+    def forget(self, pod: PodInfo) -> None:
+        """A binding failed: what was on its way to the pod's claims is free again."""
+        mine = self.given.pop(pod.uid, ())
+        for uid in mine:
+            shared = any(uid in others for others in self.given.values())
+            if not shared and self._dra.giving.pop(uid, None) is not None:
+                self._dra.version += 1
+                self._release(uid)
+
+    def bound(self, pod: PodInfo) -> None:
+        """A pod has what it was given."""
+        self.given.pop(pod.uid, None)

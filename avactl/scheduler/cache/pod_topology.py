@@ -1,0 +1,383 @@
+"""What depends on where other pods are: host ports, disks, required pod affinity and anti-affinity, topology spread.
+
+As kube-scheduler's plugins NodePorts, VolumeRestrictions, InterPodAffinity and PodTopologySpread filter. Counts of
+matching pods by node are kept from the first time that somebody asks for them; a decision is then a few sums over
+topology domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from avactl import names
+from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
+from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
+
+if TYPE_CHECKING:
+    from avactl.scheduler.cache.cluster import ClusterCache, Mask
+    from avactl.scheduler.objects.pod_info import PodInfo
+
+_TALLIES = 512
+_FEW = 16
+"""Namespaces of a term of anti-affinity, beyond which it is not noted for each of them."""
+_IDLE = 1000
+"""Pods that come and go, beyond as many as there are, while a tally must be asked for: to keep one costs about as much
+for each of them as to make it anew costs for each pod that is there."""
+
+Counts = dict[str, int]
+_Single = TypeVar("_Single", HostPort, ExclusiveDisk)
+"""What a machine has once."""
+
+
+class AffinityTerm:
+    """One term of pod affinity, of a pod in a namespace."""
+
+    def __init__(self, given: Mapping[str, Any], pod: PodInfo, namespaces: Mapping[str, Mapping[str, str]]) -> None:
+        """`namespaces` are the labels of all of them. Raises RuleError."""
+        self.topology: str = given["topologyKey"]
+        self._labels = selector(given.get("labelSelector"))
+        names = set(given.get("namespaces") or ())
+        wanted = given.get("namespaceSelector")
+        if wanted is not None:
+            match = selector(wanted)
+            names |= {name for name, labels in namespaces.items() if match(labels)}
+        elif not names:
+            names = {pod.namespace}
+        self.namespaces = frozenset(names)
+        self.key = orjson.dumps([self.topology, given.get("labelSelector"), sorted(names)], option=orjson.OPT_SORT_KEYS)
+
+    def matches(self, pod: PodInfo) -> bool:
+        """Whether the term speaks of this pod."""
+        return pod.namespace in self.namespaces and self._labels(pod.labels)
+
+
+class _Tally:
+    """Matching pods by node."""
+
+    __slots__ = ("asked", "counts", "helps", "match")
+
+    def __init__(self, match: Callable[[PodInfo], bool], helps: bool) -> None:
+        self.match = match
+        self.helps = helps
+        """Whether one pod more can open nodes: to those that want to be near it, or to an even spread."""
+        self.counts: Counts = {}
+        self.asked = True
+        """Whether anybody has asked for it lately."""
+
+
+def _add(counts: Counts, node: str, change: int) -> None:
+    now = counts.get(node, 0) + change
+    if now:
+        counts[node] = now
+    else:
+        counts.pop(node, None)
+
+
+def _add_to(there: dict[_Single, Counts], what: _Single, node: str, change: int) -> None:
+    counts = there.setdefault(what, {})
+    _add(counts, node, change)
+    if not counts:
+        del there[what]
+
+
+class PodTopology:
+    """Counts of pods by node, and the nodes that they leave to a pod."""
+
+    def __init__(self, fleet: ClusterCache) -> None:
+        self._fleet = fleet
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self._tallies: dict[bytes, _Tally] = {}
+        self._ports: dict[HostPort, Counts] = {}
+        self._disks: dict[ExclusiveDisk, Counts] = {}
+        self._against: dict[str, dict[bytes, tuple[AffinityTerm, Counts]]] = {}
+        """Anti-affinity of the pods that run, by the namespaces that it speaks of; under "" what speaks of many."""
+        self._domains: dict[str, npt.NDArray[np.int32]] = {}
+        self._hidden: set[PodInfo] = set()
+        """Pods that are thought of as gone."""
+        self._passed = 0
+        """Pods that came or went since tallies were looked over."""
+
+    # -- keeping count ----------------------------------------------------------------------------------------------
+
+    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """A namespace is there, or has changed. Selectors of namespaces are then asked anew."""
+        before = self.namespaces.get(name, {})
+        if name not in self.namespaces or before != labels:
+            self.namespaces[name] = labels
+            self._recount()
+            if before.get(names.TEAM_LABEL) != labels.get(names.TEAM_LABEL):
+                self._fleet.quotas.moved(name)
+
+    def drop_namespace(self, name: str) -> None:
+        """A namespace is gone."""
+        if self.namespaces.pop(name, None) is not None:
+            self._recount()
+
+    def _recount(self) -> None:
+        # Who waits for a pod that helps asks again, and has his tally back.
+        self._fleet.freed += 1
+        self._tallies.clear()
+        self._against.clear()
+        for node, pods in self._fleet.on_node.items():
+            for pod in pods.values():
+                if pod not in self._hidden:
+                    self._terms_of(pod, node, 1)
+
+    def clear(self) -> None:
+        """Slots have changed."""
+        self._domains.clear()
+
+    def node_changed(self) -> None:
+        """A node came, went, or has other labels."""
+        self._domains.clear()
+
+    def entered(self, pod: PodInfo, node: str) -> None:
+        """A pod is on a node."""
+        self._passed += 1
+        if self._count(pod, node, 1):
+            self._fleet.freed += 1
+
+    def left(self, pod: PodInfo, node: str) -> None:
+        """A pod is on a node no more."""
+        self._passed += 1
+        self._count(pod, node, -1)
+
+    def hide(self, pod: PodInfo, node: str) -> None:
+        """Think of a pod on a node as gone, until `show`."""
+        self._hidden.add(pod)
+        self._count(pod, node, -1)
+
+    def show(self, pod: PodInfo, node: str) -> None:
+        """It is there after all."""
+        self._hidden.discard(pod)
+        self._count(pod, node, 1)
+
+    def look(self) -> None:
+        """Forget tallies for which nobody asks any more: each costs something with every pod."""
+        if self._passed <= len(self._fleet.pods) + _IDLE:
+            return
+        self._passed = 0
+        self._fleet.freed += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
+        self._tallies = {key: tally for key, tally in self._tallies.items() if tally.asked}
+        for tally in self._tallies.values():
+            tally.asked = False
+
+    def changed(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
+        """A pod on a node had these labels before, and was deleted or not."""
+        now = pod.labels, pod.deleting
+        pod.labels, pod.deleting = labels, deleting
+        was = [tally.match(pod) for tally in self._tallies.values()]
+        pod.labels, pod.deleting = now
+        for tally, matched in zip(self._tallies.values(), was, strict=True):
+            change = tally.match(pod) - matched
+            if change:
+                _add(tally.counts, pod.node, change)
+                self._fleet.freed += 1
+
+    def _count(self, pod: PodInfo, node: str, change: int) -> bool:
+        """Whether one pod more may help others."""
+        helps = False
+        for tally in self._tallies.values():
+            if tally.match(pod):
+                _add(tally.counts, node, change)
+                helps = helps or tally.helps
+        for port in pod.shape.ports:
+            _add_to(self._ports, port, node, change)
+        for disk in pod.shape.disks:
+            _add_to(self._disks, disk, node, change)
+        if pod.shape.antiaffinity:
+            self._terms_of(pod, node, change)
+        return helps
+
+    def _terms_of(self, pod: PodInfo, node: str, change: int) -> None:
+        for given in pod.shape.antiaffinity:
+            term = AffinityTerm(given, pod, self.namespaces)
+            for namespace in term.namespaces if len(term.namespaces) <= _FEW else ("",):
+                terms = self._against.setdefault(namespace, {})
+                counts = terms.setdefault(term.key, (term, {}))[1]
+                _add(counts, node, change)
+                if not counts:
+                    del terms[term.key]
+                    if not terms:
+                        del self._against[namespace]
+
+    def _opposing(self, pod: PodInfo) -> Iterator[tuple[AffinityTerm, Counts]]:
+        """Anti-affinity of pods that run which speaks of this pod."""
+        for namespace in (pod.namespace, ""):
+            for term, counts in self._against.get(namespace, {}).values():
+                if term.matches(pod):
+                    yield term, counts
+
+    def _tally(self, key: bytes, match: Callable[[PodInfo], bool], helps: bool = True) -> Counts:
+        found = self._tallies.get(key)
+        if found is None:
+            if len(self._tallies) >= _TALLIES:
+                del self._tallies[next(iter(self._tallies))]
+            found = self._tallies[key] = _Tally(match, helps)
+            for node, pods in self._fleet.on_node.items():
+                count = sum(match(pod) for pod in pods.values() if pod not in self._hidden)
+                if count:
+                    found.counts[node] = count
+        found.asked = True
+        return found.counts
+
+    # -- domains ----------------------------------------------------------------------------------------------------
+
+    def _topology(self, key: str) -> npt.NDArray[np.int32]:
+        """Number of each slot's domain by a node label; -1 for nodes without it."""
+        found = self._domains.get(key)
+        if found is None:
+            slots = self._fleet.state.slots
+            found = np.full(len(self._fleet.state.free), -1, np.int32)
+            numbers: dict[str, int] = {}
+            for name, info in self._fleet.nodes.items():
+                value = info.labels.get(key)
+                if value is not None and name in slots:
+                    found[slots[name]] = numbers.setdefault(value, len(numbers))
+            self._domains[key] = found
+        return found
+
+    def _sums(self, domain: npt.NDArray[np.int32], counts: Counts, within: Mask | None = None) -> npt.NDArray[np.int64]:
+        """Counted pods of each domain."""
+        by_slot = np.zeros(len(domain), np.int64)
+        slots = self._fleet.state.slots
+        for node, count in counts.items():
+            slot = slots.get(node)
+            if slot is not None:
+                by_slot[slot] = count
+        inside = domain >= 0
+        if within is not None:
+            inside = inside & within
+        size = int(domain.max(initial=-1)) + 1
+        return np.bincount(domain[inside], by_slot[inside], size).astype(np.int64)
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def touch(self, pod: PodInfo) -> bool:
+        """Whether other pods have a say in where this one goes."""
+        return pod.shape.constrained or any(True for _ in self._opposing(pod))
+
+    def among(self, pod: PodInfo) -> tuple[Mask, str]:
+        """The nodes that other pods leave, and what takes the others away, in words. Raises RuleError."""
+        mask: Mask = np.ones(len(self._fleet.state.free), np.bool_)
+        alive = self._fleet.state.capacity[:, 0] >= 0
+        reasons = []
+        for words, part in (
+            ("host ports in use", self._free(pod.shape.ports, self._ports)),
+            ("disks in use", self._free(pod.shape.disks, self._disks)),
+            ("near a pod that keeps it away", self._unopposed(pod)),
+            ("no pod of its affinity near", self._near(pod)),
+            ("near a pod of its anti-affinity", self._away(pod)),
+            ("too uneven a topology spread", self._even(pod)),
+        ):
+            if part is not None:
+                lost = int((mask & ~part & alive).sum())
+                if lost:
+                    reasons.append(f"{lost} {words}")
+                mask &= part
+        return mask, ", ".join(reasons)
+
+    def _free(self, wanted: tuple[_Single, ...], there: Mapping[_Single, Counts]) -> Mask | None:
+        """Nodes on which nothing clashes; None: all."""
+        if not wanted:
+            return None
+        taken: set[str] = set()
+        for mine in wanted:
+            for other, nodes in there.items():
+                if mine.clashes(other):
+                    taken |= nodes.keys()
+        return ~self._fleet.mask(taken)
+
+    def _unopposed(self, pod: PodInfo) -> Mask | None:
+        result: Mask | None = None
+        for term, counts in self._opposing(pod):
+            free = self._without(term.topology, counts)
+            result = free if result is None else result & free
+        return result
+
+    def _without(self, topology: str, counts: Counts) -> Mask:
+        """Nodes whose domain has no counted pod."""
+        domain = self._topology(topology)
+        sums = np.append(self._sums(domain, counts), 0)
+        free: Mask = sums[domain] == 0
+        return free
+
+    def _near(self, pod: PodInfo) -> Mask | None:
+        terms = [AffinityTerm(given, pod, self.namespaces) for given in pod.shape.affinity]
+        if not terms:
+            return None
+
+        def match(other: PodInfo) -> bool:
+            return all(term.matches(other) for term in terms)
+
+        counts = self._tally(b"near" + b"".join(sorted(term.key for term in terms)), match)
+        # The first of pods that want to be together may go anywhere. Pods outside of all domains do not count.
+        sums = [np.append(self._sums(self._topology(term.topology), counts), 0) for term in terms]
+        first = match(pod) and not any(each.any() for each in sums)
+        result: Mask = np.ones(len(self._fleet.state.free), np.bool_)
+        for term, near in zip(terms, sums, strict=True):
+            domain = self._topology(term.topology)
+            result &= domain >= 0
+            if not first:
+                result &= near[domain] > 0
+        return result
+
+    def _away(self, pod: PodInfo) -> Mask | None:
+        result: Mask | None = None
+        for given in pod.shape.antiaffinity:
+            term = AffinityTerm(given, pod, self.namespaces)
+            free = self._without(term.topology, self._tally(b"away" + term.key, term.matches, helps=False))
+            result = free if result is None else result & free
+        return result
+
+    def _even(self, pod: PodInfo) -> Mask | None:
+        if not pod.shape.spread:
+            return None
+        domains = [self._topology(each["topologyKey"]) for each in pod.shape.spread]
+        complete = np.logical_and.reduce([domain >= 0 for domain in domains])
+        result: Mask = complete.copy()
+        for each, domain in zip(pod.shape.spread, domains, strict=True):
+            match = self._spread_match(each, pod)
+            key = b"even" + orjson.dumps([pod.namespace, each, _values(each, pod)])
+
+            # An empty selector matches the pod itself, but counts none: so kube-scheduler has it.
+            empty = not (given := each.get("labelSelector") or {}).get("matchLabels")
+            empty &= not (given.get("matchExpressions") or _values(each, pod))
+
+            def counted(other: PodInfo, match: Matcher = match, empty: bool = empty) -> bool:
+                there = other.namespace == pod.namespace and not (other.deleting or empty)
+                return there and match(other.labels)
+
+            eligible = complete & self._included(each, pod)
+            sums = self._sums(domain, self._tally(key, counted), eligible)
+            there = np.unique(domain[eligible])
+            least = int(sums[there].min()) if there.size else 0
+            if each.get("minDomains") and len(there) < each["minDomains"]:
+                least = 0
+            sums = np.append(sums, 0)
+            result &= sums[domain] + match(pod.labels) - least <= each["maxSkew"]
+        return result
+
+    def _spread_match(self, given: Mapping[str, Any], pod: PodInfo) -> Matcher:
+        return every([selector(given.get("labelSelector")), equals(_values(given, pod))])
+
+    def _included(self, given: Mapping[str, Any], pod: PodInfo) -> Mask:
+        """Nodes that count for a spread. Defaults of the API: affinity is honoured, taints are not."""
+        fleet, rules = self._fleet, pod.shape.rules
+        affinity = given.get("nodeAffinityPolicy", "Honor") == "Honor"
+        taints = given.get("nodeTaintsPolicy", "Ignore") == "Honor"
+        return fleet.mask(
+            info.name
+            for info in fleet.nodes.values()
+            if (not affinity or rules.matches(info.name, info.labels))
+            and (not taints or rules.untolerated(info.taints) is None)
+        )
+
+
+def _values(given: Mapping[str, Any], pod: PodInfo) -> dict[str, str]:
+    return {key: pod.labels[key] for key in given.get("matchLabelKeys") or () if key in pod.labels}

@@ -1,0 +1,295 @@
+"""Teams and their quotas: who has what, and whether pods may start. GPUs are counted in milli, for shares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from avactl import names
+from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, Work
+from avactl.placement.request import Request
+from avactl.placement.state import WHOLE
+from avactl.scheduler.objects.config import TeamQuota
+from avactl.scheduler.objects.pod_info import PodInfo
+
+if TYPE_CHECKING:
+    from avactl.scheduler.cache.cluster import ClusterCache, Mask
+
+
+class StartRequest(NamedTuple):
+    """Pods that want to start together and ask for the same."""
+
+    request: Request
+    pods: Sequence[PodInfo]
+
+
+class TeamUsage:
+    """The ledger of the teams, kept in step with the pods that hold something."""
+
+    def __init__(self, fleet: ClusterCache) -> None:
+        self._fleet = fleet
+        self._leaves: dict[str, TeamQuota] = {}
+        self._teams: dict[str, str] = {}
+        """Team of each namespace that a quota names."""
+        self._ledger = Ledger([], {})
+        """Works are single pods, by themselves."""
+        self._ranks: dict[str, Counter[tuple[bool, int]]] = {}
+        """Of the pods of each team that may be stopped."""
+        self._members: Counter[str] = Counter()
+        """Pods of each gang that hold something."""
+        self._surplus: Counter[str] = Counter()
+        """Those of a team's gangs beyond what the gangs need."""
+        self.kept: list[Work] = []
+        """Units that others make room for: what they will have is nobody else's."""
+        self.strict: set[str] = set()
+        """Teams of which one of them must have guaranteed GPUs: nobody else borrows there meanwhile."""
+        self.version = 0
+        """Counts what starts and ends."""
+        self._stale = True
+
+    @property
+    def leaves(self) -> Mapping[str, TeamQuota]:
+        """Quotas by team; to be read only."""
+        return self._leaves
+
+    # -- keeping count ----------------------------------------------------------------------------------------------
+
+    def put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
+        """A team's quota is there, has changed, or is gone."""
+        if leaf is None:
+            self._leaves.pop(team, None)
+        else:
+            self._leaves[team] = leaf
+        self._teams = {name: each.team for each in self._leaves.values() for name in each.namespaces}
+        self._stale = True
+        self._fleet.freed += 1
+
+    def clear(self) -> None:
+        """The state was built anew."""
+        self._stale = True
+
+    def entered(self, pod: PodInfo, node: str) -> None:
+        """A pod is on a node."""
+        if self._stale or pod in self._ledger.works:
+            return
+        work = self._work(pod, node)
+        if work is None:
+            return
+        before = self._ledger.borrowed(work.team, work.model) if work.gpus else 1
+        self._ledger.start(work)
+        self._count(pod, work.team, 1)
+        if self._leaves and not before and self._ledger.borrowed(work.team, work.model):
+            self._fleet.freed += 1  # what it lends may now come back to those that wait
+
+    def left(self, pod: PodInfo) -> None:
+        """A pod holds nothing any more."""
+        if not self._stale and pod in self._ledger.works:
+            self._count(pod, self._ledger.end(pod).team, -1)
+
+    def again(self, pod: PodInfo, node: str) -> None:
+        """A pod that is on a node holds something else by now, as far as is known."""
+        self.left(pod)
+        self.entered(pod, node)
+
+    def moved(self, namespace: str) -> None:
+        """A namespace names another team: what its pods hold counts for that one."""
+        for node, pods in self._fleet.on_node.items():
+            for pod in pods.values():
+                if pod.namespace == namespace:
+                    self.again(pod, node)
+
+    def _count(self, pod: PodInfo, team: str, change: int) -> None:
+        self.version += 1
+        if pod.ours and pod.preemptible:
+            ranks = self._ranks.setdefault(team, Counter())
+            _add(ranks, pod.rank, change)
+            if not ranks:
+                del self._ranks[team]
+        if pod.gang:
+            # Coming, it is one more; going, it was.
+            beyond = self._members[pod.gang] + max(change, 0) > pod.gang_size
+            _add(self._members, pod.gang, change)
+            _add(self._surplus, team, change * beyond)
+
+    def fresh(self) -> Ledger:
+        """What every pod holds, by itself. To be read only."""
+        if self._stale:
+            self._ledger = Ledger([_in_milli(leaf.quota) for leaf in self._leaves.values()], {})
+            self._ranks, self._members, self._surplus = {}, Counter(), Counter()
+            self._stale = False
+            for node, pods in self._fleet.on_node.items():
+                for pod in pods.values():
+                    self.entered(pod, node)
+        return self._ledger
+
+    def team(self, pod: PodInfo) -> str:
+        """The team that a pod counts for: of its namespace, by quota or by label; else the namespace for itself."""
+        labels = self._fleet.others.namespaces.get(pod.namespace, {})
+        return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
+
+    def _work(self, pod: PodInfo, node: str) -> Work | None:
+        info = self._fleet.nodes.get(node)
+        if info is None:
+            return None
+        gpus = self._fleet.held_gpus(pod)
+        model = self._fleet.model_of(node) if gpus else ""
+        amounts = (pod.shape.amounts.get("cpu", 0), pod.shape.amounts.get("memory", 0))
+        return Work(
+            pod, self.team(pod), 1, gpus, model,
+            priority=pod.priority, serving=pod.serving, preemptible=pod.preemptible, amounts=amounts,
+        )  # fmt: skip
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def refuse(self, wishes: Sequence[StartRequest]) -> tuple[str, Mask | None]:
+        """Why pods must not start now, in words, or the nodes by whose GPU models they may; None: all.
+
+        Pods that name no model may start on those that their team has room for.
+        """
+        if not self._leaves:
+            return "", None
+        ledger = self.fresh()
+        models = [model for model in self._fleet.state.models if model]
+        open_: list[str] = []
+        first = ""
+        named = {model for wish in wishes for model in wish.request.models}
+        gpus = any(wish.request.gpus for wish in wishes)
+        unnamed = gpus and not named and self._unnamed()
+        if unnamed:
+            models.append("")
+        for model in (sorted(named) or models) if gpus else [""]:
+            words = self._try(ledger, wishes, model)
+            if not words:
+                open_.append(model)
+            first = first or words
+        if not open_:
+            return first, None
+        if named or not gpus or len(open_) == len(models):
+            return "", None
+        state = self._fleet.state
+        # Without a model, and without GPUs, are machines for pods that need none.
+        may = np.array([model in open_ or not (model or unnamed) for model in state.models])
+        mask: Mask = may[state.model]
+        return "", mask
+
+    def beyond(self, models: Mask | None) -> str:
+        """How many machines with GPUs `refuse` keeps a pod from, in words."""
+        if models is None:
+            return ""
+        state = self._fleet.state
+        kept = ~models & (state.gpu_count > 0)
+        nobody_knows = kept & (state.model == (state.models.index("") if "" in state.models else -1))
+        unnamed, lost = int(nobody_knows.sum()), int((kept & ~nobody_knows).sum())
+        words = [f"{lost} of a GPU model beyond its quota"] if lost else []
+        words += [f"{unnamed} without label {names.GPU_LABEL}, so in no quota"] if unnamed else []
+        return ", ".join(words)
+
+    def _unnamed(self) -> bool:
+        """Whether there are GPUs of which nobody says the model: no quota gives any of them."""
+        state = self._fleet.state
+        if "" not in state.models:
+            return False
+        return bool(state.gpu_count[: state.size][state.model[: state.size] == state.models.index("")].any())
+
+    def _try(self, ledger: Ledger, wishes: Sequence[StartRequest], model: str) -> str:
+        """Why they must not start with GPUs of a model; roles that ask for another model count for that one."""
+        started: list[Hashable] = []
+        words = ""
+        for kept in self.kept:
+            ledger.start(kept)
+            started.append(kept.key)
+        for number, (request, pods) in enumerate(wishes):
+            wanted = model if not request.models or model in request.models else min(request.models)
+            team = self.team(pods[0])
+            lent = team not in self.strict and all(pod.preemptible for pod in pods)
+            work = Work(
+                ("wish", number), team, len(pods), request.total_milli, wanted if request.gpus else "",
+                preemptible=lent, amounts=request.amounts[:2],
+            )  # fmt: skip
+            refusals = ledger.may_start(work)
+            if refusals:
+                words = _words(refusals, work, all(pod.preemptible for pod in pods))
+                break
+            ledger.start(work)
+            started.append(work.key)
+        for key in started:
+            ledger.end(key)
+        return words
+
+    def may_give(self, pod: PodInfo, models: Iterable[str]) -> bool:
+        """Whether there is anybody at all who could make room for a pod. Cheap: thousands are asked for."""
+        ledger, team = self.fresh(), self.team(pod)
+        if any(rank < pod.rank for rank in self._ranks.get(team, ())):
+            return True
+        wanted = set(models) if self.shared else ()
+        if any(other != team and model in wanted and ledger.borrowed(other, model) for other, model in ledger.users()):
+            return True
+        return self._surplus[team] > 0
+
+    def model_mask(self, model: str) -> Mask:
+        """The nodes with a GPU model."""
+        state = self._fleet.state
+        known = np.array([each == model for each in state.models], np.bool_)
+        mask: Mask = known[state.model] if len(known) else np.zeros(len(state.model), np.bool_)
+        return mask
+
+    @property
+    def shared(self) -> bool:
+        """Whether teams lend each other: where nobody has a quota, nobody does."""
+        return bool(self._leaves)
+
+    def usage(self) -> Iterable[tuple[str, str, float, float]]:
+        """Team, model, GPUs in use, and how many of them are borrowed."""
+        ledger = self.fresh()
+        for team, leaf in self._leaves.items():
+            for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}:
+                yield team, model, ledger.used(team, model) / WHOLE, ledger.borrowed(team, model) / WHOLE
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _add(counts: Counter[_Key], key: _Key, change: int) -> None:
+    """Without a trace of what is nought."""
+    counts[key] += change
+    if not counts[key]:
+        del counts[key]
+
+
+def _in_milli(quota: Quota) -> Quota:
+    return replace(
+        quota,
+        limits={
+            model: Limit(limit.guaranteed * WHOLE, None if limit.borrow is None else limit.borrow * WHOLE, limit.weight)
+            for model, limit in quota.limits.items()
+        },
+        shapes=tuple(Shape(shape.machines, shape.gpus * WHOLE, shape.model) for shape in quota.shapes),
+    )
+
+
+def _words(refusals: Sequence[Refusal], work: Work, preemptible: bool) -> str:
+    """`quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
+    parts = []
+    for refusal in refusals:
+        if refusal.what.startswith("amount "):
+            name, unit, word = (("CPUs", 1000, ""), ("memory", 1 << 30, " GiB"))[int(refusal.what.split()[1])]
+            have = f"has {refusal.used / unit:g}{word}, and may have {refusal.limit / unit:g}{word}"
+            parts.append(f"asks for {refusal.asked / unit:g}{word} {name}, {have}")
+            continue
+        guaranteed, most = refusal.guaranteed / WHOLE, refusal.limit / WHOLE
+        borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
+        if preemptible and not work.preemptible:
+            borrowed = " (what it may borrow is kept for others of the team)"
+        elif not work.preemptible:
+            borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
+        have = f"has {refusal.used / WHOLE:g}, and may have {most:g}{borrowed}"
+        what = refusal.what or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
+        parts.append(f"asks for {refusal.asked / WHOLE:g} {what}, {have}")
+    # While its team must not borrow, that is not for ever.
+    ever = preemptible and not work.preemptible
+    never = "" if ever or all(each.asked <= each.limit for each in refusals) else "; with this quota it never starts"
+    return f"quota of team {refusals[0].quota}: {'; '.join(parts)}{never}"

@@ -1,0 +1,334 @@
+"""Where a pod's volumes let it go: volumes that exist or can be made on some machines only, and how many one takes.
+
+As kube-scheduler's plugins VolumeBinding, VolumeZone, VolumeRestrictions (ReadWriteOncePod) and NodeVolumeLimits (CSI)
+filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from avactl.scheduler.cache.volume_limits import VolumeLimits
+from avactl.scheduler.objects.limits import selector_excess
+from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError, node_selector, selector
+from avactl.scheduler.objects.storage_objects import (
+    LATER,
+    NO_PROVISIONER,
+    ZONES,
+    StorageCapacity,
+    StorageClass,
+    Volume,
+    VolumeClaim,
+)
+
+if TYPE_CHECKING:
+    from avactl.scheduler.cache.cluster import ClusterCache, Mask
+    from avactl.scheduler.objects.pod_info import PodInfo
+
+_IMMEDIATE = StorageClass("Immediate", "", b"")
+
+
+class VolumeBinding:
+    """Claims, volumes, classes, and what CSI drivers say of themselves."""
+
+    def __init__(self, fleet: ClusterCache, owned: bool = True) -> None:
+        """`owned`: claims say whose they are."""
+        self._fleet, self._owned = fleet, owned
+        self._claims: dict[str, VolumeClaim] = {}
+        self._volumes: dict[str, Volume] = {}
+        self._classes: dict[str, StorageClass] = {}
+        self._rooms: dict[str, StorageCapacity] = {}
+        self._measured: set[str] = set()
+        """Drivers that say how much they have left."""
+        self._by_class: dict[str, dict[str, Volume]] = {}
+        """Volumes that are made and free, by class."""
+        self._assigned: dict[str, str] = {}
+        """Claims (by uid) that such a volume is being given to."""
+        self._masks: dict[bytes, tuple[int, Mask]] = {}
+        self.attached = VolumeLimits(fleet, self._of_claim, self._of_volume)
+
+    # -- what is there ----------------------------------------------------------------------------------------------
+
+    def put_claim(self, item: Mapping[str, Any]) -> None:
+        """A PersistentVolumeClaim is there, or has changed."""
+        claim = VolumeClaim.parse(item)
+        if reason := selector_excess(claim.selector):
+            claim = claim._replace(selector=None, gone=f"is not read: {reason}")
+        if self._claims.get(claim.key) != claim:
+            self._claims[claim.key] = claim
+            self.attached.claim_changed(claim.key)
+            self._fleet.freed += 1
+            self._fleet.arrived(f"volume claim {claim.key}")
+
+    def put_volume(self, item: Mapping[str, Any]) -> None:
+        """A PersistentVolume is there, or has changed."""
+        volume = Volume.parse(item)
+        before = self._volumes.get(volume.name)
+        if before == volume:
+            return
+        self.drop_volume(volume.name)
+        self._volumes[volume.name] = volume
+        if volume.available or (volume.owner and not volume.owner[2]):
+            self._by_class.setdefault(volume.class_name, {})[volume.name] = volume
+        if before is None or before.driver != volume.driver:
+            self.attached.clear()
+        if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
+            self._fleet.freed += 1
+        self._fleet.arrived(f"volume {volume.name}")
+
+    def put_class(self, item: Mapping[str, Any]) -> None:
+        """A StorageClass is there, or has changed."""
+        name, found = item["metadata"]["name"], StorageClass.parse(item)
+        if self._classes.get(name) != found:
+            self._classes[name] = found
+            self._fleet.freed += 1
+            self._fleet.arrived(f"storage class {name}")
+
+    def put_room(self, item: Mapping[str, Any]) -> None:
+        """A CSIStorageCapacity is there, or has changed."""
+        room, key = StorageCapacity.parse(item), f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+        before = self._rooms.get(key)
+        self._rooms[key] = room
+        if before is None or room.size > before.size or room.nodes != before.nodes:
+            self._fleet.freed += 1
+
+    def put_driver(self, item: Mapping[str, Any]) -> None:
+        """A CSIDriver is there, or has changed."""
+        name = item["metadata"]["name"]
+        if (item.get("spec") or {}).get("storageCapacity"):
+            self._measured.add(name)
+        elif name in self._measured:
+            self.drop_driver(name)
+
+    def drop_claim(self, key: str) -> None:
+        """A claim is gone."""
+        self._claims.pop(key, None)
+
+    def drop_volume(self, key: str) -> None:
+        """A volume is gone."""
+        known = self._volumes.pop(key, None)
+        if known is not None:
+            self._by_class.get(known.class_name, {}).pop(key, None)
+
+    def drop_class(self, key: str) -> None:
+        """A class is gone."""
+        self._classes.pop(key, None)
+
+    def drop_room(self, key: str) -> None:
+        """What a driver said of its room holds no more."""
+        self._rooms.pop(key, None)
+
+    def drop_driver(self, key: str) -> None:
+        """A driver is gone, or says nothing of its room any more."""
+        self._measured.discard(key)
+        self._fleet.freed += 1
+
+    def keys(self, kind: str) -> list[str]:
+        """What is known: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
+        known: dict[str, Iterable[str]] = {
+            "claims": self._claims, "volumes": self._volumes, "classes": self._classes, "rooms": self._rooms,
+            "drivers": self._measured,
+        }  # fmt: skip
+        return list(known[kind])
+
+    def _of_volume(self, name: str) -> tuple[str, str] | None:
+        volume = self._volumes.get(name)
+        return (volume.driver, volume.handle) if volume is not None and volume.driver else None
+
+    def _of_claim(self, key: str) -> tuple[str, str] | None:
+        """CSI driver and volume of a claim, also of one whose volume is to be made; None for others."""
+        claim = self._claims.get(key)
+        if claim is None:
+            return None
+        if claim.asked in self._volumes:
+            return self._of_volume(claim.asked)
+        known = self._classes.get(claim.class_name)
+        return (known.provisioner, f"claim {key}") if known is not None and known.provisioner else None
+
+    # -- where a pod may go -----------------------------------------------------------------------------------------
+
+    def among(self, pod: PodInfo) -> Mask | None:
+        """The nodes that reach all volumes of a pod; None: all. Raises RuleError where it must wait."""
+        result: Mask | None = None
+        unmade: list[VolumeClaim] = []
+        for name in pod.volumes:
+            result = _both(result, self._reach(pod, name, unmade))
+        if len(unmade) > 1 and result is not None:
+            # Each of them has a volume that is free there, but not each one of its own.
+            nodes = [info.name for info in self._fleet.nodes.values() if result[self._fleet.state.slots[info.name]]]
+            result &= self._fleet.mask(name for name in nodes if self._match(unmade, name) is not None)
+        full = self.attached.full(pod)
+        return result if full is None else _both(result, ~full)
+
+    def _reach(self, pod: PodInfo, name: str, unmade: list[VolumeClaim]) -> Mask | None:
+        claim = self._claims.get(f"{pod.namespace}/{name}")
+        key = f"volume claim {pod.namespace}/{name}"
+        if claim is None:
+            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not there", key)
+        if claim.gone:
+            raise NotYetError(f"the PersistentVolumeClaim {name} {claim.gone}", key)
+        if self._owned and name in pod.makes and claim.owner != pod.uid:
+            raise RuleError(f"the PersistentVolumeClaim {name} is not the pod's own, whose ephemeral volume needs it")
+        if claim.one_pod and any(uid != pod.uid for uid in self.attached.users(claim.key)):
+            raise RuleError(f"the PersistentVolumeClaim {name} is ReadWriteOncePod, and another pod uses it")
+        if claim.volume:
+            volume = self._volumes.get(claim.volume)
+            if volume is None:
+                words = f"waits for the PersistentVolume {claim.volume} of claim {name}, which is not there"
+                raise NotYetError(words, f"volume {claim.volume}")
+            return _both(self._selected(volume.affinity), self._in_zones(volume) if name not in pod.makes else None)
+        known = self._classes.get(claim.class_name, _IMMEDIATE)
+        if known.mode != LATER or claim.asked:
+            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet", key)
+        static = self._static(claim)
+        if not self.makes(pod, name):
+            unmade.append(claim)
+            return static if static is not None else self._fleet.mask(())
+        made = _both(self._selected(known.topologies), self._with_room(claim, known))
+        if claim.selected:
+            # It is being made for this node.
+            return _both(made, self._fleet.mask((claim.selected,)))
+        return made if made is None or static is None else made | static
+
+    def _static(self, claim: VolumeClaim) -> Mask | None:
+        """Nodes for which a volume is there that a claim can have; None: there is none."""
+        result: Mask | None = None
+        for volume in self._by_class.get(claim.class_name, {}).values():
+            if self._suits(volume, claim):
+                here = self._selected(volume.affinity)
+                if here is None:
+                    return self._fleet.mask(self._fleet.nodes)
+                result = here if result is None else result | here
+        return result
+
+    def _suits(self, volume: Volume, claim: VolumeClaim) -> bool:
+        """Source: k8s.io/component-helpers/storage/volume, FindMatchingVolume."""
+        if volume.owner is not None:
+            return volume.meant_for(claim)
+        return (
+            volume.available
+            and volume.size >= claim.size
+            and volume.mode == claim.mode
+            and volume.attributes_class == claim.attributes_class
+            and claim.modes <= volume.modes
+            and self._assigned.get(volume.name, claim.uid) == claim.uid
+            and (claim.selector is None or selector(claim.selector)(volume.labels))
+        )
+
+    def _match(self, claims: Iterable[VolumeClaim], node: str) -> dict[str, str] | None:
+        """A volume on a node for each of these claims, by claim: the smallest that suits. None: there are too few."""
+        slot = self._fleet.state.slots[node]
+        found: dict[str, str] = {}
+        for claim in sorted(claims, key=lambda claim: claim.size):
+            best: Volume | None = None
+            for volume in self._by_class.get(claim.class_name, {}).values():
+                if volume.name in found.values() or not self._suits(volume, claim):
+                    continue
+                reach = self._selected(volume.affinity)
+                if reach is not None and not reach[slot]:
+                    continue
+                if best is None or volume.meant_for(claim) or volume.size < best.size:
+                    best = volume
+            if best is None:
+                return None
+            found[claim.name] = best.name
+        return found
+
+    def _with_room(self, claim: VolumeClaim, known: StorageClass) -> Mask | None:
+        """The nodes for which a driver has room for a new volume; None: it does not say."""
+        if known.provisioner not in self._measured or not claim.size:
+            return None
+        by_label: dict[str, set[str]] = {}
+        matchers = []
+        for room in self._rooms.values():
+            if room.class_name != claim.class_name or room.size < claim.size or room.nodes is None:
+                continue
+            labels = room.nodes.get("matchLabels") or {}
+            if len(labels) == 1 and not room.nodes.get("matchExpressions"):
+                for key, value in labels.items():
+                    by_label.setdefault(key, set()).add(value)
+            else:
+                matchers.append(selector(room.nodes))
+        return self._fleet.mask(
+            info.name
+            for info in self._fleet.nodes.values()
+            if any(info.labels.get(key) in values for key, values in by_label.items())
+            or any(match(info.labels) for match in matchers)
+        )
+
+    def _selected(self, affinity: bytes) -> Mask | None:
+        """The nodes that a NodeSelector matches; None: all."""
+        return self._matching(affinity, lambda: node_selector(orjson.loads(affinity))) if affinity else None
+
+    def _in_zones(self, volume: Volume) -> Mask | None:
+        """The nodes in a volume's zones; None: all."""
+        zones = volume.zones
+
+        def match(_name: str, labels: Labels) -> bool:
+            # A cluster of one zone may have no labels.
+            return labels.keys().isdisjoint(ZONES) or all(
+                labels.get(key, labels.get(ZONES[key])) in values for key, values in zones
+            )
+
+        return self._matching(repr(zones).encode(), lambda: match) if zones else None
+
+    def _matching(self, key: bytes, matcher: Callable[[], Callable[[str, Labels], bool]]) -> Mask:
+        now = self._fleet.nodes_changed
+        known = self._masks.get(key)
+        if known is None or known[0] != now:
+            if len(self._masks) > 10_000:
+                self._masks.clear()
+            match = matcher()
+            mask = self._fleet.mask(info.name for info in self._fleet.nodes.values() if match(info.name, info.labels))
+            known = self._masks[key] = (now, mask)
+        return known[1]
+
+    # -- what a pod gets --------------------------------------------------------------------------------------------
+
+    def unbound(self, pod: PodInfo) -> tuple[str, ...]:
+        """Claims of a pod that get their volume only when they know its node."""
+        found = (self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes)
+        return tuple(claim.name for claim in found if claim is not None and not claim.volume)
+
+    def bound(self, pod: PodInfo) -> bool:
+        """Whether all claims of a pod have their volumes."""
+        known = [self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes]
+        return all(claim is not None and claim.volume for claim in known)
+
+    def meant_for(self, pod: PodInfo, name: str, node: str) -> bool:
+        """Whether a claim has its volume, or waits for one on this node."""
+        claim = self._claims.get(f"{pod.namespace}/{name}")
+        return claim is not None and bool(claim.volume or claim.selected == node)
+
+    def makes(self, pod: PodInfo, name: str) -> bool:
+        """Whether somebody makes a volume for a claim that has none."""
+        claim = self._claims.get(f"{pod.namespace}/{name}")
+        known = self._classes.get(claim.class_name, _IMMEDIATE) if claim is not None else _IMMEDIATE
+        return known.provisioner not in ("", NO_PROVISIONER)
+
+    def assign(self, pod: PodInfo, names: Iterable[str], node: str) -> dict[str, tuple[Volume, VolumeClaim]]:
+        """Volumes that are there for these claims of a pod on a node, by claim; for the others one is to be made."""
+        result: dict[str, tuple[Volume, VolumeClaim]] = {}
+        claims = [self._claims[f"{pod.namespace}/{name}"] for name in names]
+        together = self._match(claims, node)
+        for claim in claims:
+            alone = together or self._match([claim], node) or {}
+            volume = self._volumes.get(alone.get(claim.name, ""))
+            if volume is not None and self._assigned.get(volume.name, claim.uid) == claim.uid:
+                self._assigned[volume.name] = claim.uid
+                result[claim.name] = (volume, claim)
+        return result
+
+    def settled(self, volumes: Iterable[Volume]) -> None:
+        """The volumes are bound, or were not."""
+        for volume in volumes:
+            self._assigned.pop(volume.name, None)
+
+
+def _both(one: Mask | None, other: Mask | None) -> Mask | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one & other

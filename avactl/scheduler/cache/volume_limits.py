@@ -1,0 +1,127 @@
+"""Volumes by node: who uses which, and how many of a CSI driver a node takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from avactl.scheduler.cache.cluster import ClusterCache, Mask
+    from avactl.scheduler.objects.pod_info import PodInfo
+
+Handle = tuple[str, str]
+"""CSI driver and volume."""
+
+
+class VolumeLimits:
+    """As kube-scheduler's plugin NodeVolumeLimits counts: different volumes by driver, of pods and of attachments."""
+
+    def __init__(
+        self, fleet: ClusterCache, of_claim: Callable[[str], Handle | None], of_volume: Callable[[str], Handle | None]
+    ) -> None:
+        """The callbacks know volumes by their claim's `namespace/name`, or by their own name."""
+        self._fleet, self._of_claim, self._of_volume = fleet, of_claim, of_volume
+        fleet.mounted = self._mounted
+        self._limits: dict[str, dict[str, int]] = {}
+        """Most volumes by driver, then by node."""
+        self._drivers: dict[str, tuple[str, ...]] = {}
+        """Drivers of each node that have a limit there."""
+        self._attachments: dict[str, tuple[str, str]] = {}
+        """Node and volume of each attachment."""
+        self._by_node: dict[str, set[str]] = {}
+        """Volumes that are attached, or are being detached."""
+        self._nodes: dict[str, frozenset[Handle]] = {}
+
+    def put_node(self, item: Mapping[str, Any]) -> None:
+        """A CSINode is there, or has changed."""
+        name = item["metadata"]["name"]
+        limits = {
+            driver["name"]: count
+            for driver in (item.get("spec") or {}).get("drivers") or ()
+            if (count := (driver.get("allocatable") or {}).get("count")) is not None
+        }
+        if {driver: self._limits[driver][name] for driver in self._drivers.get(name, ())} != limits:
+            self.drop_node(name)
+            self._drivers[name] = tuple(limits)
+            for driver, count in limits.items():
+                self._limits.setdefault(driver, {})[name] = count
+            self._fleet.freed += 1
+
+    def drop_node(self, name: str) -> None:
+        """A CSINode is gone, and its limits."""
+        for driver in self._drivers.pop(name, ()):
+            del self._limits[driver][name]
+        self._nodes.pop(name, None)
+
+    def nodes(self) -> list[str]:
+        """The CSINodes that are known."""
+        return list(self._drivers)
+
+    def put_attachment(self, item: Mapping[str, Any]) -> None:
+        """A VolumeAttachment is there, or has changed."""
+        spec, name = item["spec"], item["metadata"]["name"]
+        volume = (spec.get("source") or {}).get("persistentVolumeName")
+        if volume and name not in self._attachments:
+            self._attachments[name] = (spec["nodeName"], volume)
+            self._by_node.setdefault(spec["nodeName"], set()).add(volume)
+            self._nodes.pop(spec["nodeName"], None)
+
+    def drop_attachment(self, name: str) -> None:
+        """A VolumeAttachment is gone."""
+        known = self._attachments.pop(name, None)
+        if known is not None:
+            node, volume = known
+            self._by_node[node].discard(volume)
+            if not self._by_node[node]:
+                del self._by_node[node]
+            self._nodes.pop(node, None)
+            self._fleet.freed += 1
+
+    def attachments(self) -> list[str]:
+        """The VolumeAttachments that are known."""
+        return list(self._attachments)
+
+    def claim_changed(self, key: str) -> None:
+        """A claim has another volume, perhaps."""
+        for node in self._fleet.mounts.get(key, {}).values():
+            self._nodes.pop(node, None)
+
+    def clear(self) -> None:
+        """Volumes came that claims may have had before."""
+        self._nodes.clear()
+
+    def _mounted(self, node: str) -> None:
+        """A pod with volumes came to a node, or left it."""
+        self._nodes.pop(node, None)
+
+    def users(self, key: str) -> Iterable[str]:
+        """Pods (by uid) on nodes that use a claim."""
+        return self._fleet.mounts.get(key, {})
+
+    def full(self, pod: PodInfo) -> Mask | None:
+        """The nodes that cannot take a pod's volumes too; None: there are none."""
+        wanted: dict[str, set[Handle]] = {}
+        for name in pod.volumes:
+            handle = self._of_claim(f"{pod.namespace}/{name}")
+            if handle is not None and self._limits.get(handle[0]):
+                wanted.setdefault(handle[0], set()).add(handle)
+        if not wanted:
+            return None
+        nodes = [
+            node
+            for driver, handles in wanted.items()
+            for node, most in self._limits[driver].items()
+            if self._count(node, driver, handles) > most
+        ]
+        return self._fleet.mask(nodes) if nodes else None
+
+    def _count(self, node: str, driver: str, more: set[Handle]) -> int:
+        here = self._nodes.get(node)
+        if here is None:
+            pods = self._fleet.on_node.get(node, {}).values()
+            claims = (f"{pod.namespace}/{name}" for pod in pods for name in pod.volumes)
+            found = [*map(self._of_claim, claims), *map(self._of_volume, self._by_node.get(node, ()))]
+            here = self._nodes[node] = frozenset(handle for handle in found if handle is not None)
+        mine = {handle for handle in here if handle[0] == driver}
+        # A pod that brings nothing new fits also where others have gone over the limit.
+        return len(mine | more) if not more <= mine else 0

@@ -1,0 +1,1 @@
+"""CEL expressions of device selectors: compiler and values."""

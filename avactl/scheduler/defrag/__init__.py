@@ -1,0 +1,1 @@
+"""Defragmentation: the fewest moves that let a job start, proposed and carried out."""

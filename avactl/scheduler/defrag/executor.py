@@ -1,0 +1,132 @@
+"""Carry out a defragmentation plan: mark the pods to move, nominate the waiting ones, and let the scheduler evict.
+
+This uses the scheduler's own preemption (`avactl.scheduler.preemption.preemptor`) from outside: it evicts the marked
+pods, reserves the capacity they free for the nominated ones, and places the moved pods elsewhere. Everything written
+before the last nomination can be taken back, and is taken back on failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
+from avactl.scheduler.defrag.planner import DefragPlan
+from avactl.scheduler.inspection.cluster_view import ClusterView
+from avactl.scheduler.objects.pod_info import PREEMPTED, PodInfo
+from avactl.scheduler.preemption.attempt import new_preemption, preempted_for_message
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
+from avactl.scheduler.writers.evictor import disrupted, nominated, spared
+
+_TAKEN_UP = 30.0
+"""Seconds in which a scheduler that runs has begun."""
+
+
+class StoppedError(Exception):
+    """It was not done, and why. All is as it was before."""
+
+
+class DefragExecutor:
+    """One proposal."""
+
+    def __init__(
+        self, client: Client, view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, tell: Callable[[str], None]
+    ) -> None:
+        self._client, self._view, self._unit, self._plan, self._tell = client, view, unit, plan, tell
+        self._moved = [move.pod for move in plan.moves]
+        self._marked: list[PodInfo] = []
+        self._seen: set[str] = set()
+        """Pods that were seen nominated, by uid."""
+        self._nominees = [pod for pod in unit.waiting if pod.uid in plan.places]
+
+    async def run(self, timeout: float) -> bool:
+        """Move; whether the job had its place after `timeout` seconds. Raises StoppedError."""
+        await self._ask()
+        changed = asyncio.Event()
+        following = asyncio.ensure_future(self._view.follow(changed.set))
+        try:
+            async with asyncio.timeout(_TAKEN_UP):
+                await self._until(lambda: self._begun() or self._refused(), changed)
+            if not self._begun():
+                await self._undo()
+                raise StoppedError("the cluster has changed meanwhile: ask again")
+            self._tell("the scheduler has taken it up")
+            async with asyncio.timeout(timeout):
+                await self._until(self._placed, changed)
+            return True
+        except TimeoutError:
+            if self._begun():
+                return False
+            await self._undo()
+            raise StoppedError("no scheduler has taken it up: does `avactl-scheduler` run?") from None
+        except asyncio.CancelledError:
+            if not self._begun():
+                await self._undo()
+            raise
+        finally:
+            following.cancel()
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        """Mark, then nominate. Each patch names the pod's uid: one that is another by now is not touched."""
+        note = f"{preempted_for_message(self._unit)}moved by `avactl defrag`, to where there is room"
+        preemption = new_preemption(self._nominees)
+        try:
+            for pod in self._moved:
+                self._marked.append(pod)
+                await self._patch(pod, disrupted(pod, PREEMPTED, note, preemption))
+            for pod in self._nominees:
+                await self._patch(pod, nominated(pod, self._plan.places[pod.uid], preemption))
+        except (ApiError, UnreachableError) as error:
+            await self._undo()
+            raise StoppedError(str(error)) from None
+        except asyncio.CancelledError:
+            await self._undo()
+            raise
+
+    async def _undo(self) -> None:
+        """Take back all that was written, as far as the API server can be reached."""
+        patches: list[tuple[PodInfo, Mapping[str, Any]]] = [(pod, nominated(pod, None, None)) for pod in self._nominees]
+        patches += [(pod, spared(pod)) for pod in self._marked]
+        for pod, body in patches:
+            try:
+                await self._patch(pod, body)
+            except ApiError:
+                continue
+            except UnreachableError as error:
+                self._tell(f"not taken back: {error}")
+                return
+
+    async def _patch(self, pod: PodInfo, body: Mapping[str, Any]) -> None:
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        await self._client.send("PATCH", path, body, content_type=STRATEGIC)
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    async def _until(self, there: Callable[[], bool], changed: asyncio.Event) -> None:
+        while not there():
+            await changed.wait()
+            changed.clear()
+
+    def _begun(self) -> bool:
+        """Whether the first of the moved pods is ending, or gone."""
+        return any(self._now(pod) is None or pod.deleting for pod in self._moved)
+
+    def _refused(self) -> bool:
+        """Whether the scheduler has taken a nomination back. The first answers may be older than the nominations."""
+        seen = [found for pod in self._nominees if (found := self._now(pod)) is not None and found.waiting]
+        self._seen |= {pod.uid for pod in seen if pod.nominated}
+        return any(pod.uid in self._seen and not pod.nominated for pod in seen) or len(seen) < len(self._nominees)
+
+    def _placed(self) -> bool:
+        return all((found := self._now(pod)) is not None and bool(found.node) for pod in self._nominees)
+
+    def _now(self, pod: PodInfo) -> PodInfo | None:
+        found = self._view.fleet.pods.get(pod.key)
+        return found if found is not None and found.uid == pod.uid else None
+
+    def nodes(self) -> Sequence[str]:
+        """Where the job's pods are now."""
+        return sorted({found.node for pod in self._nominees if (found := self._now(pod)) is not None and found.node})

@@ -1,0 +1,291 @@
+"""Which pods to move so that a waiting job finds its place: a proposal, from what a person sees of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import NamedTuple
+
+from avactl.hardware.topology import members
+from avactl.placement.defrag import make_whole
+from avactl.placement.gang import Gang, Role, place_gang
+from avactl.placement.request import Request
+from avactl.placement.score import Scorer
+from avactl.placement.state import WHOLE, Booking
+from avactl.placement.why import gang_words, why_gang
+from avactl.scheduler.cache.team_usage import StartRequest
+from avactl.scheduler.inspection import usage
+from avactl.scheduler.inspection.cluster_view import ClusterView
+from avactl.scheduler.objects.node_rules import RuleError
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.queue.gang_request import roles_of
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
+
+_WANTED = "wanted"
+_CLAIMS = "with ResourceClaims that are shared, or ask for more than GPUs"
+
+
+class NoPlanError(Exception):
+    """There is nothing to propose, and why."""
+
+
+class Move(NamedTuple):
+    """A pod that goes from one machine to another."""
+
+    pod: PodInfo
+    job: str
+    gpus: float
+    source: str
+    target: str
+    """Where there is room for it now; the scheduler has the last word."""
+    lost: float
+    """Seconds of work that are done again at the most: since its last checkpoint, which nobody here knows."""
+    with_it: int
+    """Pods of its gang that go back to the last checkpoint with it."""
+
+
+class DefragPlan(NamedTuple):
+    """Moves after which pods fit. None are needed where they fit already."""
+
+    moves: list[Move]
+    places: dict[str, str]
+    """By pod (its uid; for pods that are only asked about a number), the machine that it gets."""
+
+
+class Movable(NamedTuple):
+    """Pods that may be moved and what they ask for; and how many may not, by why."""
+
+    requests: dict[Hashable, Request]
+    kept: dict[str, int]
+
+
+def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
+    """The pods of a job that waits: a gang, or the first of its pods. Raises NoPlanError."""
+    mine = [pod for pod in view.fleet.pods.values() if pod.namespace == namespace and name in (pod.name, *_names(pod))]
+    waiting = sorted((pod for pod in mine if pod.waiting), key=lambda pod: (pod.index, pod.name))
+    if not mine:
+        others = [pod for pod in view.strangers.values() if pod.namespace == namespace and name in _names(pod)]
+        if others:
+            raise NoPlanError(f"{namespace}/{name} waits for another scheduler")
+        raise NoPlanError(f"there is no job {name} in namespace {namespace}")
+    if not waiting:
+        raise NoPlanError(f"no pod of {namespace}/{name} waits")
+    first = waiting[0]
+    unit = QueuedPodGroup(first.gang or first.uid, bool(first.gang))
+    for pod in view.fleet.pods.values() if first.gang else (first,):
+        if pod is first or pod.gang == first.gang:
+            unit.add(pod)
+    return unit
+
+
+def _names(pod: PodInfo) -> tuple[str, ...]:
+    return usage.job_of(pod)[0], pod.gang.partition("/")[2]
+
+
+def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
+    """Moves for a job that waits. Raises NoPlanError."""
+    fleet = view.fleet
+    waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
+    need = unit.missing
+    if need <= 0:
+        raise NoPlanError("the job runs; pods that it could use beyond its size are nothing to move others for")
+    if need > len(waiting):
+        raise NoPlanError(f"{need - len(waiting)} pods of its gang are not there yet")
+    pods = waiting[:need]
+    requests = {}
+    for pod in pods:
+        if _bound(view, pod):
+            raise NoPlanError(f"{_bound(view, pod)}: no moves are planned for it")
+        try:
+            request = pod.shape.refused or _request(view, pod)
+        except RuleError as error:
+            raise NoPlanError(str(error)) from None
+        if isinstance(request, str):
+            raise NoPlanError(request)
+        requests[pod.uid] = request
+    roles = roles_of(pods, requests)
+    over, _ = fleet.quotas.refuse([StartRequest(request, members) for request, members in roles.items()])
+    if over:
+        raise NoPlanError(f"room would not help: {over}")
+    gang = Gang(
+        tuple(Role(str(number), request, len(members)) for number, (request, members) in enumerate(roles.items())),
+        unit.within or None,
+    )
+    rank = max(pod.rank for pod in pods)
+    names = [[pod.uid for pod in members] for members in roles.values()]
+    return _plan(view, gang, names, movable(view, rank, without=unit.key))
+
+
+def for_request(view: ClusterView, request: Request, pods: int) -> DefragPlan:
+    """Moves for pods that do not exist. Raises NoPlanError."""
+    gang = Gang((Role("0", request, pods),))
+    return _plan(view, gang, [[str(number) for number in range(pods)]], movable(view))
+
+
+def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: str = "") -> Movable:
+    """Pods that say how often they save themselves, that may be stopped, and that are made anew elsewhere.
+
+    None that ranks above `rank`, and none of the job `without`.
+    """
+    fleet, found, kept = view.fleet, dict[Hashable, Request](), dict[str, int]()
+    for pod in fleet.pods.values():
+        if not pod.node or pod.ended or (without and without in (pod.gang, pod.uid)):
+            continue
+        booking = fleet.state.bookings.get(pod.uid)
+        if booking is None or not (booking.gpus or fleet.held_gpus(pod)):
+            continue
+        why = _obstacle(view, pod, rank) if pod.ours else "of another scheduler"
+        request = why or (_freed(view, pod) if pod.claims else fleet.asks.request(pod.shape))
+        if isinstance(request, Request):
+            found[pod.uid] = request
+        else:
+            kept[request] = kept.get(request, 0) + 1
+    return Movable(found, kept)
+
+
+def _request(view: ClusterView, pod: PodInfo) -> Request | str:
+    """What the engine is asked for. Raises RuleError."""
+    if not pod.claims:
+        return view.fleet.asks.request(pod.shape)
+    if view.fleet.claims.searched(pod):
+        return _CLAIMS
+    return view.fleet.asks.request(pod.shape, view.fleet.dra.demand(pod))
+
+
+def _freed(view: ClusterView, pod: PodInfo) -> Request | str:
+    """What a pod with claims will ask for once it is made anew. Its devices are then its own in the view."""
+    fleet, state = view.fleet, view.fleet.state
+    if pod.uid in view.freed:
+        return view.freed[pod.uid]
+    keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
+    held = [state.bookings.get(fleet.dra.claims[key].uid) for key in keys if key in view.claims]
+    if len(held) < len(keys):
+        return _CLAIMS
+    gpus = sum({1 << gpu for booking in held if booking for gpu in members(booking.gpus)})
+    for key in keys:
+        fleet.claims.put({**view.claims[key], "status": {}})
+    try:
+        request = _request(view, pod)
+    except RuleError:
+        request = _CLAIMS
+    if isinstance(request, Request) and request.gpus == gpus.bit_count():
+        state.book(pod.uid, replace(state.release(pod.uid), gpus=gpus), forced=True)
+        view.freed[pod.uid] = request
+        return request
+    for key in keys:
+        fleet.claims.put(view.claims[key])
+    return _CLAIMS
+
+
+def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) -> str:
+    """Why a pod stays where it is."""
+    if pod.deleting:
+        return "ending already"
+    if pod.uid not in view.checkpoints:
+        return "without checkpoints"
+    if not pod.preemptible:
+        return "not preemptible"
+    if pod.uid not in view.owned:
+        return "of no Job"
+    if rank is not None and pod.rank > rank:
+        return "of higher rank"
+    return "bound to other pods" if pod.within else _bound(view, pod)
+
+
+def _bound(view: ClusterView, pod: PodInfo) -> str:
+    """What else has a say in where a pod may go."""
+    if view.fleet.others.touch(pod):
+        return "bound to other pods"
+    try:
+        return "bound to volumes" if view.volumes.among(pod) is not None else ""
+    except RuleError as error:
+        return str(error)
+
+
+def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -> DefragPlan:
+    fleet = view.fleet
+    state, scorer = fleet.state, Scorer(fleet.state, view.expected())
+    moves = make_whole(scorer, _WANTED, gang, may.requests)
+    if moves is None:
+        reason = why_gang(state, gang)
+        text = "its pods are in each other's way"
+        if reason is not None:
+            text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
+        raise NoPlanError(f"no moves make room: {text}; {_who(may)}")
+    mark = state.mark()
+    try:
+        for move in moves:
+            state.release(move.key)
+        for move in moves:
+            request = may.requests[move.key]
+            state.book(move.key, Booking(move.target, request.amounts, move.gpus, request.milli))
+        placed = place_gang(scorer, _WANTED, gang)
+        if placed is None:
+            raise NoPlanError("no moves make room: its pods would be in each other's way")
+        members: dict[str, list[str]] = {}
+        for member in placed:
+            members.setdefault(member.role, []).append(str(state.names[member.node]))
+    finally:
+        state.rollback(mark)
+    places = {
+        uid: node
+        for role, uids in zip(gang.roles, names, strict=True)
+        for uid, node in zip(uids, members[role.name], strict=True)
+    }
+    pods = {pod.uid: pod for pod in fleet.pods.values()}
+    told = [
+        _move(
+            view,
+            pods[str(move.key)],
+            may.requests[move.key],
+            str(state.names[move.source]),
+            str(state.names[move.target]),
+        )
+        for move in moves
+    ]
+    return DefragPlan(sorted(told, key=lambda move: (move.source, move.pod.key)), places)
+
+
+def _move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
+    every, since = view.checkpoints[pod.uid]
+    gang = [each for each in view.fleet.pods.values() if pod.gang and each.gang == pod.gang and each.node]
+    running = view.now.timestamp() - datetime.fromisoformat(since).timestamp() if since else every
+    return Move(
+        pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / WHOLE, source, target,
+        max(0.0, min(every, running)), max(0, len(gang) - 1),
+    )  # fmt: skip
+
+
+def _who(may: Movable) -> str:
+    """`12 pods may be moved; 30 may not: 28 without checkpoints, 2 not preemptible`."""
+    text = f"{_count(len(may.requests))} may be moved"
+    if may.kept:
+        listed = sorted(may.kept.items(), key=lambda each: (-each[1], each[0]))
+        text += f"; {_count(sum(may.kept.values()))} may not: {', '.join(f'{count} {why}' for why, count in listed)}"
+    return text
+
+
+def _count(number: int) -> str:
+    return f"{number} pod{'' if number == 1 else 's'}"
+
+
+def models(view: ClusterView) -> Mapping[str, int]:
+    """GPU models of the cluster, and how many GPUs each has."""
+    state = view.fleet.state
+    return {name: int(state.gpu_count[state.model == number].sum()) for number, name in enumerate(state.models) if name}
+
+
+def request(view: ClusterView, gpus: int, model: str = "", cpu: int = 0, memory: int = 0, link: str = "any") -> Request:
+    """What pods that do not exist would ask for; `cpu` in milli, `memory` in bytes."""
+    amounts, fleet = {"cpu": cpu, "memory": memory, "pods": 1}, view.fleet
+    there = [fleet.state.slots[name] for name, info in fleet.nodes.items() if not usage.away(info)]
+    fleet.state.allow(_WANTED, there)
+    return Request(
+        amounts=tuple(amounts.get(name, 0) for name in fleet.state.resources),
+        gpus=gpus,
+        models=frozenset({model}) if model else frozenset(),
+        nodes=_WANTED,
+        link=link,
+        required=link != "any" and gpus > 1,
+    )

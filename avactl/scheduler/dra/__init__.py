@@ -1,0 +1,1 @@
+"""Dynamic Resource Allocation: ResourceSlices, ResourceClaims, and the allocator between them."""

@@ -1,0 +1,73 @@
+"""What a request takes of a device that is shared, as the device's policy rounds it.
+
+Source: k8s.io/dynamic-resource-allocation/structured, consumable_capacity.go (KEP-5075).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from avactl.scheduler.cel import compiler as cel
+from avactl.scheduler.dra.resource_slices import Capacity, Device
+
+_NANO = 10**9
+
+
+def consumed(device: Device, wanted: Mapping[str, str]) -> dict[str, tuple[int, str]] | None:
+    """What is taken of each capacity, in nano units and as text; None where it cannot be had of this device."""
+    if not wanted.keys() <= device.capacity.keys():
+        return None
+    result = {}
+    for name, capacity in device.capacity.items():
+        taken = _amount(wanted.get(name), capacity)
+        if taken[0] > capacity.value or _violates(taken[0], capacity.policy or {}):
+            return None
+        result[name] = taken
+    return result
+
+
+def _amount(wanted: str | None, capacity: Capacity) -> tuple[int, str]:
+    policy = capacity.policy or {}
+    if wanted is None:
+        default = policy.get("default")
+        return (capacity.value, capacity.text) if default is None else (_nano(default), default)
+    asked = _nano(wanted)
+    bounds: Mapping[str, Any] = policy.get("validRange") or {}
+    if bounds.get("min") is not None:
+        least = _nano(bounds["min"])
+        if asked < least:
+            return least, bounds["min"]
+        if bounds.get("step") is not None:
+            start, step = _units(least), _units(_nano(bounds["step"]))
+            up = start + step * -(-(_units(asked) - start) // step)
+            return up * _NANO, str(up)
+        return asked, wanted
+    for value in policy.get("validValues") or ():
+        if asked <= _nano(value):
+            return _nano(value), value
+    return asked, wanted
+
+
+def _violates(amount: int, policy: Mapping[str, Any]) -> bool:
+    if policy.get("default") is not None and amount == _nano(policy["default"]):
+        return False
+    bounds: Mapping[str, Any] = policy.get("validRange") or {}
+    if bounds:
+        if bounds.get("max") is not None and amount > _nano(bounds["max"]):
+            return True
+        if bounds.get("step") is not None:
+            start = _units(_nano(bounds["min"]))
+            return (_units(amount) - start) % _units(_nano(bounds["step"])) != 0
+        return False
+    values = policy.get("validValues") or ()
+    return bool(values) and all(amount != _nano(value) for value in values)
+
+
+def _nano(text: str) -> int:
+    return cel.quantity(text).nano
+
+
+def _units(nano: int) -> int:
+    """Whole units, rounded up as Kubernetes rounds quantities."""
+    return -(-nano // _NANO)

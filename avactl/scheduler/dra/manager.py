@@ -1,0 +1,438 @@
+"""Dynamic resource allocation: which nodes can give a pod's claims what they ask for, and what claims then get.
+
+There are two ways. On nodes whose GPUs all do for a request of so many GPUs, the placement engine counts and chooses
+them, as it does those of device plugins. For everything else (parts of devices, alternatives, constraints, other
+drivers, devices of several nodes) the allocator searches each node, and is asked again only about those that changed.
+Source: resource.k8s.io/v1.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from avactl.placement.state import MAX_GPUS
+from avactl.scheduler.cel import compiler as cel
+from avactl.scheduler.dra.allocator import AllocatedDevice, Allocator, StuckError, takes
+from avactl.scheduler.dra.resource_claim import (
+    ALL,
+    ClaimSpec,
+    DeviceClass,
+    DeviceRequest,
+    ParsedClaim,
+    ResourceClaim,
+    parse,
+)
+from avactl.scheduler.dra.resource_slices import Device, DeviceInventory, Key, gpu_order
+from avactl.scheduler.objects.node_info import NodeInfo
+from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError
+from avactl.scheduler.objects.pod_info import PodInfo
+
+_DEMANDS = 512
+"""Different demands of which is remembered where they can be met."""
+_MEMORY = 200_000
+"""Answers of selectors that are remembered."""
+CONSUMERS = 256
+"""Pods that can share a claim. Source: resource.k8s.io/v1, ResourceClaimReservedForMaxSize."""
+
+
+class ClaimDemand(NamedTuple):
+    """What a pod's claims ask for."""
+
+    key: str
+    """Equal for pods that ask for the same."""
+    wanted: tuple[tuple[ResourceClaim, ParsedClaim], ...]
+    """Claims without devices yet."""
+    held: tuple[ResourceClaim, ...]
+    """Claims that have them, or are being given them."""
+    gpus: int
+    """GPUs that are to be allocated: of alternatives the most."""
+    exact: bool
+    """Whether it is just so many whole GPUs."""
+    counted: bool
+    """Whether it is always as many."""
+
+
+class Offers:
+    """Nodes that can meet a demand now, and why others cannot."""
+
+    __slots__ = ("changed", "position", "words", "yes")
+
+    def __init__(self) -> None:
+        self.yes: set[str] = set()
+        self.words: dict[str, str] = {}
+        self.changed: list[str] | None = None
+        """Nodes that were looked at since somebody emptied the list; None: all."""
+        self.position = -1
+        """Changes of devices that are taken into account."""
+
+
+class DraManager:
+    """Slices, classes and claims."""
+
+    def __init__(self, driver: str) -> None:
+        """`driver` is the one whose devices are GPUs where a node has devices of several."""
+        self.driver = driver
+        self.drivers: frozenset[str] = frozenset({driver})
+        """Drivers whose devices are GPUs; where a node has none of theirs, those with `gpu` in their name."""
+        self.devices = DeviceInventory()
+        self.classes: dict[str, DeviceClass] = {}
+        self.claims: dict[str, ResourceClaim] = {}
+        self.giving: dict[str, dict[str, Any]] = {}
+        """Allocations that are on their way, by the claim's uid."""
+        self.returning: set[str] = set()
+        """Claims, by uid, whose devices are being given back."""
+        self.version = 0
+        """Counts what can change a pod's demand."""
+        self._gpus: dict[str, tuple[Device, ...]] = {}
+        self._places: dict[Key, tuple[str, int]] = {}
+        self._kinds: dict[tuple[Any, ...], Device] = {}
+        """One GPU of each kind."""
+        self._parsed: WeakKeyDictionary[ClaimSpec, ParsedClaim | str] = WeakKeyDictionary()
+        self._wanted: dict[str, tuple[ParsedClaim, ...]] = {}
+        self._simple: dict[str, dict[str, bool]] = {}
+        """By node, then by the key of demands."""
+        self._offers: dict[str, Offers] = {}
+        self._memory: dict[tuple[Any, Key], bool | str] = {}
+        self._last: tuple[str, int, ClaimDemand | RuleError] | None = None
+
+    # -- what is there ----------------------------------------------------------------------------------------------
+
+    def put_slice(self, item: Mapping[str, Any]) -> bool:
+        """A slice is there, or has changed; whether that changes anything here."""
+        changed = self.devices.put(item)
+        if changed:
+            self._forget()
+        return changed
+
+    def drop_slice(self, name: str) -> bool:
+        """A slice is gone; whether it was known."""
+        self._forget()
+        return self.devices.drop(name)
+
+    def put_class(self, item: Mapping[str, Any]) -> bool:
+        """A DeviceClass is there, or has changed; whether that changes anything here."""
+        name, found = item["metadata"]["name"], DeviceClass.parse(item)
+        if self.classes.get(name) == found:
+            return False
+        self.classes[name] = found
+        self._forget_classes()
+        return True
+
+    def drop_class(self, name: str) -> bool:
+        """A DeviceClass is gone; whether it was known."""
+        self._forget_classes()
+        return self.classes.pop(name, None) is not None
+
+    def stands_for(self, resource: str) -> str:
+        """The DeviceClass that an extended resource stands for; empty: none."""
+        name = resource.removeprefix("deviceclass.resource.kubernetes.io/")
+        if name != resource:
+            return name
+        return next((name for name, each in self.classes.items() if each.resource == resource), "")
+
+    def _forget_classes(self) -> None:
+        self._parsed.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.version += 1
+        self._gpus.clear()
+        self._places.clear()
+        self._kinds.clear()
+        self._wanted.clear()
+        self._simple.clear()
+        self._offers.clear()
+        self._memory.clear()
+
+    def node_changed(self, name: str) -> None:
+        """A node came, went, or has other labels."""
+        self.devices.node_changed(name)
+        self._simple.pop(name, None)
+        self._gpus.pop(name, None)
+
+    # -- GPUs by number ---------------------------------------------------------------------------------------------
+
+    def number(self, name: str, labels: Labels) -> int:
+        """Number the GPUs of a node as the machine does; how many there are."""
+        known = self._gpus.get(name)
+        if known is not None:
+            return len(known)
+        found: dict[str, list[Device]] = {}
+        for pool in self.devices.pools(name, labels):
+            for device in pool.devices:
+                # Devices that several nodes reach are of no one machine.
+                if device.match is None and self.devices.node_of(device.key) == name and _whole(device):
+                    found.setdefault(device.key[0], []).append(device)
+        drivers = [driver for driver in found if driver in self.drivers] or [
+            driver for driver in found if "gpu" in driver
+        ]
+        gpus = sorted(found[min(drivers)], key=gpu_order)[:MAX_GPUS] if drivers else []
+        for number, device in enumerate(gpus):
+            self._places[device.key] = (name, number)
+            self._kinds.setdefault(_kind(device), device)
+        self._gpus[name] = tuple(gpus)
+        return len(gpus)
+
+    def place(self, key: Key) -> tuple[str, int] | None:
+        """Node and number of a device; None for one that is no GPU of a machine."""
+        return self._places.get(key)
+
+    def counts(self, key: Key) -> bool:
+        """Whether a device is a whole GPU. Of one that is not published now, as when a driver starts anew, the name of
+        its driver tells: who has it has it still."""
+        if key in self._places:
+            return True
+        device = self.devices.find(key)
+        if device is not None and (self._gpus.get(self.devices.node_of(key)) or device.match or not _whole(device)):
+            return False
+        return key[0] in self.drivers or "gpu" in key[0]
+
+    def gpus(self, node: str) -> tuple[Device, ...]:
+        """The GPUs of a node, as they are numbered."""
+        return self._gpus.get(node, ())
+
+    def keys(self, node: str, gpus: int) -> list[Key]:
+        """The devices of a mask of GPUs."""
+        return [device.key for number, device in enumerate(self._gpus.get(node, ())) if gpus >> number & 1]
+
+    # -- what is asked for ------------------------------------------------------------------------------------------
+
+    def demand(self, pod: PodInfo) -> ClaimDemand:
+        """What a pod's claims ask for. Raises RuleError where it must wait, or asks for what is not supported."""
+        last = self._last
+        if last is None or last[0] != pod.uid or last[1] != self.version:
+            found: ClaimDemand | RuleError
+            try:
+                found = self._demand(pod)
+            except RuleError as error:
+                found = error
+            last = self._last = (pod.uid, self.version, found)
+        if isinstance(last[2], RuleError):
+            raise last[2]
+        return last[2]
+
+    def _demand(self, pod: PodInfo) -> ClaimDemand:
+        wanted: list[tuple[ResourceClaim, ParsedClaim]] = []
+        held: list[ResourceClaim] = []
+        for name, made in pod.claims:
+            key = f"{pod.namespace}/{made}"
+            claim = self.claims.get(key) if made else None
+            if claim is None or claim.deleting:
+                late = f"{made}, which is not there yet" if made else f"{name}: is its ResourceClaimTemplate there?"
+                raise NotYetError(f"waits for its ResourceClaim {late}", f"claim {key}")
+            if claim.uid in self.returning:
+                raise NotYetError(f"waits until ResourceClaim {made} has given its devices back", f"claim {key}")
+            if claim.allocated or claim.uid in self.giving:
+                if len(claim.reserved) >= CONSUMERS and all(each["uid"] != pod.uid for each in claim.reserved):
+                    raise RuleError(f"ResourceClaim {made} is in use by {CONSUMERS} pods, which is the most")
+                if claim not in held:
+                    held.append(claim)
+            elif all(claim is not other for other, _ in wanted):
+                wanted.append((claim, self._parse(claim.spec)))
+        key = "\n".join(claim.spec.text for claim, _ in wanted)
+        parsed = self._wanted.get(key)
+        if parsed is None:
+            if len(self._wanted) > _DEMANDS:
+                self._wanted.clear()
+                self._simple.clear()
+                self._offers.clear()
+            parsed = self._wanted[key] = tuple(each for _, each in wanted)
+        gpus, exact, counted = 0, all(each.plain for each in parsed), True
+        for each in parsed:
+            for request in each.requests:
+                counts = [self._count(one) for one in request]
+                gpus += max(counts)
+                exact = exact and counts[0] == request[0].number
+                counted = counted and len(request) == 1 and (request[0].number != ALL or not counts[0])
+        return ClaimDemand(key, tuple(wanted), tuple(held), gpus, exact and gpus > 0, counted)
+
+    def _parse(self, spec: ClaimSpec) -> ParsedClaim:
+        found = self._parsed.get(spec)
+        if found is None:
+            try:
+                found = parse(spec, self.classes)
+            except RuleError as error:
+                found = str(error)
+            self._parsed[spec] = found
+        if isinstance(found, str):
+            raise RuleError(found)
+        return found
+
+    def _count(self, wanted: DeviceRequest) -> int:
+        """How many GPUs a request is about."""
+        if wanted.admin or not any(self._selects(wanted, device) for device in self._kinds.values()):
+            return 0
+        return max(map(len, self._gpus.values()), default=0) if wanted.number == ALL else wanted.number
+
+    def _selects(self, wanted: DeviceRequest, device: Device) -> bool:
+        """Raises CelError never: a device for which a selector has no value is not selected."""
+        try:
+            return self.selects(wanted, device)
+        except cel.CelError:
+            return False
+
+    def selects(self, wanted: DeviceRequest, device: Device) -> bool:
+        """Whether a request takes a device by its selectors. Raises CelError."""
+        place = (wanted.selectors, device.key)
+        known = self._memory.get(place)
+        if known is None:
+            if len(self._memory) > _MEMORY:
+                self._memory.clear()
+            try:
+                known = takes(wanted, device)
+            except cel.CelError as error:
+                known = str(error)
+            self._memory[place] = known
+        if isinstance(known, str):
+            raise cel.CelError(known)
+        return known
+
+    # -- where it can be had ----------------------------------------------------------------------------------------
+
+    def simple(self, node: str, labels: Labels, key: str) -> bool:
+        """Whether the engine's counting of a node's GPUs is all there is to know for a demand that is exact."""
+        here = self._simple.setdefault(node, {})
+        known = here.get(key)
+        if known is None:
+            known = here[key] = self._is_simple(node, labels, self._wanted[key])
+        return known
+
+    def _is_simple(self, node: str, labels: Labels, claims: tuple[ParsedClaim, ...]) -> bool:
+        gpus = self._gpus.get(node, ())
+        requests = {each.selectors: each for claim in claims for (each,) in claim.requests}.values()
+        if not gpus or not all(
+            device.plain and self._selects(wanted, device) for device in gpus for wanted in requests
+        ):
+            return False
+        known = {device.key for device in gpus}
+        return not any(
+            self._selects(wanted, device)
+            for pool in self.devices.pools(node, labels)
+            for device in pool.devices
+            if device.key not in known
+            for wanted in requests
+        )
+
+    def offers(self, demand: ClaimDemand, nodes: Mapping[str, NodeInfo]) -> Offers:
+        """The nodes on which the allocator finds what a demand asks for, as things are now.
+
+        Nodes whose GPUs the engine counts for it are left out.
+        """
+        devices, known = self.devices, self._offers.get(demand.key, Offers())
+        old = known.position < devices.forgotten
+        look: Iterable[str] = [""] if old else set(devices.changes[known.position - devices.forgotten :])
+        if "" in look:
+            look, known = nodes, Offers()
+        elif known.changed is not None:
+            known.changed += look
+        for node in look:
+            known.yes.discard(node)
+            known.words.pop(node, None)
+            info = nodes.get(node)
+            if info is None or (demand.exact and self.simple(node, info.labels, demand.key)):
+                continue
+            try:
+                if self.search(node, info.labels, self._wanted[demand.key]) is not None:
+                    known.yes.add(node)
+            except StuckError as error:
+                known.words[node] = str(error)
+        known.position = devices.forgotten + len(devices.changes)
+        self._offers[demand.key] = known
+        return known
+
+    def search(
+        self, node: str, labels: Labels, claims: tuple[ParsedClaim, ...], prefer: Collection[Key] = ()
+    ) -> list[list[AllocatedDevice]] | None:
+        """Devices of a node for claims, those preferred first; None where there are none. Raises StuckError."""
+        return Allocator(self.devices, self.devices.pools(node, labels), claims, self.selects, prefer).run()
+
+    # -- what is given ----------------------------------------------------------------------------------------------
+
+    def split(self, demand: ClaimDemand, node: str, gpus: int) -> list[list[AllocatedDevice]]:
+        """The GPUs that the engine chose, to the claims of a demand that is exact."""
+        here = [device for number, device in enumerate(self._gpus[node]) if gpus >> number & 1]
+        result = []
+        for _, parsed in demand.wanted:
+            mine: list[AllocatedDevice] = []
+            for (wanted,) in parsed.requests:
+                mine += [AllocatedDevice(wanted, device, {}) for device in here[: wanted.number]]
+                del here[: wanted.number]
+            result.append(mine)
+        return result
+
+    def allocation(self, claim: ResourceClaim, found: Iterable[AllocatedDevice], node: str) -> dict[str, Any]:
+        """`status.allocation` of a claim that gets these devices."""
+        results: list[dict[str, Any]] = []
+        chosen: dict[str, str] = {}
+        for wanted, device, consumed in found:
+            driver, pool, name = device.key
+            result: dict[str, Any] = {"request": wanted.name, "driver": driver, "pool": pool, "device": name}
+            if wanted.admin:
+                result["adminAccess"] = True
+            if wanted.tolerations:
+                result["tolerations"] = list(wanted.tolerations)
+            if device.shared:
+                result["shareID"] = str(uuid.uuid4())
+                if consumed:
+                    result["consumedCapacity"] = {each: text for each, (_, text) in consumed.items()}
+            if device.binding:
+                result["bindingConditions"] = list(device.binding)
+                result["bindingFailureConditions"] = list(device.failing)
+            results.append(result)
+            chosen[wanted.name] = wanted.device_class
+        devices: dict[str, Any] = {"results": results}
+        config = self._config(claim.spec, chosen)
+        if config:
+            devices["config"] = config
+        allocation: dict[str, Any] = {"devices": devices}
+        selector = self._node_selector([device for _, device, _ in found], node)
+        if selector:
+            allocation["nodeSelector"] = selector
+        return allocation
+
+    def _config(self, spec: ClaimSpec, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
+        config: list[dict[str, Any]] = []
+        by_class: dict[str, list[str]] = {}
+        for name, device_class in chosen.items():
+            by_class.setdefault(device_class, []).append(name)
+        for device_class, names in by_class.items():
+            known = self.classes.get(device_class)
+            config += [{"source": "FromClass", "requests": names, **each} for each in (known.config if known else ())]
+        requests = {*chosen, *(name.partition("/")[0] for name in chosen)}
+        config += [
+            {"source": "FromClaim", **each}
+            for each in spec.config
+            if not each.get("requests") or requests.intersection(each["requests"])
+        ]
+        return config
+
+    def _node_selector(self, devices: Iterable[Device], node: str) -> dict[str, Any] | None:
+        """Where the devices can be reached from; None: everywhere."""
+        terms: dict[str, list[dict[str, Any]]] = {"matchFields": [], "matchExpressions": []}
+        for device in devices:
+            selector = device.selector or self.devices.selector(device.key)
+            if device.binds or device.named or self.devices.node_of(device.key):
+                field = {"key": "metadata.name", "operator": "In", "values": [node]}
+                return {"nodeSelectorTerms": [{"matchFields": [field]}]}
+            for term in (selector or {}).get("nodeSelectorTerms") or ():
+                for kind, mine in terms.items():
+                    mine += [each for each in term.get(kind) or () if each not in mine]
+        term = {kind: mine for kind, mine in terms.items() if mine}
+        return {"nodeSelectorTerms": [term]} if term else None
+
+
+def _whole(device: Device) -> bool:
+    """Whether it is a whole GPU: drivers publish parts of GPUs and those passed through beside them."""
+    own = device.facts.attributes.get(device.key[0], {})
+    if device.shared:
+        return False
+    return own.get("type") in ("gpu", "full") if "type" in own else not device.counters
+
+
+def _kind(device: Device) -> tuple[Any, ...]:
+    own = device.facts.attributes.get(device.key[0], {})
+    words = tuple(own.get(name) for name in ("type", "productName", "model", "architecture", "brand"))
+    return device.key[0], words, tuple(sorted(device.facts.capacity.get(device.key[0], {}).items()))

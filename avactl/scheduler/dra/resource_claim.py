@@ -1,0 +1,214 @@
+"""What ResourceClaims ask for, parsed once for all claims that ask for the same, and what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import orjson
+
+from avactl.scheduler.cel import compiler as cel
+from avactl.scheduler.dra.resource_slices import Result
+from avactl.scheduler.objects.node_rules import RuleError
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+MOST = 32
+"""Devices of one claim. Source: resource.k8s.io/v1, AllocationResultsMaxSize."""
+ALL = -1
+
+
+class DeviceClass(NamedTuple):
+    """One DeviceClass."""
+
+    selectors: tuple[str, ...]
+    config: tuple[dict[str, Any], ...]
+    resource: str
+    """The extended resource that stands for it; empty: none."""
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any]) -> DeviceClass:
+        """From the object."""
+        spec = item.get("spec") or {}
+        expressions = tuple(each["cel"]["expression"] for each in spec.get("selectors") or () if "cel" in each)
+        return cls(expressions, tuple(spec.get("config") or ()), spec.get("extendedResourceName") or "")
+
+
+class DeviceRequest(NamedTuple):
+    """One request of a claim, or one of its alternatives: so many devices that all selectors take."""
+
+    name: str
+    """`request`, or `request/alternative`."""
+    request: str
+    selectors: tuple[str, ...]
+    """CEL expressions."""
+    number: int
+    """ALL: every device that there is."""
+    device_class: str
+    admin: bool
+    """Whether it only looks: its devices may be in use, and stay free for others."""
+    tolerations: tuple[dict[str, Any], ...]
+    capacity: Mapping[str, str]
+    """What it needs of devices that are shared."""
+
+
+class Constraint(NamedTuple):
+    """What holds between the devices of requests."""
+
+    distinct: bool
+    """Whether values must differ, not agree."""
+    attribute: str
+    requests: frozenset[str]
+    """Empty: all."""
+
+    def covers(self, wanted: DeviceRequest) -> bool:
+        """Whether it speaks of a request's devices."""
+        return not self.requests or wanted.request in self.requests or wanted.name in self.requests
+
+
+class ClaimSpec:
+    """`spec.devices` of claims: one object for all that are equal."""
+
+    __slots__ = ("__weakref__", "config", "constraints", "requests", "text")
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.requests: tuple[dict[str, Any], ...] = tuple(given.get("requests") or ())
+        self.constraints: tuple[dict[str, Any], ...] = tuple(given.get("constraints") or ())
+        self.config: tuple[dict[str, Any], ...] = tuple(given.get("config") or ())
+        self.text = orjson.dumps([self.requests, self.constraints]).decode()
+        """Equal where the same devices do."""
+
+
+_specs: WeakValueDictionary[bytes, ClaimSpec] = WeakValueDictionary()
+
+
+class ResourceClaim:
+    """One ResourceClaim."""
+
+    __slots__ = (
+        "allocation", "deleting", "finalized", "key", "name", "namespace", "ready", "reserved", "results", "spec",
+        "template", "uid", "version",
+    )  # fmt: skip
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        metadata, status = item["metadata"], item.get("status") or {}
+        self.namespace: str = metadata["namespace"]
+        self.name: str = metadata["name"]
+        self.key = f"{self.namespace}/{self.name}"
+        self.uid: str = metadata["uid"]
+        self.version: str = metadata["resourceVersion"]
+        self.finalized = FINALIZER in (metadata.get("finalizers") or ())
+        self.deleting = "deletionTimestamp" in metadata
+        self.template = bool(metadata.get("ownerReferences"))
+        """Whether it was made for one pod."""
+        given = item["spec"].get("devices") or {}
+        key = orjson.dumps(given)
+        spec = _specs.get(key)
+        if spec is None:
+            spec = _specs[key] = ClaimSpec(given)
+        self.spec = spec
+        self.allocation: dict[str, Any] | None = status.get("allocation")
+        results = ((self.allocation or {}).get("devices") or {}).get("results") or ()
+        self.results = tuple(Result.parse(each) for each in results)
+        self.reserved: list[dict[str, Any]] = status.get("reservedFor") or []
+        self.ready = not any(each.get("bindingConditions") for each in results) or _ready(results, status)
+        """Whether its devices can be used now; None where their driver says that they never will be."""
+
+    @property
+    def allocated(self) -> bool:
+        """Whether it has its devices."""
+        return self.allocation is not None
+
+
+def older(one: ResourceClaim, other: ResourceClaim) -> bool:
+    """Whether one state of a claim came before another: resourceVersions can be compared (KEP-5504)."""
+    versions = (one.version, other.version)
+    return all(version.isdigit() for version in versions) and int(one.version) < int(other.version)
+
+
+def _ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> bool | None:
+    """As kube-scheduler's isClaimReadyForBinding (KEP-5007)."""
+    said = {
+        (each["driver"], each["pool"], each["device"]): {
+            condition["type"] for condition in each.get("conditions") or () if condition["status"] == "True"
+        }
+        for each in status.get("devices") or ()
+    }
+    ready = True
+    for each in results:
+        true = said.get((each["driver"], each["pool"], each["device"]), set())
+        if true.intersection(each.get("bindingFailureConditions") or ()):
+            return None
+        ready = ready and true.issuperset(each.get("bindingConditions") or ())
+    return ready
+
+
+class ParsedClaim(NamedTuple):
+    """What a claim asks for, in the words of the classes that there are."""
+
+    requests: tuple[tuple[DeviceRequest, ...], ...]
+    """Of each request the alternatives, the best first."""
+    constraints: tuple[Constraint, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether it asks for a number of devices, and for nothing that others of them have a say in."""
+        return not self.constraints and all(
+            len(each) == 1 and each[0].number > 0 and not each[0].admin and not each[0].capacity
+            for each in self.requests
+        )
+
+
+def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
+    """Raises RuleError for what there is not, or what is not supported."""
+    requests: list[tuple[DeviceRequest, ...]] = []
+    for request in spec.requests:
+        name = request["name"]
+        if request.get("exactly") is not None:
+            requests.append((_wanted(name, name, request["exactly"], classes),))
+        elif request.get("firstAvailable"):
+            requests.append(
+                tuple(_wanted(f"{name}/{each['name']}", name, each, classes) for each in request["firstAvailable"])
+            )
+        else:
+            raise RuleError(f"request {name} of its ResourceClaim is of a kind that is not supported")
+    least = sum(min(max(each.number, 0) for each in request) for request in requests)
+    if least > MOST:
+        raise RuleError(f"its ResourceClaim asks for {least} devices; a claim has at most {MOST}: use several claims")
+    constraints = []
+    for given in spec.constraints:
+        attribute = given.get("matchAttribute") or given.get("distinctAttribute")
+        if not attribute:
+            raise RuleError("its ResourceClaim has a constraint of a kind that is not supported")
+        names = frozenset(given.get("requests") or ())
+        constraints.append(Constraint("distinctAttribute" in given, attribute, names))
+    return ParsedClaim(tuple(requests), tuple(constraints))
+
+
+def _wanted(name: str, request: str, given: Mapping[str, Any], classes: Mapping[str, DeviceClass]) -> DeviceRequest:
+    mode = given.get("allocationMode") or "ExactCount"
+    if mode not in ("ExactCount", "All"):
+        raise RuleError(f"its ResourceClaim asks with allocationMode {mode}, which is not supported")
+    device_class = given["deviceClassName"]
+    if device_class not in classes:
+        raise RuleError(f"its ResourceClaim asks for the DeviceClass {device_class}, which is not there")
+    selectors = list(classes[device_class].selectors)
+    for each in given.get("selectors") or ():
+        if "cel" not in each:
+            raise RuleError("its ResourceClaim has a selector of a kind that is not supported")
+        selectors.append(each["cel"]["expression"])
+    for expression in selectors:
+        try:
+            cel.compile_selector(expression)
+        except cel.CelError as error:
+            raise RuleError(f"selector of DeviceClass {device_class} or of the claim: {error}") from None
+    return DeviceRequest(
+        name=name,
+        request=request,
+        selectors=tuple(selectors),
+        number=ALL if mode == "All" else given.get("count") or 1,
+        device_class=device_class,
+        admin=bool(given.get("adminAccess")),
+        tolerations=tuple(given.get("tolerations") or ()),
+        capacity=(given.get("capacity") or {}).get("requests") or {},
+    )

@@ -1,0 +1,405 @@
+"""What drivers publish: devices in pools of slices, what of it each node reaches, and what is in use.
+
+As kube-scheduler's allocator gathers it. Source: k8s.io/dynamic-resource-allocation/structured, pools and constraints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.kube import logs
+from avactl.scheduler.cel import compiler as cel
+from avactl.scheduler.objects.node_rules import Labels, node_selector
+
+Key = tuple[str, str, str]
+"""Driver, pool and name of a device."""
+PoolKey = tuple[str, str]
+Reach = tuple[Callable[[str, Labels], bool] | None, Mapping[str, Any] | None]
+"""Whether a node reaches something, by name and labels, and the node selector that says so, if one does."""
+_LOG = 100_000
+"""Changes that are remembered."""
+
+
+class Capacity(NamedTuple):
+    """One capacity of a device, in nano units beside its text."""
+
+    value: int
+    text: str
+    policy: Mapping[str, Any] | None
+
+
+class Device:
+    """One device."""
+
+    __slots__ = (
+        "attributes", "binding", "binds", "capacity", "counters", "facts", "failing", "key", "match", "named",
+        "selector", "shared", "taints",
+    )  # fmt: skip
+
+    def __init__(self, driver: str, pool: str, item: Mapping[str, Any], each: bool) -> None:
+        """`each`: devices of the slice say themselves which nodes reach them."""
+        self.key: Key = (driver, pool, item["name"])
+        self.attributes: Mapping[str, Mapping[str, Any]] = item.get("attributes") or {}
+        self.capacity = {
+            name: Capacity(cel.quantity(given["value"]).nano, given["value"], given.get("requestPolicy"))
+            for name, given in (item.get("capacity") or {}).items()
+        }
+        self.shared = bool(item.get("allowMultipleAllocations"))
+        self.facts = _facts(driver, item, self.shared)
+        self.taints: tuple[Mapping[str, Any], ...] = tuple(
+            taint for taint in item.get("taints") or () if taint["effect"] in ("NoSchedule", "NoExecute")
+        )
+        self.counters = tuple(
+            (each_set["counterSet"], name, cel.quantity(given["value"]).nano)
+            for each_set in item.get("consumesCounters") or ()
+            for name, given in each_set["counters"].items()
+        )
+        self.binding: tuple[str, ...] = tuple(item.get("bindingConditions") or ())
+        self.failing: tuple[str, ...] = tuple(item.get("bindingFailureConditions") or ())
+        self.binds = bool(item.get("bindsToNode"))
+        nothing: Reach = (None, None)
+        self.match, self.selector = _reach(item) if each else nothing
+        self.named = each and bool(item.get("nodeName"))
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is one whole thing, free for anybody."""
+        return not (self.taints or self.counters or self.shared or self.binding or self.binds or self.match)
+
+    def attribute(self, name: str) -> tuple[str, Any] | None:
+        """Kind and value of a fully qualified attribute."""
+        given = self.attributes.get(name)
+        if given is None:
+            domain, slash, short = name.partition("/")
+            given = self.attributes.get(short) if slash and domain == self.key[0] else None
+        return next(iter(given.items())) if given else None
+
+
+class Slice:
+    """One ResourceSlice."""
+
+    __slots__ = (
+        "counters", "devices", "digest", "each", "generation", "match", "name", "node", "parts", "pool", "selector",
+    )  # fmt: skip
+
+    def __init__(self, item: Mapping[str, Any], digest: int) -> None:
+        spec = item["spec"]
+        self.name: str = item["metadata"]["name"]
+        self.digest = digest
+        self.node: str = spec.get("nodeName") or ""
+        self.each = bool(spec.get("perDeviceNodeSelection"))
+        self.match, self.selector = _reach(spec)
+        self.pool: PoolKey = (spec["driver"], spec["pool"]["name"])
+        self.generation: int = spec["pool"]["generation"]
+        self.parts: int = spec["pool"]["resourceSliceCount"]
+        self.counters: list[tuple[str, dict[str, int]]] = [
+            (each["name"], {name: cel.quantity(given["value"]).nano for name, given in each["counters"].items()})
+            for each in spec.get("sharedCounters") or ()
+        ]
+        self.devices = tuple(Device(*self.pool, device, self.each) for device in spec.get("devices") or ())
+
+    def reaches(self, name: str, labels: Labels) -> bool:
+        """Whether a node has to do with it. Counters belong to the pool as a whole."""
+        if self.counters:
+            return True
+        if self.each:
+            return any(device.match is not None and device.match(name, labels) for device in self.devices)
+        return self.match is not None and self.match(name, labels)
+
+
+def _reach(given: Mapping[str, Any]) -> Reach:
+    node = given.get("nodeName")
+    if node:
+        return (lambda name, _labels: name == node), None
+    if given.get("allNodes"):
+        return (lambda _name, _labels: True), None
+    if given.get("nodeSelector"):
+        return node_selector(given["nodeSelector"]), given["nodeSelector"]
+    return None, None
+
+
+class ReachablePool(NamedTuple):
+    """A pool as one node sees it."""
+
+    key: PoolKey
+    devices: tuple[Device, ...]
+    trouble: str
+    """Why nothing of it can be had now; empty: it can."""
+    counted: bool
+    """Whether devices take from counters."""
+
+
+class Result(NamedTuple):
+    """A device that a claim has."""
+
+    key: Key
+    admin: bool
+    share: bool
+    consumed: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any]) -> Result:
+        """From `status.allocation.devices.results`."""
+        consumed = tuple((name, cel.quantity(text).nano) for name, text in (item.get("consumedCapacity") or {}).items())
+        share = bool(item.get("shareID"))
+        return cls((item["driver"], item["pool"], item["device"]), bool(item.get("adminAccess")), share, consumed)
+
+
+class DeviceInventory:
+    """All of them, and what claims have of them."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, Slice] = {}
+        self._local: dict[str, dict[str, Slice]] = {}
+        self._shared: dict[str, Slice] = {}
+        self._pools: dict[PoolKey, dict[str, Slice]] = {}
+        self._where: dict[Key, Slice] = {}
+        self._views: dict[str, tuple[ReachablePool, ...]] = {}
+        self._left: dict[PoolKey, dict[tuple[str, str], int]] = {}
+        self._held: dict[str, tuple[Result, ...]] = {}
+        """What claims have, by uid; also those that are being given it."""
+        self.taken: dict[Key, int] = {}
+        """Claims that have a device for themselves."""
+        self.used: dict[Key, dict[str, int]] = {}
+        """What claims together have of devices that they share, nano."""
+        self._sharing: dict[Key, int] = {}
+        self.changes: list[str] = []
+        """Nodes whose devices were taken or given back, one after the other; empty: all nodes."""
+        self.forgotten = 0
+        """Changes that are remembered no more."""
+
+    # -- slices -----------------------------------------------------------------------------------------------------
+
+    def put(self, item: Mapping[str, Any]) -> bool:
+        """A slice is there, or has changed; whether that changes anything here."""
+        digest = hash(orjson.dumps(item["spec"]))
+        known = self.slices.get(item["metadata"]["name"])
+        if known is not None and known.digest == digest:
+            return False
+        found = Slice(item, digest)
+        if known is not None:
+            self.drop(known.name)
+        self.slices[found.name] = found
+        alone = found.node and not found.counters
+        (self._local.setdefault(found.node, {}) if alone else self._shared)[found.name] = found
+        self._pools.setdefault(found.pool, {})[found.name] = found
+        for device in found.devices:
+            other = self._where.get(device.key)
+            if other is None or other.generation <= found.generation:
+                self._where[device.key] = found
+        self._forget()
+        return True
+
+    def drop(self, name: str) -> bool:
+        """A slice is gone; whether it was known."""
+        known = self.slices.pop(name, None)
+        if known is None:
+            return False
+        self._shared.pop(name, None)
+        if known.node in self._local:
+            self._local[known.node].pop(name, None)
+            if not self._local[known.node]:
+                del self._local[known.node]
+        for device in known.devices:
+            if self._where.get(device.key) is known:
+                del self._where[device.key]
+        rest = self._pools[known.pool]
+        del rest[name]
+        if not rest:
+            del self._pools[known.pool]
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        self._views.clear()
+        self._left.clear()
+        self.changed("")
+
+    def node_changed(self, name: str) -> None:
+        """A node came, went, or has other labels."""
+        if self._views.pop(name, None) is not None:
+            self.changed(name)
+
+    def pools(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
+        """The pools that a node reaches, in the order in which devices are taken from them."""
+        found = self._views.get(name)
+        if found is None:
+            found = self._views[name] = self._gather(name, labels)
+        return found
+
+    def _gather(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
+        by_pool: dict[PoolKey, list[Slice]] = {}
+        for each in (*self._local.get(name, {}).values(), *self._shared.values()):
+            if each.reaches(name, labels):
+                mine = by_pool.setdefault(each.pool, [])
+                if mine and each.generation > mine[0].generation:
+                    mine.clear()
+                if not mine or each.generation == mine[0].generation:
+                    mine.append(each)
+        result = []
+        for key, slices in by_pool.items():
+            every: Iterable[Slice] = slices
+            if len(slices) != slices[0].parts:
+                others = self._pools[key].values()
+                if any(each.generation > slices[0].generation for each in others):
+                    continue  # it is being replaced by one that this node does not reach
+                every = [each for each in others if each.generation == slices[0].generation]
+                if len(every) != slices[0].parts:
+                    result.append(ReachablePool(key, (), f"resource pool {key[0]}/{key[1]} is being published", False))
+                    continue
+            slices.sort(key=lambda each: each.name)
+            devices = tuple(
+                device
+                for each in slices
+                for device in each.devices
+                if device.match is None or device.match(name, labels)
+            )
+            trouble = _trouble(slices, every)
+            counted = any(device.counters for device in devices)
+            result.append(ReachablePool(key, () if trouble else devices, trouble, counted))
+        # Devices that must be made ready first come last.
+        result.sort(key=lambda pool: (any(device.binding for device in pool.devices), pool.key))
+        return tuple(result)
+
+    def find(self, key: Key) -> Device | None:
+        """A device by its key."""
+        known = self._where.get(key)
+        return next((device for device in known.devices if device.key == key), None) if known is not None else None
+
+    def node_of(self, key: Key) -> str:
+        """The node whose device it is; empty where that is not one node's."""
+        known = self._where.get(key)
+        return known.node if known is not None else ""
+
+    def selector(self, key: Key) -> Mapping[str, Any] | None:
+        """The node selector of a device's slice."""
+        known = self._where.get(key)
+        return None if known is None or known.each else known.selector
+
+    # -- what is in use ---------------------------------------------------------------------------------------------
+
+    def hold(self, uid: str, results: tuple[Result, ...]) -> None:
+        """A claim has these devices, whatever it had before."""
+        if self._held.get(uid) == results:
+            return
+        self.release(uid)
+        self._held[uid] = results
+        self._count(results, 1)
+
+    def release(self, uid: str) -> bool:
+        """A claim has nothing any more; whether it had."""
+        results = self._held.pop(uid, None)
+        if results is None:
+            return False
+        self._count(results, -1)
+        return True
+
+    def held(self, uid: str) -> tuple[Result, ...]:
+        """What a claim has."""
+        return self._held.get(uid, ())
+
+    def _count(self, results: Iterable[Result], sign: int) -> None:
+        for key, admin, share, consumed in results:
+            if admin:
+                continue
+            counts = self._sharing if share else self.taken
+            counts[key] = counts.get(key, 0) + sign
+            if not counts[key]:
+                del counts[key]
+            if consumed:
+                sums = self.used.setdefault(key, {})
+                for name, amount in consumed:
+                    sums[name] = sums.get(name, 0) + sign * amount
+                if not self._sharing.get(key):
+                    del self.used[key]
+            self._left.pop(key[:2], None)
+            nodes = {each.node for each in self._pools.get(key[:2], {}).values() if each.devices or not each.counters}
+            self.changed(nodes.pop() if len(nodes) == 1 else "")
+
+    def changed(self, node: str) -> None:
+        """Something about a node's devices is different now; empty: about those of all nodes."""
+        if len(self.changes) >= _LOG:
+            self.forgotten += len(self.changes)
+            self.changes.clear()
+        self.changes.append(node)
+
+    def in_use(self, key: Key) -> bool:
+        """Whether anybody has a device, or a part of it."""
+        return key in self.taken or key in self._sharing
+
+    def left(self, pool: PoolKey) -> Mapping[tuple[str, str], int]:
+        """What is left of a pool's counters, by counter set and name, nano."""
+        found = self._left.get(pool)
+        if found is None:
+            slices = self._pools.get(pool, {}).values()
+            newest = max((each.generation for each in slices), default=0)
+            mine = [each for each in slices if each.generation == newest]
+            found = {
+                (group, name): amount
+                for each in mine
+                for group, counters in each.counters
+                for name, amount in counters.items()
+            }
+            for each in mine:
+                for device in each.devices:
+                    if device.counters and self.in_use(device.key):
+                        for group, name, amount in device.counters:
+                            if (group, name) in found:
+                                found[group, name] -= amount
+            self._left[pool] = found
+        return found
+
+
+def _trouble(slices: Iterable[Slice], every: Iterable[Slice]) -> str:
+    """Why a pool is not valid; empty where it is."""
+    where = ""
+    names: set[str] = set()
+    counters: dict[str, dict[str, int]] = {}
+    for each in slices:
+        where = f"resource pool {each.pool[0]}/{each.pool[1]} is invalid:"
+        for device in each.devices:
+            if device.key[2] in names:
+                return f"{where} two devices are named {device.key[2]}"
+            names.add(device.key[2])
+        for name, group in each.counters:
+            if name in counters:
+                return f"{where} two counter sets are named {name}"
+            counters[name] = group
+    for each in every:
+        for device in each.devices:
+            for name, counter, _ in device.counters:
+                if counter not in counters.get(name, ()):
+                    return f"{where} device {device.key[2]} takes from counter {name}/{counter}, which is not there"
+    return ""
+
+
+def _facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.Device:
+    attributes: dict[str, dict[str, Any]] = {}
+    for name, given in (item.get("attributes") or {}).items():
+        domain, _, short = name.rpartition("/")
+        try:
+            value = cel.version(given["version"]) if "version" in given else next(iter(given.values()))
+        except cel.CelError as error:
+            logs.warn("attribute not understood", device=item["name"], attribute=name, error=str(error))
+            continue
+        attributes.setdefault(domain or driver, {})[short] = value
+    capacity: dict[str, dict[str, Any]] = {}
+    for name, given in (item.get("capacity") or {}).items():
+        domain, _, short = name.rpartition("/")
+        capacity.setdefault(domain or driver, {})[short] = cel.quantity(given["value"])
+    return cel.Device(driver, attributes, capacity, shared)
+
+
+def gpu_order(device: Device) -> tuple[Any, ...]:
+    """Sorts the GPUs of a machine as the machine numbers them."""
+    own = device.facts.attributes.get(device.key[0], {})
+    index = next((own[name] for name in ("index", "minor") if isinstance(own.get(name), int)), -1)
+    bus = device.facts.attributes.get("resource.kubernetes.io", {}).get("pciBusID", "")
+    natural = tuple(
+        (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", device.key[2])
+    )
+    return index, str(bus), natural

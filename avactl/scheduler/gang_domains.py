@@ -1,0 +1,40 @@
+"""The domains (racks, blocks, …) in which members of a gang are placed, in the order in which they are tried."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl.placement.state import State
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
+
+Mask = npt.NDArray[np.bool_]
+
+
+def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list[Mask | None]:
+    """Node masks to try one after the other; None stands for all nodes.
+
+    If members run already, the domains next to them come first, narrowest level first, then all nodes. A gang that must
+    be within one domain, and of which nothing runs, is tried everywhere, or in `each` domain of its level by itself.
+    """
+    slots = [
+        state.slots[node]
+        for pod in unit.pods.values()
+        if (node := pod.node or pod.assumed) in state.slots and not pod.ended
+    ]
+    widest = state.levels.index(unit.within) if unit.within else 0
+    if not slots:
+        return _by_free_gpus(state, widest) if unit.within and each else [None]
+    masks: list[Mask | None] = []
+    for level in range(len(state.levels) - 1, widest - 1, -1):
+        domains = state.domains[:, level]
+        wanted = np.unique(domains[slots])
+        masks.append(np.isin(domains, wanted[wanted >= 0]))
+    return masks if unit.within else [*masks, None]
+
+
+def _by_free_gpus(state: State, level: int) -> list[Mask | None]:
+    """The domains of a level, those with most free GPUs last."""
+    domains = state.domains[:, level]
+    free = {domain: int(state.gpu_total[domains == domain].sum()) for domain in np.unique(domains[domains >= 0])}
+    return [domains == domain for domain in sorted(free, key=lambda domain: free[domain])]

@@ -1,0 +1,1 @@
+"""Event handlers: watched objects into the cache and the queue."""

@@ -1,0 +1,83 @@
+"""Pods into the fleet and the queue: the same in the cluster, where watches tell of them, and in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+
+
+class PodHandler:
+    """Keeps the queue in step with the pods. `forget` is called with pods of ours that are gone."""
+
+    def __init__(self, fleet: ClusterCache, queue: SchedulingQueue, forget: Callable[[PodInfo], None]) -> None:
+        self._fleet, self._queue, self._forget = fleet, queue, forget
+
+    def put(self, item: Mapping[str, Any]) -> None:
+        """A pod is there, or has changed."""
+        metadata = item["metadata"]
+        before = self._fleet.pods.get(f"{metadata['namespace']}/{metadata['name']}")
+        if before is not None and before.uid != metadata["uid"]:
+            self._gone(before)
+        claims, shape = (before.claims, before.shape) if before is not None else ((), None)
+        pod = self._fleet.put_pod(item)
+        if pod is None or not pod.ours:
+            return
+        if pod.ended and not pod.gang:
+            self._gone(pod)  # for the fleet too: its deletion is told nobody
+        else:
+            # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
+            self._enqueue(pod, other=pod.claims != claims or pod.shape is not shape)
+
+    def drop(self, key: str) -> None:
+        """A pod, by `namespace/name`, is gone."""
+        pod = self._fleet.drop_pod(key)
+        if pod is not None and pod.ours:
+            self._gone(pod)
+
+    def returned(self, pod: PodInfo) -> bool:
+        """A binding failed; whether the pod is tried again."""
+        unit = self._queue.units.get(pod.gang or pod.uid)
+        if unit is None or not pod.waiting:
+            return False
+        self._queue.push(unit)
+        return True
+
+    def _gone(self, pod: PodInfo) -> None:
+        unit = self._queue.units.get(pod.gang or pod.uid)
+        if unit is not None:
+            fewer = unit.remove(pod)
+            if not unit.pods:
+                self._drop(unit.key)
+            elif fewer and unit.waiting:
+                self._queue.push(unit)
+        self._forget(pod)
+
+    def _drop(self, key: str) -> None:
+        self._queue.drop(key)
+        self._fleet.wait_for("", key)
+
+    def _enqueue(self, pod: PodInfo, other: bool = False) -> None:
+        """Bring the unit of a pod up to date; `other`: its claims have other names now, or it asks for other things."""
+        key = pod.gang or pod.uid
+        unit = self._queue.units.get(key)
+        if unit is None:
+            if not pod.waiting and not pod.gang:
+                return
+            unit = self._queue.units[key] = QueuedPodGroup(key, bool(pod.gang))
+        new = unit.add(pod)
+        if pod.waiting or (new and pod.gang):
+            # A gang of hundreds is not looked at until the last of them is there, be it one that waits or that runs.
+            whole = (new or other) and len(unit.pods) >= unit.size
+            if whole and (pod.waiting or any(each.waiting for each in unit.pods.values())):
+                self._queue.push(unit)
+        if pod.waiting:
+            return
+        if not pod.gang and not pod.assumed and not pod.gated:
+            self._drop(key)
+        elif pod.gated:
+            # Once the gates are gone it is new.
+            del unit.pods[pod.uid]

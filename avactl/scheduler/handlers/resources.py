@@ -1,0 +1,176 @@
+"""Where each kind of watched object goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.objects import object_key
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.objects.config import Pool, TeamQuota
+from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
+
+
+class CallbackStore:
+    """A store of three functions."""
+
+    def __init__(
+        self,
+        put: Callable[[dict[str, Any]], None],
+        remove: Callable[[str], None],
+        keys: Callable[[], Iterable[str]],
+    ) -> None:
+        self._put, self._remove, self._keys = put, remove, keys
+
+    def put(self, item: dict[str, Any]) -> None:
+        """An object is there, or has changed."""
+        self._put(item)
+
+    def remove(self, key: str) -> None:
+        """An object is gone."""
+        self._remove(key)
+
+    def keys(self) -> list[str]:
+        """The objects that it has."""
+        return list(self._keys())
+
+
+def nodes(fleet: ClusterCache) -> CallbackStore:
+    """Nodes."""
+    return CallbackStore(fleet.put_node, fleet.drop_node, lambda: fleet.nodes)
+
+
+def namespaces(fleet: ClusterCache) -> CallbackStore:
+    """Namespaces, for selectors of pod affinity."""
+    others = fleet.others
+
+    def put(item: dict[str, Any]) -> None:
+        others.put_namespace(item["metadata"]["name"], item["metadata"].get("labels") or {})
+
+    return CallbackStore(put, others.drop_namespace, lambda: others.namespaces)
+
+
+def claims(volumes: VolumeBinding) -> CallbackStore:
+    """PersistentVolumeClaims."""
+    return CallbackStore(volumes.put_claim, volumes.drop_claim, lambda: volumes.keys("claims"))
+
+
+def persistent_volumes(volumes: VolumeBinding) -> CallbackStore:
+    """PersistentVolumes."""
+    return CallbackStore(volumes.put_volume, volumes.drop_volume, lambda: volumes.keys("volumes"))
+
+
+def storage_classes(volumes: VolumeBinding) -> CallbackStore:
+    """StorageClasses."""
+    return CallbackStore(volumes.put_class, volumes.drop_class, lambda: volumes.keys("classes"))
+
+
+def budgets(budgets: DisruptionBudgets) -> CallbackStore:
+    """PodDisruptionBudgets."""
+    return CallbackStore(budgets.put, budgets.drop, budgets.keys)
+
+
+def csi_nodes(volumes: VolumeBinding) -> CallbackStore:
+    """CSINodes, for how many volumes of a driver a node takes."""
+    attached = volumes.attached
+    return CallbackStore(attached.put_node, attached.drop_node, attached.nodes)
+
+
+def volume_attachments(volumes: VolumeBinding) -> CallbackStore:
+    """VolumeAttachments: volumes count until they are detached."""
+    attached = volumes.attached
+    return CallbackStore(attached.put_attachment, attached.drop_attachment, attached.attachments)
+
+
+def csi_drivers(volumes: VolumeBinding) -> CallbackStore:
+    """CSIDrivers, for whether they say how much room they have."""
+    return CallbackStore(volumes.put_driver, volumes.drop_driver, lambda: volumes.keys("drivers"))
+
+
+def storage_capacities(volumes: VolumeBinding) -> CallbackStore:
+    """CSIStorageCapacities."""
+    return CallbackStore(volumes.put_room, volumes.drop_room, lambda: volumes.keys("rooms"))
+
+
+def slices(fleet: ClusterCache) -> CallbackStore:
+    """ResourceSlices. They change rarely, and renumber GPUs: the state is built anew."""
+
+    def put(item: dict[str, Any]) -> None:
+        fleet.stale |= fleet.dra.put_slice(item)
+
+    def drop(name: str) -> None:
+        fleet.stale |= fleet.dra.drop_slice(name)
+
+    return CallbackStore(put, drop, lambda: fleet.dra.devices.slices)
+
+
+def device_classes(fleet: ClusterCache) -> CallbackStore:
+    """DeviceClasses. They change rarely, and with them which GPUs do for whom: the state is built anew."""
+
+    def put(item: dict[str, Any]) -> None:
+        fleet.stale |= fleet.dra.put_class(item)
+
+    def drop(name: str) -> None:
+        fleet.stale |= fleet.dra.drop_class(name)
+
+    return CallbackStore(put, drop, lambda: fleet.dra.classes)
+
+
+def resource_claims(fleet: ClusterCache) -> CallbackStore:
+    """ResourceClaims."""
+    return CallbackStore(fleet.claims.put, fleet.claims.drop, lambda: fleet.dra.claims)
+
+
+class ConfigMapHandler:
+    """The ConfigMaps of pools and quotas. One that cannot be read leaves what was known before."""
+
+    def __init__(self, fleet: ClusterCache, quota: Callable[[str, TeamQuota | None], None]) -> None:
+        """`quota` is told of leaves by ConfigMap, and that they are gone."""
+        self._fleet, self._quota = fleet, quota
+        self._known: dict[str, tuple[str, str]] = {}
+        """What a ConfigMap is (topology or quota) and of whom, by key."""
+        self.broken: dict[str, str] = {}
+        """Those that cannot be read, by key, and why."""
+
+    def put(self, item: dict[str, Any]) -> None:
+        """A ConfigMap is there, or has changed."""
+        key = object_key(item)
+        kind = (item["metadata"].get("labels") or {}).get(names.CONFIG_LABEL, "")
+        data = item.get("data") or {}
+        try:
+            if kind == "topology":
+                pool = Pool.parse(orjson.loads(data.get("pool.json") or ""))
+                self._is(key, kind, pool.name)
+                self._fleet.put_pool(pool)
+            elif kind == "quota":
+                leaf = TeamQuota.parse(orjson.loads(data.get("quota.json") or ""))
+                self._is(key, kind, leaf.team)
+                self._quota(leaf.team, leaf)
+        except ValueError as error:
+            self.broken[key] = str(error)
+            logs.error("ConfigMap not understood", name=key, kind=kind, error=str(error))
+        else:
+            self.broken.pop(key, None)
+
+    def _is(self, key: str, kind: str, name: str) -> None:
+        if self._known.get(key, (kind, name)) != (kind, name):
+            self.remove(key)
+        self._known[key] = (kind, name)
+
+    def remove(self, key: str) -> None:
+        """A ConfigMap is gone."""
+        self.broken.pop(key, None)
+        kind, name = self._known.pop(key, ("", ""))
+        if kind == "topology":
+            self._fleet.drop_pool(name)
+        elif kind == "quota":
+            self._quota(name, None)
+
+    def keys(self) -> list[str]:
+        """The ConfigMaps that it has."""
+        return list(self._known)

@@ -1,0 +1,242 @@
+"""The cluster as a person may see it: read-only, with the rights of a kubeconfig, and without a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+from avactl import names
+from avactl.kube.client import ApiError, Client
+from avactl.kube.objects import object_key
+from avactl.kube.reflector import Reflector, Store
+from avactl.placement.request import Request
+from avactl.placement.state import MAX_GPUS, WHOLE
+from avactl.placement.workload import Workload
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.handlers import resources
+from avactl.scheduler.objects.config import Policy
+from avactl.scheduler.objects.node_rules import RuleError
+from avactl.scheduler.objects.pod_info import PodInfo
+
+POLICY = "avactl-policy"
+"""ConfigMap with the placement policy, as the Cluster compiles it."""
+_FORBIDDEN = 403
+_MOST_DIGITS = 10
+"""Digits of the seconds between two checkpoints: pods' owners write the annotation."""
+
+
+class ClusterView:
+    """Nodes, pools, quotas and pods, as far as the API server shows them."""
+
+    def __init__(self, client: Client, system_namespace: str, namespace: str = "", with_volumes: bool = False) -> None:
+        """`namespace`: that whose pods are read where those of all namespaces are not shown."""
+        self._with_volumes = with_volumes
+        self.client, self._system, self._namespace = client, system_namespace, namespace
+        self.cluster = ""
+        self.fleet = ClusterCache(())
+        self.volumes = VolumeBinding(self.fleet)
+        self.strangers: dict[str, PodInfo] = {}
+        """Pods without a node that are another scheduler's, by `namespace/name`."""
+        self.checkpoints: dict[str, tuple[float, str]] = {}
+        """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
+        self.claims: dict[str, dict[str, Any]] = {}
+        """ResourceClaims that were made for one pod, by `namespace/name`."""
+        self.freed: dict[str, Request] = {}
+        """Pods, by uid, whose claims are thought of as not allocated, and what they then ask for."""
+        self.owned: set[str] = set()
+        """Pods, by uid, that somebody makes anew."""
+        self.messages: dict[str, str] = {}
+        """What is said of pods of others that wait, by `namespace/name`."""
+        self.hidden: dict[str, str] = {}
+        """Kinds that the API server does not show, and what it says."""
+        self.broken: dict[str, str] = {}
+        """ConfigMaps of pools and quotas that cannot be read, by `namespace/name`, and why."""
+        self.silent: float | None = None
+        """Since when the API server does not answer, by the monotonic clock; None: it does."""
+        self._reflectors: list[Reflector] = []
+
+    async def load(self) -> None:
+        """Read all once; what is not shown is in `hidden`. Raises ApiError and UnreachableError."""
+        policy = await self._policy()
+        if policy is not None:
+            self.cluster = policy.cluster
+            self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
+            self.volumes = VolumeBinding(self.fleet)
+        for reflector in self._watched():
+            try:
+                await reflector.load()
+            except ApiError as error:
+                if error.status == _FORBIDDEN:
+                    self.hidden[reflector.kind] = str(error)
+                elif error.status != 404:  # a kind that this server does not serve
+                    raise
+            else:
+                self._reflectors.append(reflector)
+        if "pods" in self.hidden and self._namespace:
+            mine = self._pods(f"/namespaces/{self._namespace}")
+            await mine.load()
+            self._reflectors.append(mine)
+        self.fresh()
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Keep up with the API server until it is cancelled; `changed` is called after each batch."""
+
+        def heard() -> None:
+            self.silent = None
+            changed()
+
+        def failed() -> None:
+            if self.silent is None:
+                self.silent = monotonic()
+
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                reflector.changed, reflector.failed = heard, failed
+                group.create_task(reflector.run())
+
+    def fresh(self) -> None:
+        """Bring the fleet up to date; to be called before it is read. The workload is what is there now."""
+        if self.fleet.stale:
+            self.fleet.rebuild()
+
+    @property
+    def now(self) -> datetime:
+        """The time, by this machine's clock."""
+        return datetime.now(UTC)
+
+    def expected(self) -> Workload:
+        """The workload of the pods that are there: what runs and waits stands for what will come."""
+        workload = Workload(float("inf"))
+        for pod in self.fleet.pods.values():
+            if pod.ours and not pod.ended and not pod.shape.refused:
+                request = self._asked(pod)
+                if request is not None and request.gpus:
+                    workload.add(request)
+        return workload
+
+    def _asked(self, pod: PodInfo) -> Request | None:
+        """What the engine was asked for when it placed a pod, or will be asked; None: nothing that it understands."""
+        fleet = self.fleet
+        try:
+            request = fleet.asks.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
+        except RuleError:
+            return None
+        if isinstance(request, str):
+            return None
+        if pod.claims and pod.node and not request.gpus:
+            # Claims that have their devices ask for nothing any more.
+            model = fleet.model_of(pod.node) if pod.node in fleet.nodes else ""
+            gpus = min(fleet.held_gpus(pod) // WHOLE, MAX_GPUS)
+            return replace(request, gpus=gpus, models=frozenset({model} if model else ()))
+        return request
+
+    def pods(self) -> Iterator[PodInfo]:
+        """Pods that hold something or wait."""
+        for pod in (*self.fleet.pods.values(), *self.strangers.values()):
+            if not pod.ended:
+                yield pod
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def _policy(self) -> Policy | None:
+        path = f"/api/v1/namespaces/{self._system}/configmaps/{POLICY}"
+        try:
+            item = await self.client.request("GET", path)
+            return Policy.parse((item.get("data") or {}).get("policy.json") or "")
+        except ApiError as error:
+            if error.status not in (404, _FORBIDDEN):
+                raise
+            self.hidden["policy"] = str(error)
+        except ValueError as error:
+            self.hidden["policy"] = f"ConfigMap {self._system}/{POLICY} is not a placement policy: {error}"
+        return None
+
+    def _watched(self) -> list[Reflector]:
+        fleet, dra = self.fleet, "/apis/resource.k8s.io/v1"
+
+        def reflect(path: str, store: Store, **more: Any) -> Reflector:
+            return Reflector(self.client, path, store, **more)
+
+        configs = resources.ConfigMapHandler(fleet, fleet.quotas.put_leaf)
+        self.broken = configs.broken
+        return [
+            reflect(
+                f"/api/v1/namespaces/{self._system}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
+            ),
+            reflect("/api/v1/nodes", resources.nodes(fleet)),
+            reflect("/api/v1/namespaces", resources.namespaces(fleet)),
+            reflect(f"{dra}/resourceslices", resources.slices(fleet)),
+            reflect(f"{dra}/deviceclasses", resources.device_classes(fleet)),
+            reflect(
+                f"{dra}/resourceclaims",
+                resources.CallbackStore(self.put_claim, self.drop_claim, lambda: fleet.dra.claims),
+            ),
+            *(self._storage() if self._with_volumes else ()),
+            self._pods(),
+        ]
+
+    def _storage(self) -> list[Reflector]:
+        return [
+            Reflector(self.client, path, store)
+            for path, store in (
+                ("/api/v1/persistentvolumeclaims", resources.claims(self.volumes)),
+                ("/api/v1/persistentvolumes", resources.persistent_volumes(self.volumes)),
+                ("/apis/storage.k8s.io/v1/storageclasses", resources.storage_classes(self.volumes)),
+            )
+        ]
+
+    def _pods(self, inside: str = "") -> Reflector:
+        store = resources.CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.fleet.pods, *self.strangers])
+        return Reflector(self.client, f"/api/v1{inside}/pods", store)
+
+    def put_claim(self, item: dict[str, Any]) -> None:
+        """A ResourceClaim is there, or has changed."""
+        if item["metadata"].get("ownerReferences"):
+            self.claims[object_key(item)] = item
+        self.fleet.claims.put(item)
+
+    def drop_claim(self, key: str) -> None:
+        """A ResourceClaim, by `namespace/name`, is gone."""
+        self.claims.pop(key, None)
+        self.fleet.claims.drop(key)
+
+    def put_pod(self, item: dict[str, Any]) -> None:
+        """A pod is there, or has changed."""
+        metadata = item["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        self.strangers.pop(key, None)
+        before, pod = self.fleet.pods.get(key), self.fleet.put_pod(item)
+        if before is not None and self.fleet.pods.get(key) is not before:
+            self._gone(before)
+        if pod is not None:
+            if key in self.fleet.pods:
+                every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
+                if every.isdecimal() and len(every) <= _MOST_DIGITS:
+                    self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
+                if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+                    self.owned.add(pod.uid)
+            return
+        pod = PodInfo(item, 0.0)
+        if not pod.ended and not pod.deleting:
+            self.strangers[key] = pod
+            conditions = (item.get("status") or {}).get("conditions") or ()
+            said = [each.get("message") or "" for each in conditions if each["type"] == "PodScheduled"]
+            self.messages[key] = said[0] if said else ""
+
+    def drop_pod(self, key: str) -> None:
+        """A pod, by `namespace/name`, is gone."""
+        pod = self.fleet.drop_pod(key)
+        if pod is not None:
+            self._gone(pod)
+        self.strangers.pop(key, None)
+        self.messages.pop(key, None)
+
+    def _gone(self, pod: PodInfo) -> None:
+        self.checkpoints.pop(pod.uid, None)
+        self.owned.discard(pod.uid)

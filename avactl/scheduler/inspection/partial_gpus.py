@@ -1,0 +1,63 @@
+"""Parts of GPUs (MIG) that claims hold: the placement engine books whole ones, and people want to see all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from avactl.placement.state import WHOLE
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.dra.resource_claim import ResourceClaim
+from avactl.scheduler.dra.resource_slices import Device, Key
+from avactl.scheduler.objects.pod_info import PodInfo
+
+
+class Part(NamedTuple):
+    """A part of one GPU."""
+
+    node: str
+    gpu: int
+    milli: int
+    """Of the GPU: by the counter of which it takes most."""
+
+
+def of_claim(fleet: ClusterCache, claim: ResourceClaim) -> Iterator[Part]:
+    """The parts of GPUs that a claim holds."""
+    for result in claim.results:
+        if not result.admin and fleet.dra.place(result.key) is None:
+            part = _part(fleet, result.key)
+            if part is not None:
+                yield part
+
+
+def of_pod(fleet: ClusterCache, pod: PodInfo) -> int:
+    """Milli of GPUs that a pod holds by parts."""
+    return sum(part.milli for claim in fleet.claims.counted(pod) for part in of_claim(fleet, claim))
+
+
+def by_node(fleet: ClusterCache) -> dict[str, list[tuple[ResourceClaim, Part]]]:
+    """All of them."""
+    found: dict[str, list[tuple[ResourceClaim, Part]]] = {}
+    for claim in fleet.dra.claims.values():
+        for part in of_claim(fleet, claim):
+            found.setdefault(part.node, []).append((claim, part))
+    return found
+
+
+def _part(fleet: ClusterCache, key: Key) -> Part | None:
+    """Of the GPU that takes from the same counters; None for what is no part of one."""
+    device = fleet.dra.devices.find(key)
+    node = fleet.dra.devices.node_of(key)
+    if device is None or not device.counters or not node:
+        return None
+    for number, gpu in enumerate(fleet.dra.gpus(node)):
+        milli = _share(device, gpu)
+        if milli:
+            return Part(node, number, milli)
+    return None
+
+
+def _share(device: Device, gpu: Device) -> int:
+    whole = {(group, name): amount for group, name, amount in gpu.counters}
+    shares = [amount / whole[group, name] for group, name, amount in device.counters if whole.get((group, name))]
+    return min(WHOLE, int(WHOLE * max(shares, default=0)))

@@ -1,0 +1,250 @@
+"""Who has what: teams, pools and jobs in numbers, for `avactl top` and the metrics. Reads a fleet, changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from avactl.placement.fragmentation import Measure
+from avactl.placement.state import WHOLE
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.inspection import partial_gpus
+from avactl.scheduler.objects.node_info import NodeInfo
+from avactl.scheduler.objects.node_rules import RuleError
+from avactl.scheduler.objects.pod_info import PodInfo
+
+_MANAGED, _INSTANCE, _KIND = (
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/name",
+)
+_JOB_NAMES = ("batch.kubernetes.io/job-name", "job-name")
+_KINDS = {"trainingjob": "train", "servingdeployment": "serve", "workspace": "work"}
+_AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+class Pool(NamedTuple):
+    """Machines of one pool and GPU model; nodes with GPUs outside of all pools are the pool without a name."""
+
+    name: str
+    model: str
+    machines: int
+    away: int
+    """Cordoned, or not ready."""
+    whole: int
+    """Machines that are there and all of whose GPUs are free."""
+    gpus: int
+    used: float
+    """GPUs; shares count as parts."""
+    lost: float | None
+    """Free GPUs that the next pod of the expected workload that may have the model cannot use, on average (FGD); None:
+    no such pod is expected."""
+
+    @property
+    def free(self) -> float:
+        """GPUs that nobody holds, on machines that are there or not."""
+        return self.gpus - self.used
+
+
+class Team(NamedTuple):
+    """What a team has of one GPU model; counts of GPUs."""
+
+    name: str
+    model: str
+    """Empty: pods that wait for any."""
+    used: float
+    guaranteed: float | None
+    """None: there is no quota."""
+    borrow: float | None
+    """Most that it may borrow; None: all."""
+    borrowed: float
+    reclaimable: float
+    """What is borrowed by pods that may be stopped."""
+    waiting: float
+    """Asked for by pods that wait."""
+
+
+class Job(NamedTuple):
+    """Pods of one job, service or workspace."""
+
+    namespace: str
+    name: str
+    kind: str
+    """`train`, `serve`, `work`; else `job`, `pod`."""
+    team: str
+    pods: int
+    running: int
+    gpus: float
+    model: str
+    since: str
+    """When the oldest pod was created."""
+    why: str
+    """Of those that wait: why, as the scheduler says it."""
+
+    @property
+    def waiting(self) -> int:
+        """Pods without a node."""
+        return self.pods - self.running
+
+
+def job_of(pod: PodInfo) -> tuple[str, str]:
+    """The name of the job that a pod belongs to, and of what kind it is."""
+    labels = pod.labels
+    if labels.get(_MANAGED) == "avactl" and _INSTANCE in labels:
+        return labels[_INSTANCE], _KINDS.get(labels.get(_KIND, ""), "pod")
+    if pod.gang:
+        return pod.gang.partition("/")[2], "job"
+    for label in _JOB_NAMES:
+        if label in labels:
+            return labels[label], "job"
+    return pod.name, "pod"
+
+
+def away(info: NodeInfo) -> str:
+    """Why a machine takes no pods: `cordoned` or `not ready`; empty where it does."""
+    if any(taint["key"] in _AWAY for taint in info.taints):
+        return "not ready"
+    return "cordoned" if info.cordoned else ""
+
+
+def gpus_of(fleet: ClusterCache, pod: PodInfo) -> float:
+    """GPUs that a pod holds, or waits for."""
+    if pod.node or pod.assumed:
+        return (fleet.held_gpus(pod) + partial_gpus.of_pod(fleet, pod)) / WHOLE
+    by_claim = 0
+    if pod.claims:
+        with contextlib.suppress(RuleError):
+            by_claim = fleet.dra.demand(pod).gpus
+    return by_claim + (pod.shape.share / WHOLE or fleet.asks.gpu_count(pod.shape))
+
+
+def model_of(fleet: ClusterCache, pod: PodInfo) -> str:
+    """The GPU model that a pod has, or asks for; empty where nobody says."""
+    node = pod.node or pod.assumed
+    return fleet.model_of(node) if node in fleet.nodes else pod.shape.rules.model or ""
+
+
+def pools(fleet: ClusterCache, measure: Measure | None = None) -> list[Pool]:
+    """Pools by name and model. The fleet must not be stale. `measure` says how much the workload cannot use."""
+    state = fleet.state
+    groups: dict[tuple[str, str], list[int]] = {}
+    gone: dict[int, bool] = {}
+    for name, info in fleet.nodes.items():
+        slot = state.slots.get(name)
+        pool = fleet.pool_of(info)
+        if slot is None or not (state.gpu_count[slot] or pool is not None):
+            continue
+        groups.setdefault((pool.name if pool else "", fleet.model_of(name)), []).append(slot)
+        gone[slot] = bool(away(info))
+    in_parts = {
+        state.slots[node]: sum(part.milli for _, part in held) for node, held in partial_gpus.by_node(fleet).items()
+    }
+    found = []
+    for (name, model), numbers in sorted(groups.items(), key=lambda each: (not each[0][0], each[0])):
+        slots = np.array(numbers, np.int64)
+        there = np.array([not gone[slot] for slot in numbers])
+        broken = np.array([in_parts.get(slot, 0) for slot in numbers])
+        lost = None
+        if measure is not None and (share := measure.share(model)):
+            # Of pods that want other models nobody can say that what is free here is in pieces.
+            gpus = state.gpu_free[slots, : state.width].astype(np.int64)
+            chances = measure.chances(state.free[slots], state.model[slots], state.models) / share
+            lost = max(0.0, float(measure.lost(chances, gpus).sum())) / WHOLE
+        full = (state.gpu_total[slots] == WHOLE * state.gpu_count[slots]) & (state.gpu_count[slots] > 0) & (broken == 0)
+        count = int(state.gpu_count[slots].sum())
+        used = (WHOLE * count - int(state.gpu_total[slots].sum()) + int(broken.sum())) / WHOLE
+        out = int((~there).sum())
+        found.append(Pool(name, model, len(numbers), out, int((full & there).sum()), count, used, lost))
+    return found
+
+
+class Counts:
+    """GPUs by team and model, pod by pod."""
+
+    def __init__(self, fleet: ClusterCache) -> None:
+        self._fleet = fleet
+        self._used: dict[tuple[str, str], float] = {}
+        self._parts: dict[tuple[str, str], float] = {}
+        """GPUs in parts, which quotas do not count."""
+        self._preemptible: dict[tuple[str, str], float] = {}
+        self._waiting: dict[tuple[str, str], float] = {}
+
+    def add(self, pod: PodInfo) -> None:
+        """One pod more."""
+        fleet = self._fleet
+        gpus = 0.0 if pod.ended else gpus_of(fleet, pod)
+        if not gpus:
+            return
+        key = fleet.quotas.team(pod), model_of(fleet, pod)
+        holds = bool(pod.node or pod.assumed)
+        into = self._used if holds else self._waiting
+        into[key] = into.get(key, 0.0) + gpus
+        if holds and pod.claims:
+            self._parts[key] = self._parts.get(key, 0.0) + partial_gpus.of_pod(fleet, pod) / WHOLE
+        if holds and pod.preemptible:
+            self._preemptible[key] = self._preemptible.get(key, 0.0) + gpus
+
+    def teams(self) -> list[Team]:
+        """Teams by name and GPU model: those with a quota, and those that hold or wait for GPUs."""
+        leaves = self._fleet.quotas.leaves
+        of_quota = {
+            (team, model)
+            for team, leaf in leaves.items()
+            for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}
+        }
+        found = []
+        for key in sorted({*self._used, *self._waiting, *of_quota}):
+            team, model = key
+            limit = leaves[team].quota.limit(model) if team in leaves and model else None
+            has = self._used.get(key, 0.0)
+            borrowed = max(0.0, has - self._parts.get(key, 0.0) - limit.guaranteed) if limit else 0.0
+            found.append(
+                Team(
+                    team, model, has, limit.guaranteed if limit else None, limit.borrow if limit else None, borrowed,
+                    min(borrowed, self._preemptible.get(key, 0.0)), self._waiting.get(key, 0.0),
+                )
+            )  # fmt: skip
+        return found
+
+
+def teams(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
+    """Teams by name and GPU model, as these pods are."""
+    counts = Counts(fleet)
+    for pod in pods:
+        counts.add(pod)
+    return counts.teams()
+
+
+def jobs(fleet: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] | None = None) -> list[Job]:
+    """Jobs with GPUs, and all that wait for this scheduler: those that wait first, then the largest."""
+    groups: dict[tuple[str, str, str], list[PodInfo]] = {}
+    for pod in pods:
+        if pod.ours or gpus_of(fleet, pod):
+            groups.setdefault((pod.namespace, *job_of(pod)), []).append(pod)
+    found = [_job(fleet, *key, group, messages or {}) for key, group in groups.items()]
+    shown = [job for job in found if job.gpus or job.waiting]
+    return sorted(shown, key=lambda job: (not job.waiting, -job.gpus, job.since, job.namespace, job.name))
+
+
+def _job(
+    fleet: ClusterCache, namespace: str, name: str, kind: str, group: list[PodInfo], messages: dict[str, str]
+) -> Job:
+    wait = [pod for pod in group if not (pod.node or pod.assumed)]
+    why = next(_reasons(wait, messages), "")
+    models = sorted({model for pod in group if gpus_of(fleet, pod) and (model := model_of(fleet, pod))})
+    return Job(
+        namespace, name, kind, fleet.quotas.team(group[0]), len(group), len(group) - len(wait),
+        float(sum(gpus_of(fleet, pod) for pod in group)), ", ".join(models), min(pod.created for pod in group), why,
+    )  # fmt: skip
+
+
+def _reasons(waiting: Iterable[PodInfo], messages: dict[str, str]) -> Iterator[str]:
+    for pod in waiting:
+        text = pod.message or messages.get(pod.key, "")
+        if pod.gated:
+            yield "held back by scheduling gates"
+        elif text:
+            yield text

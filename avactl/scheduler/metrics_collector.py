@@ -1,0 +1,62 @@
+"""The gauges of a fleet, brought up to date when somebody asks for the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import Gauge
+
+from avactl.placement.fragmentation import Measure
+from avactl.placement.state import WHOLE
+from avactl.scheduler import metrics
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.inspection import partial_gpus, usage
+
+_CHUNK = 500
+"""Pods that are counted at a time: decisions do not wait for metrics."""
+
+
+async def collect(fleet: ClusterCache, measure: Measure) -> None:
+    """Models, pools and teams. `measure` is of the workload that is expected. What is gone is no series any more."""
+    if fleet.stale:
+        return
+    state = fleet.state
+    in_parts: dict[str, float] = {}
+    for node, held in partial_gpus.by_node(fleet).items():
+        model = fleet.model_of(node)
+        in_parts[model] = in_parts.get(model, 0.0) + sum(part.milli for _, part in held) / WHOLE
+    _clear(metrics.GPUS, metrics.GPUS_ALLOCATED)
+    for number, model in enumerate(state.models):
+        total = int(state.gpu_count[state.model == number].sum())
+        metrics.GPUS.labels(model).set(total)
+        free = int(state.model_free[number]) / WHOLE - in_parts.get(model, 0.0)
+        metrics.GPUS_ALLOCATED.labels(model).set(total - free)
+    pools = usage.pools(fleet, measure)
+    _clear(metrics.POOL_GPUS, metrics.POOL_ALLOCATED, metrics.POOL_FRAGMENTED, metrics.POOL_WHOLE)
+    for pool in pools:
+        metrics.POOL_GPUS.labels(pool.name, pool.model).set(pool.gpus)
+        metrics.POOL_ALLOCATED.labels(pool.name, pool.model).set(pool.used)
+        metrics.POOL_WHOLE.labels(pool.name, pool.model).set(pool.whole)
+        if pool.lost is not None:
+            metrics.POOL_FRAGMENTED.labels(pool.name, pool.model).set(pool.lost)
+    counts = usage.Counts(fleet)
+    for number, pod in enumerate(list(fleet.pods.values())):
+        counts.add(pod)
+        if number % _CHUNK == _CHUNK - 1:
+            await asyncio.sleep(0)
+    _clear(
+        metrics.TEAM_GPUS, metrics.TEAM_BORROWED, metrics.TEAM_GUARANTEED, metrics.TEAM_RECLAIMABLE,
+        metrics.TEAM_WAITING,
+    )  # fmt: skip
+    for team in counts.teams():
+        metrics.TEAM_GPUS.labels(team.name, team.model).set(team.used)
+        metrics.TEAM_WAITING.labels(team.name, team.model).set(team.waiting)
+        if team.guaranteed is not None:
+            metrics.TEAM_GUARANTEED.labels(team.name, team.model).set(team.guaranteed)
+            metrics.TEAM_BORROWED.labels(team.name, team.model).set(team.borrowed)
+            metrics.TEAM_RECLAIMABLE.labels(team.name, team.model).set(team.reclaimable)
+
+
+def _clear(*gauges: Gauge) -> None:
+    for gauge in gauges:
+        gauge.clear()

@@ -1,0 +1,164 @@
+"""Bounds on what users write into pods and claims: the rest of the scheduler reads nothing longer or more numerous.
+
+The API server bounds the size of an object (1.5 MiB) and of its annotations (256 KiB), but not how many terms, labels
+or volumes there are, nor what a value means. A pod beyond these bounds keeps its place in the books (what it requests,
+where it runs) and is refused in words; everything else of it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from avactl import names
+
+TEXT = 64
+"""Characters of an annotation that the scheduler reads, of a quantity, and of what a message quotes."""
+LABEL_KEY = 317
+"""Characters of a label's key: 253 of a DNS subdomain, a slash, and 63."""
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_ANNOTATIONS = {
+    **dict.fromkeys(
+        (
+            names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.PREEMPTIBLE, names.GANG_SIZE, names.DEVICES, _INDEX,
+            names.CHECKPOINT_EVERY, names.PREEMPTION,
+        ),
+        TEXT,
+    ),
+    names.WITHIN: LABEL_KEY,
+}  # fmt: skip
+"""Annotations that the scheduler reads, and their longest values."""
+_LABELS, _VOLUMES, _TOLERATIONS, _CLAIMS = 256, 256, 128, 64
+_CONTAINERS = 512
+_RESOURCES = 64
+_TERMS = 64
+"""Expressions of a pod's node affinity, and of each selector of its pod affinity and topology spread."""
+_VALUES = 8192
+"""Values of all expressions together; node affinity that lists nodes by name has many."""
+_POD_TERMS = 16
+"""Terms of pod affinity, of pod anti-affinity, and topology spread constraints."""
+_KEPT = ("schedulerName", "nodeName", "priority", "priorityClassName", "schedulingGates", "preemptionPolicy")
+"""Fields of a refused pod's spec that are read all the same."""
+_BOOKED = ("containers", "initContainers", "overhead", "resources", "resourceClaims", "terminationGracePeriodSeconds")
+
+
+def quote(text: object) -> str:
+    """A user's text for a message: one line of at most `TEXT` printable characters."""
+    shown = "".join(each if each.isprintable() else "?" for each in str(text)[: TEXT + 1])
+    return shown if len(shown) <= TEXT else f"{shown[: TEXT - 1]}…"
+
+
+def bounded(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """A pod within the bounds, and what exceeded them, in words; empty where the pod is as it was."""
+    reason = _excess(item)
+    return (item, "") if not reason else (stripped(item), reason)
+
+
+def stripped(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod with what it holds and without what it wishes: metadata, requests, claims and place."""
+    metadata, spec = item["metadata"], item["spec"]
+    notes, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    found = dict(metadata)
+    found["annotations"] = {
+        name: notes[name] for name, most in _ANNOTATIONS.items() if name in notes and len(notes[name]) <= most
+    }
+    found["labels"] = dict(list(labels.items())[:_LABELS])
+    if names.GANG_LABEL in labels:
+        found["labels"][names.GANG_LABEL] = labels[names.GANG_LABEL]
+    short = {key: spec[key] for key in (*_KEPT, *_BOOKED) if key in spec}
+    if len(spec.get("resourceClaims") or ()) > _CLAIMS:
+        short["resourceClaims"] = spec["resourceClaims"][:_CLAIMS]
+    return {**item, "metadata": found, "spec": short}
+
+
+def selector_excess(selector: Mapping[str, Any] | None) -> str:
+    """What of a label selector exceeds the bounds, in words; empty where nothing does."""
+    if not selector:
+        return ""
+    expressions = selector.get("matchExpressions") or ()
+    count = len(expressions) + len(selector.get("matchLabels") or ())
+    if count > _TERMS:
+        return f"a label selector has {count} requirements; at most {_TERMS} are read"
+    return _many_values(sum(len(each.get("values") or ()) for each in expressions))
+
+
+def _excess(item: Mapping[str, Any]) -> str:
+    metadata, spec = item["metadata"], item["spec"]
+    notes, labels = metadata.get("annotations"), metadata.get("labels")
+    if notes:
+        for name, most in _ANNOTATIONS.items():
+            if name in notes and len(notes[name]) > most:
+                return f"annotation {name}: its value has {len(notes[name])} characters; at most {most} are read"
+    for what, given, most in (
+        ("labels", labels, _LABELS),
+        ("entries in nodeSelector", spec.get("nodeSelector"), _TERMS),
+        ("volumes", spec.get("volumes"), _VOLUMES),
+        ("tolerations", spec.get("tolerations"), _TOLERATIONS),
+        ("resource claims", spec.get("resourceClaims"), _CLAIMS),
+        ("topology spread constraints", spec.get("topologySpreadConstraints"), _POD_TERMS),
+        ("containers", spec.get("containers"), _CONTAINERS),
+        ("init containers", spec.get("initContainers"), _CONTAINERS),
+    ):
+        if given and len(given) > most:
+            return f"it has {len(given)} {what}; at most {most} are read"
+    return _resources(spec) or _affinity(spec)
+
+
+def _resources(spec: Mapping[str, Any]) -> str:
+    for container in spec["containers"]:
+        for given in (container.get("resources") or {}).values():
+            if len(given) > _RESOURCES:
+                return f"a container names {len(given)} resources; at most {_RESOURCES} are read"
+        ports = container.get("ports")
+        if ports and len(ports) > _VOLUMES:
+            return f"a container has {len(ports)} ports; at most {_VOLUMES} are read"
+    return ""
+
+
+def _affinity(spec: Mapping[str, Any]) -> str:
+    affinity = spec.get("affinity")
+    if affinity:
+        reason = _node_affinity(affinity.get("nodeAffinity") or {})
+        for kind in ("podAffinity", "podAntiAffinity"):
+            reason = reason or _pod_affinity(kind, affinity.get(kind) or {})
+        if reason:
+            return reason
+    for each in spec.get("topologySpreadConstraints") or ():
+        reason = selector_excess(each.get("labelSelector"))
+        if reason or len(each.get("matchLabelKeys") or ()) > _TERMS:
+            return f"topologySpreadConstraints: {reason or 'too many matchLabelKeys'}"
+    return ""
+
+
+def _node_affinity(given: Mapping[str, Any]) -> str:
+    required = (given.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
+    preferred = [
+        each.get("preference") or {} for each in given.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    ]
+    count = values = 0
+    for term in (*required, *preferred):
+        expressions = (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
+        count += len(expressions)
+        values += sum(len(each.get("values") or ()) for each in expressions)
+    if max(count, len(required), len(preferred)) > _TERMS:
+        count = max(count, len(required), len(preferred))
+        return f"nodeAffinity has {count} expressions; at most {_TERMS} are read"
+    reason = _many_values(values)
+    return f"nodeAffinity: {reason}" if reason else ""
+
+
+def _pod_affinity(kind: str, given: Mapping[str, Any]) -> str:
+    terms = given.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+    if len(terms) > _POD_TERMS:
+        return f"{kind} has {len(terms)} terms; at most {_POD_TERMS} are read"
+    for term in terms:
+        reason = selector_excess(term.get("labelSelector")) or selector_excess(term.get("namespaceSelector"))
+        if not reason and len(term.get("namespaces") or ()) > _VALUES:
+            reason = f"{len(term['namespaces'])} namespaces; at most {_VALUES} are read"
+        if reason:
+            return f"{kind}: {reason}"
+    return ""
+
+
+def _many_values(count: int) -> str:
+    return f"its expressions list {count} values; at most {_VALUES} are read" if count > _VALUES else ""

@@ -1,0 +1,57 @@
+"""Nodes as the scheduler remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from sys import intern
+from typing import Any
+
+from avactl import names
+from avactl.scheduler.objects.quantity import amount
+
+_RESOURCES = 128
+"""Resources of one node that are read."""
+
+
+class NodeInfo:
+    """One node."""
+
+    __slots__ = (
+        "allocatable", "cordoned", "devices", "differs", "features", "gpu_resource", "labels", "name", "source",
+        "taints",
+    )  # fmt: skip
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+        self.name: str = intern(metadata["name"])
+        self.labels = {intern(key): intern(value) for key, value in (metadata.get("labels") or {}).items()}
+        self.taints: tuple[dict[str, Any], ...] = tuple(
+            {key: value for key, value in taint.items() if key != "timeAdded"} for taint in spec.get("taints") or ()
+        )
+        self.cordoned = bool(spec.get("unschedulable"))
+        self.differs = any(
+            each["type"] == names.TOPOLOGY_CONDITION and each["status"] == "False"
+            for each in status.get("conditions") or ()
+        )
+        """Whether its GPUs or links are not those of its type (`avactl topo watch`)."""
+        self.features = frozenset(status.get("declaredFeatures") or ())
+        """What its kubelet says that it can do."""
+        given = status.get("allocatable") or {}
+        self.source: Mapping[str, Any] = given if len(given) <= _RESOURCES else dict(list(given.items())[:_RESOURCES])
+        self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
+        self.gpu_resource = ""
+        """What pods name to get its GPUs: the extended resource; empty where there is none."""
+
+        self.devices = 0
+        """GPUs that a driver publishes in slices."""
+
+    def same(self, other: NodeInfo) -> bool:
+        """Whether nothing has changed that matters: most updates are heartbeats."""
+        return (
+            self.source == other.source
+            and self.labels == other.labels
+            and self.taints == other.taints
+            and self.cordoned == other.cordoned
+            and self.features == other.features
+            and self.differs == other.differs
+        )

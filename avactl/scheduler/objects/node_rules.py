@@ -1,0 +1,206 @@
+"""Which nodes a pod may run on by selector, required affinity, taints and cordons: as kube-scheduler reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from avactl import names
+
+Labels = Mapping[str, str]
+Matcher = Callable[[Labels], bool]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+").fullmatch
+_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+class RuleError(ValueError):
+    """A constraint that is not understood, in plain words."""
+
+
+class NotYetError(RuleError):
+    """Something is on its way: no word about it unless it takes long."""
+
+    def __init__(self, message: str, wanted: str = "") -> None:
+        """`wanted` is what it is, as `Fleet.arrived` is told; empty: the pod itself will change."""
+        super().__init__(message)
+        self.wanted = wanted
+
+
+def _number(text: str) -> int | None:
+    """As Go's ParseInt reads it: 64 bits, no underscores, no blanks."""
+    if len(text) > 20 or not _INTEGER(text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def requirement(expression: Mapping[str, Any]) -> Matcher:
+    """One expression over labels. Raises RuleError for an operator that is not known.
+
+    Source: k8s.io/apimachinery/pkg/labels: NotIn holds for labels that are not there; Gt and Lt compare integers.
+    """
+    key, operator = expression["key"], expression["operator"]
+    values = frozenset(expression.get("values") or ())
+    if operator == "In":
+        return lambda labels: labels.get(key) in values
+    if operator == "NotIn":
+        return lambda labels: labels.get(key) not in values
+    if operator == "Exists":
+        return lambda labels: key in labels
+    if operator == "DoesNotExist":
+        return lambda labels: key not in labels
+    if operator in ("Gt", "Lt"):
+        bound = _number(next(iter(values), ""))
+        sign = 1 if operator == "Gt" else -1
+
+        def compare(labels: Labels) -> bool:
+            have = _number(labels.get(key, ""))
+            return have is not None and bound is not None and (have - bound) * sign > 0
+
+        return compare
+    raise RuleError(f"operator {operator} of a label expression is not known")
+
+
+def every(matchers: Iterable[Matcher]) -> Matcher:
+    """All of them."""
+    found = tuple(matchers)
+    if len(found) == 1:
+        return found[0]
+    return lambda labels: all(match(labels) for match in found)
+
+
+def equals(wanted: Labels) -> Matcher:
+    """Labels with these values."""
+    items = tuple(wanted.items())
+    return lambda labels: all(labels.get(key) == value for key, value in items)
+
+
+def selector(given: Mapping[str, Any] | None) -> Matcher:
+    """A label selector; an empty one matches all, none matches nothing."""
+    if given is None:
+        return lambda _: False
+    parts = [requirement(expression) for expression in given.get("matchExpressions") or ()]
+    if given.get("matchLabels"):
+        parts.append(equals(given["matchLabels"]))
+    return every(parts)
+
+
+def _term(given: Mapping[str, Any]) -> Callable[[str, Labels], bool] | None:
+    expressions, fields = given.get("matchExpressions") or (), given.get("matchFields") or ()
+    if not expressions and not fields:
+        return None  # an empty term matches no node
+    match = every(requirement(each) for each in expressions)
+    for each in fields:
+        if each["key"] != "metadata.name" or each["operator"] not in ("In", "NotIn"):
+            raise RuleError(f"node affinity by field {each['key']} {each['operator']} is not supported")
+    named = every(requirement(each) for each in fields)
+    return lambda name, labels: match(labels) and named({"metadata.name": name})
+
+
+def node_selector(given: Mapping[str, Any] | None) -> Callable[[str, Labels], bool]:
+    """A NodeSelector, over a node's name and labels: one of its terms must hold. None: all nodes."""
+    if given is None:
+        return lambda _name, _labels: True
+    terms = [term for each in given.get("nodeSelectorTerms") or () if (term := _term(each)) is not None]
+    return lambda name, labels: any(term(name, labels) for term in terms)
+
+
+def _preferred(terms: Iterable[Mapping[str, Any]]) -> None:
+    """Preferences do not count, but kube-scheduler binds no pod with one that it cannot read."""
+    for term in terms:
+        for each in (term.get("preference") or {}).get("matchExpressions") or ():
+            if each["operator"] in ("Gt", "Lt") and _number(next(iter(each.get("values") or ()), "")) is None:
+                raise RuleError(f"preferred node affinity by {each['key']}: {each['operator']} needs a whole number")
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a toleration covers a taint. Source: k8s.io/component-helpers/scheduling/corev1."""
+    effect, key = toleration.get("effect"), toleration.get("key")
+    if effect and effect != taint["effect"]:
+        return False
+    if key and key != taint["key"]:
+        return False
+    operator = toleration.get("operator") or "Equal"
+    have, wanted = taint.get("value") or "", toleration.get("value") or ""
+    if operator == "Exists":
+        return True
+    if operator in ("Lt", "Gt"):
+        number, bound = _number(have), _number(wanted)
+        if number is None or bound is None:
+            return False
+        return number < bound if operator == "Lt" else number > bound
+    return bool(key) and bool(have == wanted)
+
+
+class NodeRules:
+    """The node set of pods with equal selector, affinity and tolerations."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        """Raises RuleError."""
+        affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+        self.features = _features(spec)
+        """What the kubelet must be able to do."""
+        parts = [spec.get("nodeSelector"), affinity, spec.get("tolerations"), self.features]
+        self._key = orjson.dumps(parts)
+        self.model: str | None = (spec.get("nodeSelector") or {}).get(names.GPU_LABEL)
+        """The GPU model that the selector names."""
+        self.selects = equals(spec.get("nodeSelector") or {})
+        self.near = node_selector(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+        _preferred(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
+        self.tolerations = tuple(spec.get("tolerations") or ())
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeRules) and self._key == other._key
+
+    def matches(self, name: str, labels: Labels) -> bool:
+        """Whether selector and affinity hold."""
+        return self.selects(labels) and self.near(name, labels)
+
+    def untolerated(self, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """The first taint that keeps the pod away."""
+        for taint in taints:
+            if taint["effect"] != "PreferNoSchedule" and not any(tolerates(each, taint) for each in self.tolerations):
+                return taint
+        return None
+
+    def obstacle(
+        self,
+        name: str,
+        labels: Labels,
+        taints: Iterable[Mapping[str, Any]],
+        cordoned: bool,
+        features: Container[str] = (),
+    ) -> str:
+        """Why not this node, in a few words; empty where it may."""
+        for feature in self.features:
+            if feature not in features:
+                return f"kubelet without {feature}"
+        if cordoned and not any(tolerates(each, _UNSCHEDULABLE) for each in self.tolerations):
+            return "cordoned"
+        taint = self.untolerated(taints)
+        if taint is not None:
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"taint {taint['key']}{value}"
+        return "" if self.matches(name, labels) else "other labels than it selects"
+
+
+def _features(spec: Mapping[str, Any]) -> list[str]:
+    """What a node must declare in `status.declaredFeatures` for a pod.
+
+    Source: k8s.io/component-helpers/nodedeclaredfeatures, v0.36.
+    """
+    found = []
+    containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    rules = (rule for container in containers for rule in container.get("restartPolicyRules") or ())
+    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
+        found.append("RestartAllContainersOnContainerExits")
+    if spec.get("hostNetwork") and spec.get("hostUsers") is False:
+        found.append("UserNamespacesHostNetworkSupport")
+    return found

@@ -1,0 +1,204 @@
+"""Pods as the scheduler remembers them: a fraction of the object, for tens of thousands of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from sys import intern
+from typing import Any
+
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.objects import object_key
+from avactl.scheduler.objects.limits import bounded, quote, stripped
+from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
+
+DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
+"""Condition of pods that are evicted, and its reason where a scheduler does it for others: as kube-scheduler's."""
+BY_OTHERS = "?"
+"""Stands for the preemption of a pod that another scheduler has marked."""
+PARTIAL = "PartialGang"
+"""The reason where a gang runs in part and starts anew."""
+_ENDED = ("Succeeded", "Failed")
+_NOTHING: Mapping[str, str] = {}
+
+
+class PodInfo:
+    """One pod."""
+
+    __slots__ = (
+        "assumed", "claims", "created", "deleting", "devices", "ends", "gang", "gang_size", "gated", "grace",
+        "has_disruption_mark", "index", "key", "labels", "leaving", "makes", "message", "modest", "name", "namespace",
+        "node", "nominated", "ours", "phase", "preempted_for", "preemptible", "preemption", "priority", "reported",
+        "seen", "serving", "shape", "started", "told", "uid", "volumes", "within",
+    )  # fmt: skip
+
+    def __init__(self, item: Mapping[str, Any], seen: float, refused: str = "") -> None:
+        """`item` is within the bounds of `limits`; `refused`: why it is not placed, where it had to be cut to them."""
+        metadata, spec = item["metadata"], item["spec"]
+        notes = metadata.get("annotations") or _NOTHING
+        self.namespace = intern(metadata["namespace"])
+        self.name: str = metadata["name"]
+        self.key = f"{self.namespace}/{self.name}"
+        self.uid: str = metadata["uid"]
+        self.ours: bool = spec.get("schedulerName") == names.SCHEDULER_NAME
+        self.created: str = metadata["creationTimestamp"]
+        self.priority: int = spec.get("priority") or 0
+        self.seen = seen
+        """When the scheduler saw it first, by the monotonic clock."""
+        self.shape: PodRequirements = self.asks(item, refused)
+        self.assumed = ""
+        """Node that a binding on its way names."""
+        self.message = ""
+        """Why it waits, as its condition says."""
+        self.reported = 0.0
+        """When that was written."""
+        self.told = ""
+        """What is to be said next."""
+        self.gang, self.gang_size, self.index, self.within = "", 0, 0, ""
+        self.claims: tuple[tuple[str, str], ...] = ()
+        """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
+        self.volumes, self.makes = _volumes(spec, self.name)
+        """PersistentVolumeClaims by name, and those of them that are made for the pod alone."""
+        self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
+        self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
+        self.modest: bool = spec.get("preemptionPolicy") == "Never"
+        """Whether it takes what is idle, and pushes nobody out."""
+        self.grace: int = spec.get("terminationGracePeriodSeconds", 30)
+        """Seconds that it may take to end."""
+        self.leaving = False
+        """Whether it is being evicted by this scheduler."""
+        self.nominated = ""
+        """Node on which others make room for it."""
+        self.preemption = ""
+        """The preemption that it is part of, as victim or as preemptor (annotation `names.PREEMPTION`)."""
+        self.preempted_for = ""
+        """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty: it is none."""
+        self.has_disruption_mark = False
+        """Whether a condition of this scheduler's says that it ends, for whatever reason."""
+        self.started = ""
+        """When it got its node."""
+        self.ends = 0.0
+        """When its time to end in peace is over, Unix time; 0: it is not being deleted."""
+        self.labels: Mapping[str, str] = _NOTHING
+        self.node = ""
+        self.devices: str | None = None
+        if self.ours:
+            self._gang(metadata.get("labels") or _NOTHING, notes)
+        self.update(item)
+
+    def _gang(self, labels: Mapping[str, str], notes: Mapping[str, str]) -> None:
+        gang = labels.get(names.GANG_LABEL, "")
+        if not gang:
+            return
+        size = notes.get(names.GANG_SIZE) or labels.get(names.GANG_SIZE) or "1"
+        index = notes.get("batch.kubernetes.io/job-completion-index", "")
+        self.gang = f"{self.namespace}/{gang}"
+        self.gang_size = gang_size(size) or 1
+        self.index = int(index) if len(index) < 10 and index.isdecimal() else 0
+        self.within = notes.get(names.WITHIN, "")
+
+    def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
+        """What it asks for. It may be resized, be given tolerations, and be narrowed down as long as it is gated.
+
+        Pods of generation 1 are as they were made; those of old API servers have none.
+        """
+        metadata, spec = item["metadata"], item["spec"]
+        if metadata.get("generation") != 1:
+            spec = as_it_runs(spec, item.get("status") or _NOTHING)
+        notes, labels = metadata.get("annotations") or _NOTHING, metadata.get("labels") or _NOTHING
+        if names.GANG_SIZE in labels:
+            notes = {names.GANG_SIZE: labels[names.GANG_SIZE], **notes}
+        return requirements_of(spec, notes, refused)
+
+    def update(self, item: Mapping[str, Any]) -> None:
+        """Take over what may change, but for the shape."""
+        metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+        labels = metadata.get("labels")
+        if labels and labels != self.labels:
+            self.labels = {intern(key): intern(value) for key, value in labels.items()}
+        elif not labels:
+            self.labels = _NOTHING
+        node = spec.get("nodeName")
+        if node:
+            # Bound once and for all: where that is known by the answer to a request, the watch may still be behind it.
+            self.node = intern(node)
+        self.phase: str = intern(status.get("phase") or "")
+        self.deleting = "deletionTimestamp" in metadata
+        if self.deleting and not self.ends:
+            self.ends = _seconds(metadata["deletionTimestamp"])
+        self.gated = bool(spec.get("schedulingGates"))
+        if node or not (self.assumed or self.node):
+            notes = metadata.get("annotations")
+            self.devices = notes.get(names.DEVICES) if notes else None
+        if spec.get("resourceClaims"):
+            made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
+            self.claims = tuple(
+                (each["name"], each.get("resourceClaimName") or made.get(each["name"]) or "")
+                for each in spec["resourceClaims"]
+            )
+        if self.ours:
+            self._status(status, (metadata.get("annotations") or _NOTHING).get(names.PREEMPTION, ""))
+
+    def _status(self, status: Mapping[str, Any], preemption: str) -> None:
+        self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption
+        self.preempted_for, self.has_disruption_mark = "", False
+        for condition in status.get("conditions") or ():
+            if condition["type"] == "PodScheduled" and not self.node:
+                self.message = condition.get("message") or ""
+            elif condition["type"] == "PodScheduled":
+                self.started = intern(condition.get("lastTransitionTime") or "")
+            elif condition["type"] == DISRUPTED and condition["status"] == "True":
+                if condition.get("reason") == PREEMPTED:
+                    self.preempted_for = preemption or BY_OTHERS
+                    self.has_disruption_mark = bool(preemption)
+                else:
+                    self.has_disruption_mark = condition.get("reason") == PARTIAL
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Who goes first in a team: the greater."""
+        return self.serving, self.priority
+
+    @property
+    def ended(self) -> bool:
+        """Whether it holds nothing any more."""
+        return self.phase in _ENDED
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is ours to place."""
+        return self.ours and not (self.node or self.assumed or self.deleting or self.gated or self.ended)
+
+    def __repr__(self) -> str:
+        return f"Pod({self.key})"
+
+
+def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
+    """A pod as the API server has it. Whatever is wrong with it is its own affair, and what it holds is counted."""
+    within, refused = bounded(item)
+    try:
+        return PodInfo(within, seen, refused)
+    except Exception as error:
+        logs.error("pod not understood", pod=object_key(item), error=repr(error))
+        return PodInfo(stripped(item), seen, f"the scheduler cannot read this pod: {quote(repr(error))}")
+
+
+def _seconds(stamp: str) -> float:
+    """Unix time; the end of time for what the calendar does not have: a grace period has 64 bits."""
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except (ValueError, OverflowError):
+        return datetime.max.timestamp()
+
+
+def _volumes(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """PersistentVolumeClaims by name, and those of generic ephemeral volumes, which carry the pod's."""
+    found: list[str] = []
+    made: tuple[str, ...] = ()
+    for volume in spec.get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            found.append(volume["persistentVolumeClaim"]["claimName"])
+        elif "ephemeral" in volume:
+            made = (*made, f"{name}-{volume['name']}")
+    return (*found, *made), made

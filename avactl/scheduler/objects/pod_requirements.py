@@ -1,0 +1,281 @@
+"""What pods ask for, parsed once for all pods that ask for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import orjson
+
+from avactl import names
+from avactl.scheduler.objects.limits import quote
+from avactl.scheduler.objects.node_rules import NodeRules, RuleError
+from avactl.scheduler.objects.quantity import amount
+
+_WORDS = {
+    names.LINK: ("nvlink", "pcieSwitch", "socket", "node", "any"),
+    names.LINK_POLICY: ("preferred", "required"),
+    names.PREEMPTIBLE: ("true", "false"),
+}
+"""Annotations of which only some values mean something."""
+
+
+class HostPort(NamedTuple):
+    """A port of the machine."""
+
+    address: str
+    protocol: str
+    number: int
+
+    def clashes(self, other: HostPort) -> bool:
+        """Whether both cannot be on one machine: `0.0.0.0` is every address."""
+        if (self.protocol, self.number) != (other.protocol, other.number):
+            return False
+        return self.address == other.address or _EVERYWHERE in (self.address, other.address)
+
+
+class ExclusiveDisk(NamedTuple):
+    """A disk that a pod mounts by itself, without a claim."""
+
+    name: tuple[str, ...]
+    read_only: bool
+
+    def clashes(self, other: ExclusiveDisk) -> bool:
+        """Whether both cannot be on one machine."""
+        return self.name == other.name and not (self.read_only and other.read_only)
+
+
+DISKS = frozenset({"awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd"})
+"""Kinds of volumes that one machine mounts once, unless all mount them to read only."""
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 - what Kubernetes calls it
+
+
+class PodRequirements:
+    """The part of pods that is equal for all pods of a Job: requests, node rules, affinity, link."""
+
+    __slots__ = (
+        "__weakref__", "affinity", "amounts", "antiaffinity", "disks", "link", "link_required", "ports", "refused",
+        "rules", "share", "spread",
+    )  # fmt: skip
+
+    def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> None:
+        self.refused = refused
+        """Why no scheduler of ours can take it, in plain words."""
+        self.amounts: dict[str, int] = {}
+        self.share = 0
+        """Milli of one GPU, for pods that share it."""
+        self.link, self.link_required = "any", False
+        self.ports: tuple[HostPort, ...] = ()
+        self.disks: tuple[ExclusiveDisk, ...] = ()
+        self.affinity: tuple[dict[str, Any], ...] = ()
+        self.antiaffinity: tuple[dict[str, Any], ...] = ()
+        self.spread: tuple[dict[str, Any], ...] = ()
+        self.rules = _NO_RULES
+        try:
+            # First of all: whatever is refused below, a pod that runs holds what it requests.
+            self.amounts = requests(spec)
+            if spec.get("schedulingGroup"):
+                raise RuleError(f"its schedulingGroup is not supported: a gang has the label {names.GANG_LABEL}")
+            self.rules = NodeRules(spec)
+            self._constraints(spec)
+            self._annotations(notes)
+        except (RuleError, ValueError) as error:
+            self.refused = refused or str(error)
+
+    def _constraints(self, spec: Mapping[str, Any]) -> None:
+        affinity, required = spec.get("affinity") or {}, "requiredDuringSchedulingIgnoredDuringExecution"
+        self.affinity = tuple((affinity.get("podAffinity") or {}).get(required) or ())
+        self.antiaffinity = tuple((affinity.get("podAntiAffinity") or {}).get(required) or ())
+        self.spread = tuple(
+            each
+            for each in spec.get("topologySpreadConstraints") or ()
+            if each.get("whenUnsatisfiable") == "DoNotSchedule"
+        )
+        self.ports = tuple(
+            sorted(
+                {
+                    HostPort(port.get("hostIP") or _EVERYWHERE, port.get("protocol") or "TCP", port["hostPort"])
+                    for container in _running(spec)
+                    for port in container.get("ports") or ()
+                    if port.get("hostPort")
+                }
+            )
+        )
+
+        self.disks = tuple(disk for volume in _on_disks(spec) for disk in _disks(volume))
+
+    def _annotations(self, notes: Mapping[str, str]) -> None:
+        for name, allowed in _WORDS.items():
+            if name in notes and notes[name] not in allowed:
+                raise RuleError(f"annotation {name}: `{quote(notes[name])}` is none of {', '.join(allowed)}")
+        size = notes.get(names.GANG_SIZE)
+        if size is not None and gang_size(size) is None:
+            raise RuleError(f"{names.GANG_SIZE}: `{quote(size)}` is no number of pods, such as 4")
+        self.link = notes.get(names.LINK, "any")
+        self.link_required = notes.get(names.LINK_POLICY) == "required"
+        text = notes.get(names.GPU_SHARE)
+        if text is not None:
+            try:
+                share = amount("cpu", text)
+            except ValueError:
+                share = 0
+            if not 0 < share < 1000:
+                raise RuleError(f"annotation {names.GPU_SHARE}: `{quote(text)}` is no part of one GPU, such as 0.5")
+            self.share = share
+
+    @property
+    def constrained(self) -> bool:
+        """Whether where it may go depends on other pods."""
+        return bool(self.affinity or self.antiaffinity or self.spread or self.ports or self.disks)
+
+
+_NO_RULES = NodeRules({})
+_known: WeakValueDictionary[bytes, PodRequirements] = WeakValueDictionary()
+_SPEC = (
+    "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork",
+    "hostUsers", "schedulingGroup",
+)  # fmt: skip
+_CONTAINER = ("restartPolicy", "restartPolicyRules", "resources")
+_NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
+
+
+def gang_size(text: str) -> int | None:
+    """The size of a gang as its pods say it; None where that is no number of pods."""
+    size = int(text) if text.isdecimal() and len(text) < 10 else 0
+    return size or None
+
+
+def requirements_of(spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> PodRequirements:
+    """The shape of a pod; one object for all that are equal. `refused`: why the pod is refused whatever it asks for."""
+    parts: list[Any] = [spec.get(key) for key in _SPEC]
+    if refused:
+        parts.append(("refused", refused))
+    for group in ("containers", "initContainers"):
+        for container in spec.get(group) or ():
+            ports = [port for port in container.get("ports") or () if port.get("hostPort")]
+            parts.append((group == "containers", [container.get(key) for key in _CONTAINER], ports))
+    parts += _on_disks(spec)
+    if notes:
+        parts += [notes.get(key) for key in _NOTES]
+        # Right ones are no part of the shape: the pod itself reads them.
+        if notes.get(names.PREEMPTIBLE, "true") not in _WORDS[names.PREEMPTIBLE]:
+            parts.append((names.PREEMPTIBLE, notes[names.PREEMPTIBLE]))
+        if gang_size(notes.get(names.GANG_SIZE, "1")) is None:
+            parts.append((names.GANG_SIZE, notes[names.GANG_SIZE]))
+    key = orjson.dumps(parts)
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = PodRequirements(spec, notes, refused)
+    return found
+
+
+def _on_disks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [volume for volume in spec.get("volumes") or () if not DISKS.isdisjoint(volume)]
+
+
+def _disks(volume: Mapping[str, Any]) -> Iterator[ExclusiveDisk]:
+    """Source: kube-scheduler's plugin VolumeRestrictions, isVolumeConflict."""
+    if given := volume.get("awsElasticBlockStore"):
+        yield ExclusiveDisk(("ebs", given["volumeID"]), False)
+    elif given := volume.get("gcePersistentDisk"):
+        yield ExclusiveDisk(("gce", given["pdName"]), bool(given.get("readOnly")))
+    elif given := volume.get("iscsi"):
+        yield ExclusiveDisk(("iscsi", given["iqn"]), bool(given.get("readOnly")))
+    elif given := volume.get("rbd"):
+        for monitor in given["monitors"]:
+            yield ExclusiveDisk(
+                ("rbd", monitor, given.get("pool") or "rbd", given["image"]), bool(given.get("readOnly"))
+            )
+
+
+def _running(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Containers that run as long as the pod does; sidecars among them."""
+    sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    return [*(spec.get("containers") or ()), *sidecars]
+
+
+def requests(spec: Mapping[str, Any]) -> dict[str, int]:
+    """What a node must have for the pod, one pod included.
+
+    The larger of all containers together and each init container with the sidecars before it; limits stand in for
+    requests that are not given, as the API server's defaults have it; requests of the pod as a whole win.
+    Source: k8s.io/component-helpers/resource, PodRequests.
+    """
+    total: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        _add(total, _requested(container))
+    sidecars: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        wanted = _requested(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, wanted)
+            wanted = dict(sidecars)
+        else:
+            _add(wanted, sidecars)
+        for name, value in wanted.items():
+            most[name] = max(most.get(name, 0), value)
+    _add(total, sidecars)
+    for name, value in most.items():
+        total[name] = max(total.get(name, 0), value)
+    for name, text in ((spec.get("resources") or {}).get("requests") or {}).items():
+        total[name] = amount(name, text)
+    _add(total, {name: amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
+    total["pods"] = 1
+    return {name: value for name, value in total.items() if value}
+
+
+def as_it_runs(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A spec with what its containers hold where that is more: a resize is not done at once.
+
+    Source: k8s.io/component-helpers/resource, determineEffectiveRequests.
+    """
+    told = {
+        each["name"]: each
+        for group in ("containerStatuses", "initContainerStatuses")
+        for each in status.get(group) or ()
+        if each.get("resources")
+    }
+    if not told and not status.get("resources"):
+        return spec
+    infeasible = any(
+        each["type"] == "PodResizePending" and each.get("reason") == "Infeasible"
+        for each in status.get("conditions") or ()
+    )
+    found = dict(spec)
+    for group in ("containers", "initContainers"):
+        found[group] = [
+            _holding(each, told[each["name"]], infeasible)
+            if each["name"] in told and (group == "containers" or each.get("restartPolicy") == "Always")
+            else each
+            for each in spec.get(group) or ()
+        ]
+    if status.get("resources") and (spec.get("resources") or {}).get("requests"):
+        found["resources"] = _holding(spec, status, infeasible)["resources"]
+    return found
+
+
+def _holding(given: Mapping[str, Any], told: Mapping[str, Any], infeasible: bool) -> Mapping[str, Any]:
+    """A container, or a pod, with the most of what it asks for and of what its status says."""
+    asked = given.get("resources") or {}
+    wanted = {**(asked.get("limits") or {}), **(asked.get("requests") or {})}
+    most = {} if infeasible else dict(wanted)
+    for held in ((told.get("resources") or {}).get("requests"), told.get("allocatedResources")):
+        for name, text in (held or {}).items():
+            if name not in most or amount(name, text) > amount(name, most[name]):
+                most[name] = text
+    return given if most == wanted else {**given, "resources": {"requests": most}}
+
+
+def _requested(container: Mapping[str, Any]) -> dict[str, int]:
+    given = container.get("resources") or {}
+    return {
+        name: amount(name, text)
+        for name, text in {**(given.get("limits") or {}), **(given.get("requests") or {})}.items()
+    }
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value

@@ -1,0 +1,196 @@
+"""Claims, volumes and classes of storage, as far as placement needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.scheduler.objects.quantity import whole
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+LATER = "WaitForFirstConsumer"
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_ONE_POD = "ReadWriteOncePod"
+OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+"""The annotation that came before `storageClassName`, and comes first still."""
+ZONES = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+"""Labels of volumes that nodes must have too, and by which other label they may."""
+
+
+def _size(given: Mapping[str, Any] | None) -> int:
+    text = (given or {}).get("storage")
+    return whole(text) if text is not None else 0
+
+
+def _class_of(item: Mapping[str, Any]) -> str:
+    notes = item["metadata"].get("annotations") or {}
+    return str(notes.get(OLD_CLASS, item["spec"].get("storageClassName") or ""))
+
+
+def _zones(labels: Mapping[str, str]) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Source: k8s.io/cloud-provider/volume/helpers, LabelZonesToSet: several are joined by two underscores."""
+    found = []
+    for key in ZONES:
+        values = frozenset(part.strip() for part in labels.get(key, "").split("__"))
+        if "" not in values:
+            found.append((key, values))
+    return tuple(found)
+
+
+class VolumeClaim(NamedTuple):
+    """One PersistentVolumeClaim."""
+
+    namespace: str
+    name: str
+    uid: str
+    volume: str
+    """Its volume, once it is bound."""
+    asked: str
+    """The volume that it names."""
+    class_name: str
+    selected: str
+    """The node for which its volume is made."""
+    size: int
+    """Bytes."""
+    modes: frozenset[str]
+    mode: str
+    selector: Mapping[str, Any] | None
+    attributes_class: str
+    owner: str
+    """The uid of what made it; empty: a person."""
+    gone: str
+    """Why it is of no use any more, in words; empty: it is."""
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any]) -> VolumeClaim:
+        """From the object."""
+        metadata, spec = item["metadata"], item["spec"]
+        phase = (item.get("status") or {}).get("phase")
+        named = spec.get("volumeName") or ""
+        gone = "has lost its volume" if phase == "Lost" else ""
+        if "deletionTimestamp" in metadata:
+            gone = "is being deleted"
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            volume=named if phase == "Bound" else "",
+            asked=named,
+            class_name=_class_of(item),
+            selected=(metadata.get("annotations") or {}).get(SELECTED_NODE, ""),
+            size=_size((spec.get("resources") or {}).get("requests")),
+            modes=frozenset(spec.get("accessModes") or ()),
+            mode=spec.get("volumeMode") or "Filesystem",
+            selector=spec.get("selector"),
+            attributes_class=spec.get("volumeAttributesClassName") or "",
+            owner=next((each["uid"] for each in metadata.get("ownerReferences") or () if each.get("controller")), ""),
+            gone=gone,
+        )
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def one_pod(self) -> bool:
+        """Whether only one pod may use it."""
+        return _ONE_POD in self.modes
+
+
+class Volume(NamedTuple):
+    """One PersistentVolume."""
+
+    name: str
+    uid: str
+    affinity: bytes
+    """The nodes that reach it, as JSON of a NodeSelector; empty: all."""
+    driver: str
+    """Of CSI; empty for others."""
+    handle: str
+    class_name: str
+    size: int
+    modes: frozenset[str]
+    mode: str
+    owner: tuple[str, str, str] | None
+    """Namespace, name and uid (may be empty) of the claim that it is for."""
+    available: bool
+    labels: Mapping[str, str]
+    version: str
+    attributes_class: str
+    zones: tuple[tuple[str, frozenset[str]], ...]
+    """Values of node labels, of which each node that reaches it has one, if it has such labels at all."""
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any]) -> Volume:
+        """From the object."""
+        metadata, spec = item["metadata"], item["spec"]
+        affinity = (spec.get("nodeAffinity") or {}).get("required")
+        csi, owner = spec.get("csi") or {}, spec.get("claimRef")
+        phase = (item.get("status") or {}).get("phase")
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            affinity=orjson.dumps(affinity) if affinity else b"",
+            driver=csi.get("driver") or "",
+            handle=csi.get("volumeHandle") or "",
+            class_name=_class_of(item),
+            size=_size(spec.get("capacity")),
+            modes=frozenset(spec.get("accessModes") or ()),
+            mode=spec.get("volumeMode") or "Filesystem",
+            owner=(owner["namespace"], owner["name"], owner.get("uid") or "") if owner else None,
+            available=phase == "Available" and "deletionTimestamp" not in metadata,
+            labels=metadata.get("labels") or {},
+            version=metadata["resourceVersion"],
+            attributes_class=spec.get("volumeAttributesClassName") or "",
+            zones=_zones(metadata.get("labels") or {}),
+        )
+
+    def meant_for(self, claim: VolumeClaim) -> bool:
+        """Whether it is bound to a claim, or kept for it."""
+        owner = self.owner
+        return owner is not None and owner[:2] == (claim.namespace, claim.name) and owner[2] in ("", claim.uid)
+
+
+class StorageClass(NamedTuple):
+    """One StorageClass."""
+
+    mode: str
+    provisioner: str
+    topologies: bytes
+    """The nodes for which it makes volumes, as JSON of a NodeSelector; empty: all."""
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any]) -> StorageClass:
+        """From the object."""
+        terms = [
+            {"matchExpressions": [{**each, "operator": "In"} for each in term.get("matchLabelExpressions") or ()]}
+            for term in item.get("allowedTopologies") or ()
+        ]
+        return cls(
+            item.get("volumeBindingMode") or "Immediate",
+            item.get("provisioner") or "",
+            orjson.dumps({"nodeSelectorTerms": terms}) if terms else b"",
+        )
+
+
+class StorageCapacity(NamedTuple):
+    """One CSIStorageCapacity: how large a volume of a class can be made for some nodes."""
+
+    class_name: str
+    size: int
+    nodes: Mapping[str, Any] | None
+    """Label selector; None: none."""
+
+    @classmethod
+    def parse(cls, item: Mapping[str, Any]) -> StorageCapacity:
+        """From the object."""
+        text = item.get("maximumVolumeSize") or item.get("capacity")
+        return cls(item["storageClassName"], whole(text) if text is not None else -1, item.get("nodeTopology"))

@@ -1,0 +1,1 @@
+"""Preemption: choose victims, reserve the capacity they free, and start the preemptor."""

@@ -1,0 +1,127 @@
+"""What plans for room are made of: who asks, whether it would do, and the words for those that must go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from avactl.placement.quota import Work
+from avactl.placement.reclaim import Take
+from avactl.placement.state import WHOLE, Booking
+from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.cache.team_usage import StartRequest
+from avactl.scheduler.interfaces import Victim
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption.candidates import Candidates
+from avactl.scheduler.preemption.simulation import Simulation
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
+
+_NAMED = 3
+"""Works that a message names."""
+
+
+class PreemptionRequest(NamedTuple):
+    """A unit that finds no place."""
+
+    unit: QueuedPodGroup
+    pods: Sequence[PodInfo]
+    wishes: Sequence[StartRequest]
+    find: Callable[[Mask | None], Sequence[Booking] | None]
+    """Where its pods would go as things stand, and nothing is changed; only among some nodes, if a mask is given."""
+    special: bool
+    """Whether where it may go depends on other pods."""
+
+
+class Trial:
+    """Tries plans on the real state."""
+
+    def __init__(
+        self, fleet: ClusterCache, absence: Simulation, need: PreemptionRequest, works: Candidates, mask: Mask | None
+    ) -> None:
+        self._fleet, self._absence, self._need, self._works, self._mask = fleet, absence, need, works, mask
+        self.found: Sequence[Booking] | None = None
+
+    def enough(self, takes: Sequence[Take]) -> bool:
+        """Whether the unit finds its place once these are gone."""
+        self._absence.only(self._works.victims(takes))
+        self.found = self._need.find(self._mask)
+        return self.found is not None
+
+    def near(self, takes: Sequence[Take]) -> list[Take]:
+        """Those that stand where the unit would go."""
+        if not self.enough(takes) or self.found is None:
+            return list(takes)
+        state = self._fleet.state
+        nodes = {state.names[booking.node] for booking in self.found}
+        return [
+            take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
+        ]
+
+
+def models_of(fleet: ClusterCache, need: PreemptionRequest) -> list[str]:
+    """GPU models of which any would do; none where its roles want different ones, for which there is no plan."""
+    asking = [wish.request for wish in need.wishes if wish.request.gpus]
+    if not asking:
+        return [""]
+    named = [request.models for request in asking if request.models]
+    models = set.intersection(*map(set, named)) if named else {each for each in fleet.state.models if each}
+    return sorted(models)
+
+
+def wanted_work(need: PreemptionRequest, team: str, model: str) -> Work:
+    """What a unit asks for, as a work of its team."""
+    amounts = [0, 0]
+    for wish in need.wishes:
+        for index in range(2):
+            amounts[index] += len(wish.pods) * wish.request.amounts[index]
+    pods = need.pods
+    return Work(
+        ("wanted", need.unit.key), team, 1, sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
+        model, priority=max(pod.priority for pod in pods), serving=any(pod.serving for pod in pods),
+        preemptible=all(pod.preemptible for pod in pods), amounts=tuple(amounts),
+    )  # fmt: skip
+
+
+def victim_of(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Take, works: Candidates) -> Victim:
+    """A pod that a plan for a unit of a team stops, and what it is told."""
+    giver = works.ledger.works[take.key].team
+    if giver != team:
+        return Victim(
+            pod, "quota-reclaim", f"{preempted_for_message(unit)}team {giver} has borrowed what team {team} now needs"
+        )
+    if take.why == "surplus":
+        return Victim(pod, "elastic", f"{preempted_for_message(unit)}its gang runs without it")
+    return Victim(pod, "priority", f"{preempted_for_message(unit)}it ranks above")
+
+
+def describe(unit: QueuedPodGroup, takes: Sequence[Take], works: Candidates) -> str:
+    """`8 more GPUs when job vision/x ends (quota reclaim)`."""
+    namespace = next(iter(unit.pods.values())).namespace
+    parts = []
+    for take in takes[:_NAMED]:
+        work, pod = works.ledger.works[take.key], works.pods[take.key][0]
+        name = pod.gang or pod.key
+        name = name.removeprefix(f"{namespace}/") if pod.namespace == namespace else name
+        gpus = take.members * work.gpus / WHOLE
+        what = f"{gpus:g} more GPU{'' if gpus == 1 else 's'} when" if gpus else "room when"
+        why = "priority" if take.why == "priority" else "quota reclaim"
+        verb = "ends" if take.whole else "shrinks"
+        parts.append(f"{what} {'job' if pod.gang else 'pod'} {name} {verb} by {why}")
+    more = len(takes) - _NAMED
+    return ", ".join([*parts, *([f"and {more} others"] if more > 0 else [])])
+
+
+def title(unit: QueuedPodGroup) -> str:
+    """The name of a unit, for people."""
+    return unit.key if unit.gang else next(iter(unit.pods.values())).key
+
+
+def preempted_for_message(unit: QueuedPodGroup) -> str:
+    """How the message of a victim's condition begins."""
+    return f"Preempted for {title(unit)}: "
+
+
+def new_preemption(pods: Sequence[PodInfo]) -> str:
+    """The mark of one more preemption for these pods: the UID of the first of them, and when it was decided."""
+    return f"{pods[0].uid}/{time.time_ns() // 1_000_000:x}"

@@ -1,0 +1,129 @@
+"""Works as reclaim sees them: the pods of a gang together, a pod without a gang by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from avactl.placement.quota import Ledger, Work
+from avactl.placement.reclaim import Take
+from avactl.placement.state import WHOLE
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
+
+Members = list[tuple[PodInfo, Work]]
+
+
+class BudgetChecker(Protocol):
+    """Which pods a disruption budget protects."""
+
+    def broken(self, pods: Sequence[PodInfo]) -> set[PodInfo]:
+        """Those of pods that go in this order whose going breaks a budget."""
+
+
+class Candidates(NamedTuple):
+    """Who holds GPUs of a model, and all of one team."""
+
+    ledger: Ledger
+    """Its keys: gang or uid of the pod, and GPU model."""
+    pods: Mapping[Hashable, Sequence[PodInfo]]
+    """Of each work, those first that go first."""
+
+    def victims(self, takes: Iterable[Take]) -> list[PodInfo]:
+        """The pods that a plan stops. A gang that stops does so with all that it has, GPUs or not."""
+        found: dict[PodInfo, None] = {}
+        for take in takes:
+            found.update(dict.fromkeys(self.pods[take.key] if take.whole else self.pods[take.key][: take.members]))
+        return list(found)
+
+
+def collect_candidates(
+    fleet: ClusterCache, queue: SchedulingQueue, budgets: BudgetChecker, team: str, model: str, without: set[PodInfo]
+) -> Candidates:
+    """All works of a team, and those of others with GPUs of a model; `without` pods that are on their way out."""
+    shared = fleet.quotas.shared
+    groups: dict[tuple[str, str], Members] = {}
+    for work in fleet.quotas.fresh().works.values():
+        if work.team == team or (shared and model and work.model == model):
+            pod = work.key
+            assert isinstance(pod, PodInfo)
+            if pod not in without:
+                groups.setdefault((pod.gang or pod.uid, work.model), []).append((pod, work))
+    state = fleet.state
+    total = {
+        each: WHOLE * int(state.gpu_count[state.model == number].sum()) for number, each in enumerate(state.models)
+    }
+    ledger = Ledger(list(fleet.quotas.fresh().quotas.values()), total)
+    broken = _broken(groups.values(), budgets)
+    pods: dict[Hashable, Sequence[PodInfo]] = {}
+    works: list[Work] = []
+    for key, members in groups.items():
+        everyone = [pod for pod, _ in members]
+        if len(members) == 1 and not everyone[0].gang:
+            pods[key] = everyone
+            works.append(_single(key, *members[0], broken))
+            continue
+        unit = queue.units.get(key[0])
+        if unit is not None and unit.gang:
+            everyone = [pod for pod in unit.pods.values() if _holds(pod) and pod not in without]
+        everyone.sort(key=lambda pod: (pod.index, pod.name), reverse=True)
+        pods[key] = everyone
+        spare = -unit.missing if unit is not None and unit.gang else 0
+        works.append(_work(key, members, everyone, spare, broken))
+    ledger.start_all(works)
+    return Candidates(ledger, pods)
+
+
+def _holds(pod: PodInfo) -> bool:
+    return bool(pod.node or pod.assumed) and not pod.ended
+
+
+def _single(key: Hashable, pod: PodInfo, work: Work, broken: set[PodInfo]) -> Work:
+    """A pod without a gang. There are tens of thousands of them."""
+    preemptible = pod.ours and pod.preemptible and not pod.deleting
+    return Work(
+        key, work.team, 1, work.gpus, work.model, 1, _seconds(pod.started), pod.priority, pod.serving, preemptible,
+        work.amounts, pod in broken, bool(pod.preempted_for),
+    )  # fmt: skip
+
+
+def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, broken: set[PodInfo]) -> Work:
+    pods, works = [pod for pod, _ in members], [work for _, work in members]
+    first = works[0]
+    alike = len(everyone) == len(members) and all(
+        work.gpus == first.gpus and work.amounts == first.amounts for work in works
+    )
+    started = min(_seconds(pod.started) for pod in pods)
+    serving = any(pod.serving for pod in pods)
+    # What should be gone and is not cannot be made to go once more.
+    preemptible = all(pod.ours and pod.preemptible and not pod.deleting for pod in everyone)
+    spare = 0 if any(pod.deleting for pod in everyone) else spare
+    priority = max(pod.priority for pod in pods)
+    protected, preempted = any(pod in broken for pod in pods), any(pod.preempted_for for pod in pods)
+    if alike:
+        count, gpus, amounts = len(works), first.gpus, first.amounts
+        least = count - max(0, min(spare, count))
+    else:
+        # Members that differ stop together: which of them a gang can do without, nobody says.
+        count, gpus, least = 1, sum(work.gpus for work in works), None
+        amounts = tuple(sum(column) for column in zip(*(work.amounts for work in works), strict=True))
+    return Work(
+        key, first.team, count, gpus, first.model, least, started, priority, serving, preemptible, amounts,
+        protected, preempted,
+    )  # fmt: skip
+
+
+def _broken(groups: Iterable[Members], budgets: BudgetChecker) -> set[PodInfo]:
+    """Services that a budget protects. Those of gangs are not asked: they keep drains away, and a gang stops whole."""
+    serving = [pod for members in groups for pod, work in members if work.serving and not pod.gang]
+    serving.sort(key=lambda pod: (pod.priority, -_seconds(pod.started), pod.key))
+    return budgets.broken(serving) if serving else set()
+
+
+@lru_cache(maxsize=65536)
+def _seconds(stamp: str) -> float:
+    """Unix time; what has no node yet is the youngest of all."""
+    return datetime.fromisoformat(stamp).timestamp() if stamp else float("inf")

@@ -1,0 +1,74 @@
+"""PodDisruptionBudgets: which pods are spared as long as there are others to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from avactl.scheduler.objects.limits import selector_excess
+from avactl.scheduler.objects.node_rules import Matcher, RuleError, selector
+from avactl.scheduler.objects.pod_info import PodInfo
+
+
+class _Budget(NamedTuple):
+    namespace: str
+    match: Matcher
+    allowed: int
+    counted: Mapping[str, Any]
+    """Pods that have been evicted within the budget and are still there."""
+
+
+class DisruptionBudgets:
+    """All that there are, by `namespace/name`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Budget] = {}
+        self._keys: dict[str, dict[str, None]] = {}
+        """Keys by namespace."""
+
+    def put(self, item: Mapping[str, Any]) -> None:
+        """A budget is there, or has changed. One whose selector is not understood protects nothing."""
+        metadata, status = item["metadata"], item.get("status") or {}
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        given = item["spec"].get("selector")
+        try:
+            match = selector(given)
+        except RuleError:
+            self.drop(key)
+            return
+        if selector_excess(given):
+            self.drop(key)
+            return
+        allowed, counted = status.get("disruptionsAllowed") or 0, status.get("disruptedPods") or {}
+        self._keys.setdefault(metadata["namespace"], {})[key] = None
+        self._known[key] = _Budget(metadata["namespace"], match, allowed, counted)
+
+    def drop(self, key: str) -> None:
+        """A budget is gone."""
+        budget = self._known.pop(key, None)
+        if budget is not None:
+            keys = self._keys[budget.namespace]
+            del keys[key]
+            if not keys:
+                del self._keys[budget.namespace]
+
+    def keys(self) -> Iterable[str]:
+        """The budgets that it has."""
+        return self._known
+
+    def broken(self, pods: Sequence[PodInfo]) -> set[PodInfo]:
+        """Those of pods that go in this order whose going breaks a budget.
+
+        As kube-scheduler counts (filterPodsWithPDBViolation): each takes one from every budget that matches it.
+        """
+        left = {key: budget.allowed for key, budget in self._known.items()}
+        found = set()
+        for pod in pods:
+            for key in self._keys.get(pod.namespace, ()):
+                budget = self._known[key]
+                if pod.name in budget.counted or not budget.match(pod.labels):
+                    continue
+                left[key] -= 1
+                if left[key] < 0:
+                    found.add(pod)
+        return found

@@ -1,0 +1,426 @@
+"""Room for units that are due it: who gives back, and places that are kept until the unit has started.
+
+A unit that finds no place and may have one by its quota or its rank gets a plan (`avactl.placement.reclaim`). Its pods
+are nominated for nodes, the victims are evicted, and what it will need of these nodes is booked for it as it comes
+free. All of that can be told again from the API server: nominated nodes, conditions of victims.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import cast
+
+from avactl.kube import logs
+from avactl.placement.quota import Work
+from avactl.placement.reclaim import Take, make_room
+from avactl.placement.state import Booking, BookingError
+from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.interfaces import Eviction, EvictionSink, Victim
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption.attempt import (
+    PreemptionRequest,
+    Trial,
+    describe,
+    models_of,
+    new_preemption,
+    preempted_for_message,
+    title,
+    victim_of,
+    wanted_work,
+)
+from avactl.scheduler.preemption.candidates import BudgetChecker, Candidates, collect_candidates
+from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations, keys_of
+from avactl.scheduler.preemption.simulation import Simulation
+from avactl.scheduler.preemption.throttle import PreemptionThrottle
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+
+_SLACK = 60.0
+"""Seconds beyond the time in which a pod may end in peace, after which nobody waits for it any more."""
+_AGAIN = 30.0
+"""Seconds before others are evicted for a unit that did not start once its room was there."""
+
+
+class Nomination:
+    """Places that are kept for a unit."""
+
+    def __init__(
+        self, places: Sequence[NominatedPlace], victims: Sequence[PodInfo], keys: set[Hashable], words: str
+    ) -> None:
+        self.places, self.victims, self.keys, self.words = places, victims, keys, words
+        """`keys` are the bookings that it waits for."""
+        now, wall = monotonic(), time.time()
+        self.until = now + _SLACK + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
+        self.ready = False
+
+
+class Preemptor:
+    """Plans and nominations. `choose` says where one pod would go among some nodes as things stand."""
+
+    def __init__(
+        self,
+        fleet: ClusterCache,
+        queue: SchedulingQueue,
+        budgets: BudgetChecker,
+        evictor: EvictionSink | None,
+        choose: Callable[[PodInfo, Mask], Booking | None],
+        share: float,
+    ) -> None:
+        """`share` of all time may go into plans that come to nothing."""
+        self._fleet, self._queue, self._budgets, self._evictor, self._choose = fleet, queue, budgets, evictor, choose
+        self._pace = PreemptionThrottle(queue, share)
+        self._nominations: dict[str, Nomination] = {}
+        self._holds = Reservations(fleet)
+        self._gathered: dict[tuple[str, str], tuple[Hashable, Candidates]] = {}
+        self._again: dict[str, float] = {}
+        """Until when nobody is evicted for a unit."""
+        self._seen, self._checked = -1, 0.0
+        self._restored = False
+        self.lifted = False
+        """Whether the unit that is decided upon sees more room than others do: what is kept for it."""
+
+    # -- keeping up -------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Notice what was freed: places are kept, and units whose place is there are tried next."""
+        now = monotonic()
+        if not self._restored:
+            self._restore()
+        if self._fleet.nominated:
+            self._adopt(now)
+        self._pace.look()
+        if self._seen == self._fleet.freed and now - self._checked < 1.0:
+            return
+        self._seen, self._checked = self._fleet.freed, now
+        self._gathered.clear()
+        self._again = {key: until for key, until in self._again.items() if now < until}
+        slots = self._fleet.state.slots
+        for key, nomination in list(self._nominations.items()):
+            nomination.keys = {each for each in nomination.keys if self._held(each)}
+            if not any(place.pod.waiting for place in nomination.places):
+                del self._nominations[key]  # somebody else has bound them
+            elif now > nomination.until or any(place.node not in slots for place in nomination.places):
+                logs.warn("room given up", unit=key, left=len(nomination.keys))
+                self.abandon(key)
+            elif not nomination.keys and not nomination.ready:
+                nomination.ready = True
+                self._push(key)
+        self._hold()
+
+    def _keys(self, pods: Sequence[PodInfo]) -> set[Hashable]:
+        return set(keys_of(self._fleet, pods))
+
+    def _held(self, key: Hashable) -> bool:
+        return key in self._fleet.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
+
+    def _push(self, key: str) -> None:
+        unit = self._queue.units.get(key)
+        if unit is not None and unit.waiting:
+            self._queue.push(unit)
+
+    def _hold(self) -> None:
+        if self._fleet.stale:
+            return  # all is held anew once the state is
+        self._keep()
+        places = {key: nomination.places for key, nomination in self._nominations.items()}
+        ready = {key for key, nomination in self._nominations.items() if not nomination.keys}
+        self._holds.renew(places, self._on_its_way, ready)
+
+    def _keep(self, without: str = "") -> None:
+        """Tell the quotas."""
+        quotas, keys = self._fleet.quotas, [key for key in self._nominations if key != without]
+        quotas.kept = [work for key in keys for work in self._kept(key)]
+        quotas.strict = {
+            quotas.team(place.pod)
+            for key in keys
+            for place in self._nominations[key].places
+            if not place.pod.preemptible
+        }
+
+    def rebuilt(self) -> None:
+        """The state was built anew: what was kept must be kept again."""
+        self._pace.clear()
+        self._holds.lost()
+        self._restored = False
+
+    def wanted(self, key: str) -> bool:
+        """Whether room is still made for a unit."""
+        return key in self._nominations
+
+    def forget(self, pod: PodInfo) -> None:
+        """A pod is gone: nothing is kept for it, nor for its gang."""
+        key = pod.gang or pod.uid
+        nomination = self._nominations.get(key)
+        if nomination is not None and any(place.pod is pod for place in nomination.places):
+            self.abandon(key)
+
+    def abandon(self, key: str) -> None:
+        """Keep nothing for a unit any more."""
+        nomination = self._nominations.pop(key, None)
+        if nomination is None:
+            return
+        for pod in nomination.victims:
+            pod.leaving = False
+        self._hold()
+        self._again[key] = monotonic() + _AGAIN
+        self._clear([place.pod for place in nomination.places])
+        self._fleet.freed += 1
+
+    def _clear(self, pods: Iterable[PodInfo]) -> None:
+        waiting = [pod for pod in pods if pod.waiting]
+        if waiting and self._evictor is not None:
+            self._evictor.clear(waiting)
+
+    def _counted(self, nomination: Nomination) -> bool:
+        """Whether pods of its team are ending for somebody else: they count for its quota until they have."""
+        quotas = self._fleet.quotas
+        team = quotas.team(nomination.places[0].pod)
+        return any(
+            quotas.team(pod) == team and pod.key in self._fleet.pods
+            for other in self._nominations.values()
+            for pod in other.victims
+        )
+
+    @contextmanager
+    def own(self, unit: QueuedPodGroup) -> Iterator[None]:
+        """What is kept for a unit is free while it is decided upon; kept again if it has to wait longer."""
+        nomination = self._nominations.get(unit.key)
+        if nomination is None:
+            yield
+            return
+        if not nomination.keys and not self._counted(nomination):
+            # All of it is there: it starts now, or not for this.
+            del self._nominations[unit.key]
+            self._again[unit.key] = monotonic() + _AGAIN
+        self._holds.release(unit.key)
+        self._keep(without=unit.key)
+        self.lifted = True
+        try:
+            yield
+        finally:
+            self.lifted = False
+            pods = [place.pod for place in nomination.places]
+            if not any(pod.waiting for pod in pods):
+                self._nominations.pop(unit.key, None)
+                self._again.pop(unit.key, None)
+            elif unit.key not in self._nominations:
+                logs.warn("room did not do", unit=unit.key)
+                self._clear(pods)
+            self._hold()
+            if unit.key not in self._nominations:
+                self._fleet.freed += 1
+
+    # -- planning ---------------------------------------------------------------------------------------------------
+
+    def make(self, need: PreemptionRequest, message: str, group: Hashable) -> str:
+        """Make room if there is a plan; what a unit is told that waits because of `message`.
+
+        `group` stands for all units for which there is a plan, or not, together.
+        """
+        key, now = need.unit.key, monotonic()
+        nomination = self._nominations.get(key)
+        if nomination is not None:
+            return f"{message}; {nomination.words}"
+        if self._evictor is None or any(pod.modest for pod in need.pods) or now < self._again.get(key, 0.0):
+            return message
+        known = self._pace.known(group, self._fleet.freed)
+        if known is not None:
+            return f"{message}; {known}" if known else message
+        models = models_of(self._fleet, need)
+        if not any(self._fleet.quotas.may_give(pod, models) for pod in need.pods[:1]):
+            return message
+        if not self._pace.begin(key, group, self._fleet.quotas.team(need.pods[0])):
+            return message
+        words = self._plan(need, models)
+        if key not in self._nominations:
+            self._pace.vain(group, self._fleet.freed, words)
+        return f"{message}; {words}" if words else message
+
+    def _plan(self, need: PreemptionRequest, models: Sequence[str]) -> str:
+        team = self._fleet.quotas.team(need.pods[0])
+        going = self._going()
+        with self._future(need, going):
+            for model in models:
+                works = self._works(team, model, going)
+                for kept in self._fleet.quotas.kept:
+                    works.ledger.start(kept)
+                mask, wanted = self._fleet.quotas.model_mask(model) if model else None, wanted_work(need, team, model)
+                with Simulation(self._fleet, need.special) as absence:
+                    trial = Trial(self._fleet, absence, need, works, mask)
+                    takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
+                    if takes == []:
+                        # What others have given back is on its way, or what ends by itself.
+                        return "there is room as soon as pods that are ending are gone" if going else ""
+                    if takes is not None and trial.enough(takes) and trial.found is not None:
+                        found, victims = trial.found, works.victims(takes)
+                        break
+            else:
+                return ""
+        self._carry_out(need, team, takes, works, found, victims)
+        return self._nominations[need.unit.key].words
+
+    def _kept(self, key: str) -> list[Work]:
+        """A unit that has room as good as made, by GPU model; it is no victim."""
+        places, state = self._nominations[key].places, self._fleet.state
+        team = self._fleet.quotas.team(places[0].pod)
+        sums: dict[str, list[int]] = {}
+        for _, _, booking in places:
+            model = state.models[state.model[booking.node]] if booking.gpus else ""
+            mine = sums.setdefault(model, [0, 0, 0])
+            mine[0] += booking.gpus.bit_count() * booking.milli
+            mine[1] += booking.amounts[0]
+            mine[2] += booking.amounts[1]
+        return [
+            Work(("kept", key, model), team, 1, gpus, model, preemptible=False, amounts=(cpu, memory))
+            for model, (gpus, cpu, memory) in sums.items()
+        ]
+
+    def _carry_out(
+        self,
+        need: PreemptionRequest,
+        team: str,
+        takes: Sequence[Take],
+        works: Candidates,
+        found: Sequence[Booking],
+        victims: list[PodInfo],
+    ) -> None:
+        unit, state = need.unit, self._fleet.state
+        places = [
+            NominatedPlace(pod, str(state.names[booking.node]), booking)
+            for pod, booking in zip(need.pods, found, strict=True)
+        ]
+        for pod in victims:
+            pod.leaving = True
+        self._nominations[unit.key] = Nomination(places, victims, self._keys(victims), describe(unit, takes, works))
+        self._hold()
+        told = {pod: take for take in takes for pod in works.victims([take])}
+        evictions = [victim_of(unit, team, pod, told[pod], works) for pod in victims]
+        nodes = {place.pod: place.node for place in places}
+        logs.info("makes room", unit=title(unit), victims=len(victims), nodes=len({place.node for place in places}))
+        assert self._evictor is not None
+        self._evictor.evict(Eviction(unit.key, new_preemption(need.pods), nodes, evictions))
+
+    # -- as things will be ------------------------------------------------------------------------------------------
+
+    def _on_its_way(self, pod: PodInfo) -> bool:
+        """Whether what a pod holds comes free; one that should be gone long ago is not waited for."""
+        return pod.leaving or (pod.deleting and time.time() < pod.ends + _SLACK)
+
+    def _going(self) -> set[PodInfo]:
+        pods = cast("Mapping[PodInfo, Work]", self._fleet.quotas.fresh().works)
+        return {pod for pod in pods if (pod.leaving or pod.deleting) and self._on_its_way(pod)}
+
+    def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
+        """Who may give; gathered once for all that ask while nothing starts or ends."""
+        moment = (self._fleet.quotas.version, self._fleet.freed, frozenset(going))
+        then, found = self._gathered.get((team, model), (None, None))
+        if found is None or then != moment:
+            found = collect_candidates(self._fleet, self._queue, self._budgets, team, model, going)
+            self._gathered[team, model] = (moment, found)
+        return found._replace(ledger=found.ledger.copy())
+
+    @contextmanager
+    def _future(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
+        """The state once all that ends has ended, and all that room is made for has started."""
+        state = self._fleet.state
+        with self.without(going, need.special), self._holds.trial(lifted=True) as hold:
+            for key in self._holds.bookings():
+                state.release(key)
+            for nomination in self._nominations.values():
+                for place in nomination.places:
+                    with suppress(BookingError):
+                        state.book(("place", place.pod.uid), place.booking)
+                        hold(place)
+            yield
+
+    @contextmanager
+    def without(self, pods: Iterable[PodInfo], special: bool) -> Iterator[None]:
+        """The state without some pods; `special`: also what others think of them."""
+        with Simulation(self._fleet, special) as absence:
+            absence.only(pods)
+            yield
+
+    # -- all anew ---------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """Keep again what was kept before the state was built anew, or by a replica that is gone."""
+        self._restored = True
+        before, self._nominations = self._nominations, {}
+        marked = self._marked()
+        for unit in self._queue:
+            nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
+            preemption = next((pod.preemption for pod in nodes if pod.preemption), "")
+            victims = marked.get(preemption, [])
+            if unit.key in before:
+                old = before.pop(unit.key)
+                nodes = {place.pod: place.node for place in old.places}
+                victims = [pod for pod in old.victims if pod.key in self._fleet.pods]
+                self._nominate(unit, nodes, victims, old.words)
+            elif nodes and self._nominate(unit, nodes, victims, "the pods before it are ending"):
+                self._resume(unit, preemption, nodes, victims, "resumed")
+        for key, nomination in before.items():
+            self._nominations[key] = nomination
+            self.abandon(key)
+
+    def _adopt(self, now: float) -> None:
+        """Make room that somebody asks for who has marked the victims, then nominated all pods (`avactl defrag`)."""
+        keys = self._fleet.nominated - self._nominations.keys()
+        self._fleet.nominated = set()
+        marked = self._marked() if keys else {}
+        for key in sorted(keys):
+            unit = self._queue.units.get(key)
+            if unit is None or now < self._again.get(key, 0.0):
+                continue
+            nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
+            preemption = next((pod.preemption for pod in nodes if pod.preemption), "")
+            victims = marked.get(preemption, [])
+            if victims and len(nodes) >= unit.missing > 0:
+                logs.info("makes room, as asked", unit=title(unit), victims=len(victims))
+                if self._nominate(unit, nodes, victims, "there is room once others have moved"):
+                    self._resume(unit, preemption, nodes, victims, "defrag")
+
+    def _marked(self) -> dict[str, list[PodInfo]]:
+        """Victims that are still there, by preemption."""
+        found: dict[str, list[PodInfo]] = {}
+        for pod in self._fleet.pods.values():
+            if pod.preempted_for and not pod.ended:
+                found.setdefault(pod.preempted_for, []).append(pod)
+        return found
+
+    def _resume(
+        self, unit: QueuedPodGroup, preemption: str, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], why: str
+    ) -> None:
+        """Carry out the rest of a preemption that is marked already."""
+        note = f"{preempted_for_message(unit)}as decided before"
+        left = [Victim(pod, why, note) for pod in victims if not pod.deleting]
+        if left and self._evictor is not None:
+            self._evictor.evict(Eviction(unit.key, preemption, nodes, left))
+
+    def _nominate(
+        self, unit: QueuedPodGroup, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], words: str
+    ) -> bool:
+        state = self._fleet.state
+        places: list[NominatedPlace] = []
+        for pod in victims:
+            pod.leaving = True
+        keys = self._keys(victims)
+        ending = {pod for pod in self._going() if not pod.preempted_for}
+        with self.without(ending.union(victims), True), self._holds.trial(lifted=False) as hold, suppress(BookingError):
+            for pod, node in nodes.items():
+                booking = self._choose(pod, self._fleet.mask([node]))
+                if booking is None:
+                    break
+                state.book(("place", pod.uid), booking)
+                places.append(NominatedPlace(pod, node, booking))
+                hold(places[-1])
+        if len(places) < len(nodes) or len(nodes) < unit.missing:
+            # Nobody was evicted yet, or what was given is somebody else's by now: it is planned anew.
+            for pod in victims:
+                pod.leaving = False
+            self._clear(nodes)
+            return False
+        self._nominations[unit.key] = Nomination(places, victims, keys, words)
+        self._hold()
+        return True

@@ -1,0 +1,224 @@
+"""What is to be scheduled next, and what waits for a change: by priority, then by age.
+
+Units (a pod, or a gang) that ask for the same wait in one group. When something was freed only the first of each group
+is tried; as long as it does not fit, the others cannot either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+from time import monotonic
+
+from avactl.scheduler.objects.pod_info import PodInfo
+
+_Entry = tuple[int, str, int, str]
+_SPARE = 1000
+"""Entries beyond twice the units, from which on those that mean nothing any more are taken out."""
+
+
+class QueuedPodGroup:
+    """One pod, or the pods of one gang that are there."""
+
+    __slots__ = ("changed", "entry", "gang", "group", "key", "partial", "pods", "size")
+
+    def __init__(self, key: str, gang: bool) -> None:
+        self.key = key
+        self.gang = gang
+        self.pods: dict[str, PodInfo] = {}
+        """By uid; of a gang also those that run, or have ended."""
+        self.group: Hashable = None
+        """Where it waits, or was taken from."""
+        self.partial: float | None = None
+        """Since when some of the gang run and others do not, by the monotonic clock."""
+        self.size = 1
+        """Pods that must run together."""
+        self.changed = 0.0
+        """When the last pod came, by the monotonic clock."""
+        self.entry = 0
+        """Number of its entry in the queue; 0: it has none."""
+
+    def add(self, pod: PodInfo) -> bool:
+        """A pod is there; whether it is new."""
+        if pod.uid in self.pods:
+            return False
+        self.pods[pod.uid] = pod
+        self.size, self.changed = max(self.size, pod.gang_size), monotonic()
+        return True
+
+    def remove(self, pod: PodInfo) -> bool:
+        """A pod is gone; whether fewer must run together by those that are left."""
+        self.pods.pop(pod.uid, None)
+        before, self.size = self.size, max((1, *(each.gang_size for each in self.pods.values())))
+        return self.size < before
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its pods; empty where there is none left."""
+        return next((pod.namespace for pod in self.pods.values()), "")
+
+    @property
+    def waiting(self) -> list[PodInfo]:
+        """Pods to be placed."""
+        return [pod for pod in self.pods.values() if pod.waiting]
+
+    @property
+    def within(self) -> str:
+        """The level of which one domain must hold all of them; empty: none."""
+        return next((pod.within for pod in self.pods.values() if pod.within), "")
+
+    @property
+    def missing(self) -> int:
+        """Pods that must run and do not; below zero: pods that run beyond those."""
+        held = sum(
+            1
+            for pod in self.pods.values()
+            if pod.phase == "Succeeded"
+            or ((pod.node or pod.assumed) and not (pod.ended or pod.deleting or pod.leaving))
+        )
+        return self.size - held
+
+
+class SchedulingQueue:
+    """Units by key: `active` ones are tried next, the others wait in groups."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, QueuedPodGroup] = {}
+        self._active: list[_Entry] = []
+        self._deferred: dict[str, list[_Entry]] = {}
+        """Units that come after the active ones, by namespace."""
+        self._groups: dict[Hashable, list[_Entry]] = {}
+        self._numbers = count(1)
+        self._entries = 0
+        """How many there are at the most, valid or not."""
+        self._round: set[str] = set()
+        """Units that the last `retry` brought, and that have not had their turn."""
+        self.retried = -1
+        """How much had been freed by the last `retry`."""
+
+    def _entry(self, unit: QueuedPodGroup) -> _Entry:
+        pods = unit.pods.values()
+        first = min(pods, key=lambda pod: pod.created)
+        # Gangs of which some run hold GPUs for nothing: they come before everybody.
+        urgent = 1 << 40 if unit.partial is not None else 0
+        priority = max(pod.priority for pod in pods) + urgent
+        if unit.gang and unit.missing <= 0:
+            # It only grows: whoever has not started yet comes before.
+            priority -= 1 << 40
+        unit.entry = next(self._numbers)
+        return -priority, first.created, unit.entry, unit.key
+
+    def _add(self, entries: list[_Entry], unit: QueuedPodGroup) -> None:
+        """Each unit has one entry that is valid, the last. Others are left where they are until they are too many."""
+        heappush(entries, self._entry(unit))
+        self._entries += 1
+        if self._entries > 2 * len(self.units) + _SPARE:
+            kept = (self._active, *self._deferred.values(), *self._groups.values())
+            for every in kept:
+                every[:] = filter(self._valid, every)
+                heapify(every)
+            self._groups = {group: every for group, every in self._groups.items() if every}
+            self._entries = sum(map(len, kept))
+
+    def _valid(self, entry: _Entry) -> QueuedPodGroup | None:
+        unit = self.units.get(entry[3])
+        return unit if unit is not None and unit.entry == entry[2] else None
+
+    def push(self, unit: QueuedPodGroup) -> None:
+        """Try it next."""
+        unit.group = None
+        self.units[unit.key] = unit
+        self._add(self._active, unit)
+
+    def pop(self) -> QueuedPodGroup | None:
+        """The first of those to be tried; it stays known."""
+        while self._active:
+            unit = self._valid(heappop(self._active))
+            if unit is not None:
+                unit.entry = 0
+                self._round.discard(unit.key)
+                return unit
+        return None
+
+    def defer(self, unit: QueuedPodGroup) -> None:
+        """Try it when no other namespace has anything to be tried, or once its namespace is readmitted."""
+        self._add(self._deferred.setdefault(unit.namespace, []), unit)
+
+    @property
+    def deferred(self) -> list[str]:
+        """Namespaces with deferred units."""
+        return list(self._deferred)
+
+    def readmit(self, namespace: str) -> None:
+        """Deferred units of a namespace are active again."""
+        for entry in self._deferred.pop(namespace, ()):
+            unit = self._valid(entry)
+            if unit is not None:
+                heappush(self._active, entry)
+
+    def pop_deferred(self) -> QueuedPodGroup | None:
+        """The first of the deferred units; None where there is none."""
+        while self._deferred:
+            namespace = min(self._deferred, key=lambda name: self._deferred[name][0])
+            entries = self._deferred[namespace]
+            unit = self._valid(heappop(entries))
+            if not entries:
+                del self._deferred[namespace]
+            if unit is not None:
+                unit.entry = 0
+                return unit
+        return None
+
+    def park(self, unit: QueuedPodGroup, group: Hashable) -> None:
+        """It does not fit now."""
+        unit.group = group
+        self._round.discard(unit.key)
+        self._add(self._groups.setdefault(group, []), unit)
+
+    def rest(self, unit: QueuedPodGroup) -> None:
+        """It waits for something of its own, such as more pods."""
+        unit.entry = 0
+        unit.group = None
+        self._round.discard(unit.key)
+
+    def follow(self, group: Hashable) -> QueuedPodGroup | None:
+        """One of a group fitted: try the next of it, which is returned."""
+        unit = None
+        entries = self._groups.get(group)
+        while entries:
+            entry = heappop(entries)
+            unit = self._valid(entry)
+            if unit is not None:
+                self._add(self._active, unit)
+                break
+        if not entries:
+            self._groups.pop(group, None)
+        return unit
+
+    @property
+    def retrying(self) -> bool:
+        """Whether some of those that the last `retry` brought wait for their turn."""
+        return bool(self._round)
+
+    def retry(self, freed: int) -> None:
+        """Something was freed: try the first of each group. Not while `retrying`: the youngest would have no turn."""
+        self.retried = freed
+        for group in list(self._groups):
+            unit = self.follow(group)
+            if unit is not None:
+                self._round.add(unit.key)
+
+    def drop(self, key: str) -> None:
+        """A unit is gone."""
+        self.units.pop(key, None)
+        self._round.discard(key)
+
+    def __iter__(self) -> Iterator[QueuedPodGroup]:
+        return iter(list(self.units.values()))
+
+    def lengths(self) -> tuple[int, int]:
+        """Pods to be tried, and pods that wait."""
+        entries = (entry for every in (self._active, *self._deferred.values()) for entry in every)
+        active = sum(len(unit.waiting) for entry in entries if (unit := self._valid(entry)))
+        return active, sum(len(unit.waiting) for unit in self.units.values()) - active

@@ -1,0 +1,383 @@
+"""Bindings: many at a time, each settled in the end, whatever the API server answers or does not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler import metrics
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.dra.resource_claim import FINALIZER, ResourceClaim
+from avactl.scheduler.interfaces import BindRequest, ClaimAllocation
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.storage_objects import SELECTED_NODE, Volume, VolumeClaim
+from avactl.scheduler.writers.pod_reporter import PodReporter
+
+_WORKERS = 64
+_MOST = 512
+"""Bindings on their way, beyond which nothing more is decided."""
+_TRIES = 6
+_PROVISION, _LOOK = 600.0, 0.2
+"""Seconds for volumes to be made, as kube-scheduler's bindTimeoutSeconds, and between looks."""
+_LOST = 60.0
+"""Seconds after which a pod that the watch does not show as bound is asked for."""
+
+
+REFUSED = "refused"
+"""What became of a binding that the API server will not have, whatever the reason: the next one fares no better."""
+
+
+class LateError(Exception):
+    """Another replica may lead by now: what was decided here must not be done any more."""
+
+
+class Binder:
+    """Sends bindings. `failed` is called with pods that are free again and what became of their bindings, `leading`
+    says whether it still may."""
+
+    def __init__(
+        self,
+        client: Client,
+        rate: Rate,
+        fleet: ClusterCache,
+        volumes: VolumeBinding,
+        reports: PodReporter,
+        failed: Callable[[PodInfo, str], None],
+        leading: Callable[[], bool],
+    ) -> None:
+        self._client, self._rate, self._fleet, self._reports = client, rate, fleet, reports
+        self._failed, self._leading, self._volumes = failed, leading, volumes
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._orders: deque[BindRequest] = deque()
+        self._ready = asyncio.Semaphore(0)
+        self._room = asyncio.Event()
+        self._room.set()
+        self._busy = 0
+        self._returning: dict[str, asyncio.Task[None]] = {}
+        self.assumed: dict[str, tuple[PodInfo, float]] = {}
+        """Pods that are bound, as far as is known here, but not yet as far as the watch tells."""
+
+    @property
+    def flying(self) -> int:
+        """Bindings on their way."""
+        return len(self._orders) + self._busy
+
+    def put(self, order: BindRequest) -> None:
+        """Bind a pod that is assumed."""
+        if order.volumes:
+            chosen = self._volumes.assign(order.pod, order.volumes, order.node)
+            self._start(self._provision(order, chosen))
+            return
+        self._orders.append(order)
+        if self.flying >= _MOST:
+            self._room.clear()
+        self._ready.release()
+
+    async def _provision(self, order: BindRequest, chosen: Mapping[str, tuple[Volume, VolumeClaim]]) -> None:
+        """Have volumes bound or made for the node, then bind. Making one takes its driver up to minutes."""
+        pod = order.pod
+        made = [name for name in order.volumes if name not in chosen]
+        if not all(self._volumes.makes(pod, name) for name in made):
+            # Another of its gang was given the volume that is there.
+            self._volumes.settled(volume for volume, _ in chosen.values())
+            self._give_up(pod, "no-volume")
+            return
+        try:
+            for volume, claim in chosen.values():
+                await self._bind_volume(volume, claim)
+            for name in made:
+                body = {"metadata": {"annotations": {SELECTED_NODE: order.node}}}
+                await self._rate.take()
+                path = f"/api/v1/namespaces/{pod.namespace}/persistentvolumeclaims/{name}"
+                item = await self._client.request("PATCH", path, body, content_type=MERGE)
+                self._volumes.put_claim(item)
+            async with asyncio.timeout(_PROVISION):
+                while not self._volumes.bound(pod):
+                    if not all(self._volumes.meant_for(pod, name, order.node) for name in made):
+                        # Its driver cannot make it there, and has said so by taking the annotation off.
+                        self._give_up(pod, "no-volume")
+                        return
+                    await asyncio.sleep(_LOOK)
+        except (ApiError, UnreachableError, TimeoutError) as error:
+            logs.warn("volumes not made", pod=pod.key, node=order.node, error=str(error))
+            self._give_up(pod, "no-volume")
+            return
+        finally:
+            self._volumes.settled(volume for volume, _ in chosen.values())
+        self.put(order._replace(volumes=()))
+
+    async def _bind_volume(self, volume: Volume, claim: VolumeClaim) -> None:
+        """Name a claim in a volume that is there: the controller does the rest. Raises ApiError where it is taken."""
+        body: dict[str, Any] = {"metadata": {"uid": volume.uid, "resourceVersion": volume.version}}
+        if volume.owner is None:
+            body["metadata"]["annotations"] = {"pv.kubernetes.io/bound-by-controller": "yes"}
+        owner = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace, "name": claim.name}
+        body["spec"] = {"claimRef": {**owner, "uid": claim.uid}}
+        await self._rate.take()
+        path = f"/api/v1/persistentvolumes/{volume.name}"
+        self._volumes.put_volume(await self._client.request("PATCH", path, body, content_type=MERGE))
+
+    async def room(self) -> None:
+        """Wait until more may be decided."""
+        await self._room.wait()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_WORKERS):
+                group.create_task(self._work())
+            group.create_task(self._sweep())
+
+    async def _work(self) -> None:
+        while True:
+            await self._ready.acquire()
+            order = self._orders.popleft()
+            self._busy += 1
+            try:
+                await self._bind(order)
+            finally:
+                self._busy -= 1
+                if self.flying < _MOST:
+                    self._room.set()
+
+    async def _bind(self, order: BindRequest) -> None:
+        pod = order.pod
+        body = self._body(order)
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
+        wait = 0.05
+        for _ in range(_TRIES):
+            if pod.assumed != order.node:
+                return  # the watch has told another story meanwhile
+            if not self._leading():
+                await self._end(order, "lost")
+                return
+            try:
+                for given in order.claims:
+                    await self._give(pod, given)
+                if any(self._readiness(given) is not True for given in order.claims):
+                    self._start(self._prepare(order))
+                    return
+                await self._turn()
+                await self._client.send("POST", path, body)
+            except LateError:
+                await self._end(order, "lost")
+                return
+            except ApiError as error:
+                if error.status == 404:
+                    await self._end(order, "gone")
+                    return
+                if error.status == 409:
+                    metrics.BINDINGS.labels("conflict").inc()
+                    if await self._settle(order) is not False:
+                        return
+                elif error.status == 429 or error.status >= 500:
+                    wait = max(wait, error.retry_after)
+                    if error.status >= 500 and await self._settle(order) is not False:
+                        return
+                else:
+                    logs.error("binding refused", pod=pod.key, node=order.node, error=str(error))
+                    self._reports.unschedulable(pod, f"the API server refuses to bind it to {order.node}: {error}")
+                    await self._end(order, REFUSED)
+                    return
+            except UnreachableError:
+                if await self._settle(order) is not False:
+                    return
+            else:
+                self._done(order)
+                return
+            await asyncio.sleep(wait)
+            wait *= 2
+        await self._end(order, "failed")
+
+    async def _turn(self) -> None:
+        """Wait for one's turn. Raises LateError; to be called right before what must not be done by two."""
+        await self._rate.take()
+        if not self._leading():
+            raise LateError
+
+    async def _end(self, order: BindRequest, result: str) -> None:
+        """A binding has failed for good: free what it would have had, once it is known that nothing of it is in use."""
+        await self._certain(order)
+        self._give_up(order.pod, result)
+
+    async def _certain(self, order: BindRequest) -> None:
+        """Know which claims have their devices: what was sent without an answer may have had its effect."""
+        for claim, allocation in order.claims:
+            wait = 0.2
+            while allocation is not None and claim.uid in self._fleet.dra.giving:
+                try:
+                    await self._rate.take()
+                    item = await self._client.request("GET", _path(claim))
+                    if not (item.get("status") or {}).get("allocation"):
+                        break
+                    self._fleet.claims.put(item)
+                except ApiError as error:
+                    if error.status == 404:
+                        break
+                except UnreachableError:
+                    pass
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 5.0)
+
+    def _readiness(self, given: ClaimAllocation) -> bool | None:
+        """Whether a claim's devices are ready for the pod, as their drivers want to be waited for; None: never."""
+        claim = self._fleet.dra.claims.get(given.claim.key)
+        if claim is None:
+            return True  # the binding tells
+        return claim.ready
+
+    async def _prepare(self, order: BindRequest) -> None:
+        """Wait until drivers have made devices ready, then bind."""
+        pod = order.pod
+        until = monotonic() + _PROVISION
+        while (found := {self._readiness(given) for given in order.claims}) != {True}:
+            if None in found or monotonic() > until:
+                logs.warn("devices not made ready", pod=pod.key, node=order.node)
+                self.give_back(
+                    pod, [self._fleet.dra.claims.get(given.claim.key, given.claim) for given in order.claims]
+                )
+                self._give_up(pod, "no-device")
+                return
+            await asyncio.sleep(_LOOK)
+        self.put(order)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _give(self, pod: PodInfo, given: ClaimAllocation) -> None:
+        """Allocate and reserve a claim, if that is not done. Raises LateError, and ApiError: 409 where it has changed
+        meanwhile."""
+        claim = given.claim
+        path = _path(claim)
+        known = self._fleet.dra.claims.get(claim.key)
+        if known is None or known.uid != claim.uid:
+            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} is gone")
+        if any(each["uid"] == pod.uid for each in known.reserved):
+            return
+        if given.allocation is None and not known.allocated:
+            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} has lost its devices")
+        consumer = {"resource": "pods", "name": pod.name, "uid": pod.uid}
+        status: dict[str, Any] = {"reservedFor": [*known.reserved, consumer]}
+        version = known.version
+        if given.allocation is not None and not known.allocated:
+            status["allocation"] = given.allocation
+            if any(each.get("bindingConditions") for each in given.allocation["devices"]["results"]):
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                status["allocation"] = {**given.allocation, "allocationTimestamp": now}
+            if not known.finalized:
+                # The finalizer comes first: no device is ever given to a claim that can vanish.
+                await self._turn()
+                body = {"metadata": {"uid": claim.uid, "resourceVersion": version, "finalizers": [FINALIZER]}}
+                item = await self._client.request("PATCH", path, body, content_type=STRATEGIC)
+                version = item["metadata"]["resourceVersion"]
+        await self._turn()
+        body = {"metadata": {"uid": claim.uid, "resourceVersion": version}, "status": status}
+        item = await self._client.request("PATCH", f"{path}/status", body, content_type=MERGE)
+        self._fleet.claims.put(item)
+
+    def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
+        """Deallocate claims that nobody but this pod uses, which waits."""
+        for claim in claims:
+            mine = all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._fleet.dra.giving
+            if mine and claim.uid not in self._returning:
+                # Until that is done nobody counts on them, and nobody is bound to where they are.
+                self._fleet.dra.returning.add(claim.uid)
+                self._fleet.dra.version += 1
+                self._returning[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
+
+    async def _deallocate(self, claim: ResourceClaim) -> None:
+        path = f"{_path(claim)}/status"
+        status = {"allocation": None, "reservedFor": None}
+        body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.version}, "status": status}
+        try:
+            await self._turn()
+            self._fleet.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
+        except (ApiError, UnreachableError, LateError) as error:
+            logs.warn("claim not given back", claim=claim.key, error=str(error))
+        finally:
+            del self._returning[claim.uid]
+            self._fleet.dra.returning.discard(claim.uid)
+            self._fleet.dra.version += 1
+            self._fleet.arrived(f"claim {claim.key}")
+
+    def _body(self, order: BindRequest) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}
+        if order.devices:
+            metadata["annotations"] = {names.DEVICES: order.devices}
+        target = {"apiVersion": "v1", "kind": "Node", "name": order.node}
+        return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+    def _done(self, order: BindRequest) -> None:
+        now = monotonic()
+        metrics.BINDINGS.labels("bound").inc()
+        metrics.BINDING_SECONDS.observe(now - order.since)
+        if order.pod.assumed:
+            self.assumed[order.pod.uid] = (order.pod, now)
+        self._reports.scheduled(order.pod, order.node)
+
+    def _give_up(self, pod: PodInfo, result: str) -> None:
+        metrics.BINDINGS.labels(result).inc()
+        self._fleet.forget(pod)
+        self._failed(pod, result)
+
+    async def _settle(self, order: BindRequest) -> bool | None:
+        """Ask what became of a binding: True: bound as ordered, None: otherwise settled, False: not bound.
+
+        It is asked until that is known: a request without an answer may have had its effect, and what it has given
+        must be given to nobody else.
+        """
+        pod, wait = order.pod, 0.1
+        while True:
+            if pod.assumed != order.node:
+                return None  # the watch has told
+            if not self._leading():
+                self.assumed[pod.uid] = (pod, monotonic() - _LOST)
+                return None
+            try:
+                item = await self._client.request("GET", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}")
+                break
+            except ApiError as error:
+                if error.status == 404:
+                    await self._end(order, "gone")
+                    return None
+            except UnreachableError:
+                pass
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 5.0)
+        if item["metadata"]["uid"] != pod.uid:
+            await self._end(order, "gone")
+            return None
+        node = item["spec"].get("nodeName")
+        if not node:
+            return False
+        if node == order.node:
+            self._done(order)
+        self._fleet.put_pod(item)
+        return node == order.node or None
+
+    async def _sweep(self) -> None:
+        """Pods that are bound but that the watch does not show: ask for them."""
+        while True:
+            await asyncio.sleep(_LOST / 4)
+            now = monotonic()
+            for uid, (pod, since) in list(self.assumed.items()):
+                if not pod.assumed:
+                    del self.assumed[uid]
+                elif now - since > _LOST:
+                    del self.assumed[uid]
+                    if await self._settle(BindRequest(pod, pod.assumed, "", since)) is False:
+                        self._give_up(pod, "expired")
+
+
+def _path(claim: ResourceClaim) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"

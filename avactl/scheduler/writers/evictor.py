@@ -1,0 +1,170 @@
+"""Evictions at the API server: of pods that make room for others, and of gangs that run in part."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler import metrics
+from avactl.scheduler.interfaces import Eviction, Victim
+from avactl.scheduler.objects.pod_info import DISRUPTED, PREEMPTED, PodInfo
+from avactl.scheduler.writers.pod_reporter import PodReporter
+
+_TRIES = 6
+_AT_ONCE = 32
+_GONE = (404, 409)
+"""The pod is no more, or another one has its name."""
+
+
+class Evictor:
+    """Carries evictions out, one after the other for each unit.
+
+    Pods are deleted, as kube-scheduler does when it preempts. The eviction API would not do: it refuses whatever a
+    budget covers, and every gang has one that keeps drains away. Budgets are honoured by whom the plan takes.
+    `wanted` says of a unit whether room is still made for it; `failed` is told where it could not be.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        rate: Rate,
+        reports: PodReporter,
+        leading: Callable[[], bool],
+        wanted: Callable[[str], bool],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._client, self._rate, self._reports = client, rate, reports
+        self._leading, self._wanted, self._failed = leading, wanted, failed
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy: set[str] = set()
+        self._few = asyncio.Semaphore(_AT_ONCE)
+
+    def evict(self, eviction: Eviction) -> None:
+        """Nominate, mark, delete. What is on its way already is not sent again."""
+        if eviction.unit not in self._busy:
+            self._busy.add(eviction.unit)
+            self._start(self._evict(eviction))
+
+    def clear(self, pods: Sequence[PodInfo]) -> None:
+        """Take back the nomination of pods that wait."""
+        self._start(self._nominate(dict.fromkeys(pods), None))
+
+    def spare(self, pods: Sequence[PodInfo]) -> None:
+        """Take back the mark of pods that stay."""
+        self._start(self._spare(pods))
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _evict(self, eviction: Eviction) -> None:
+        victims = [victim for victim in eviction.victims if not victim.pod.deleting]
+        try:
+            # Whoever takes over finds: no nomination, nothing was done; a nomination, these victims are meant.
+            if not await self._nominate(eviction.places, eviction.preemption):
+                self._failed(eviction.unit)
+                return
+            await asyncio.gather(*(self._mark(victim, eviction.preemption) for victim in victims))
+            if not (self._wanted(eviction.unit) and self._leading()):
+                self._failed(eviction.unit)
+                return
+            # From here on all of them go: a gang of which some are deleted is of no use to anybody.
+            done = await asyncio.gather(*(self._delete(victim) for victim in victims), return_exceptions=True)
+            errors = [error for error in done if isinstance(error, BaseException)]
+            if errors:
+                raise errors[0]
+        except (ApiError, UnreachableError) as error:
+            logs.warn("room not made", unit=eviction.unit, error=str(error))
+            self._failed(eviction.unit)
+        finally:
+            self._busy.discard(eviction.unit)
+
+    async def _nominate(self, places: Mapping[PodInfo, str | None], preemption: str | None) -> bool:
+        """Whether all of the pods are still there."""
+        before = preemption or ""
+        wanted = [
+            (pod, node) for pod, node in places.items() if (pod.nominated, pod.preemption) != (node or "", before)
+        ]
+        bodies = [nominated(pod, node, preemption) for pod, node in wanted]
+        try:
+            done = await asyncio.gather(
+                *(self._patch(pod, body) for (pod, _), body in zip(wanted, bodies, strict=True))
+            )
+        except (ApiError, UnreachableError) as error:
+            logs.warn("not nominated", error=str(error))
+            return False
+        return all(done)
+
+    async def _spare(self, pods: Sequence[PodInfo]) -> None:
+        done = await asyncio.gather(*(self._patch(pod, spared(pod)) for pod in pods), return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException):
+                logs.warn("mark not taken back", error=str(error))
+
+    async def _mark(self, victim: Victim, preemption: str) -> None:
+        if victim.pod.preempted_for != preemption:
+            await self._patch(victim.pod, disrupted(victim.pod, PREEMPTED, victim.note, preemption))
+
+    async def _delete(self, victim: Victim) -> None:
+        pod = victim.pod
+        body = {"preconditions": {"uid": pod.uid}}
+        if await self._try("DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body, "application/json"):
+            metrics.EVICTIONS.labels(victim.why).inc()
+            self._reports.stopped(pod, "Preempted", victim.note)
+
+    async def _patch(self, pod: PodInfo, body: dict[str, Any]) -> bool:
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        return await self._try("PATCH", path, body, STRATEGIC)
+
+    async def _try(self, method: str, path: str, body: Any, content_type: str) -> bool:
+        """Whether the pod was there. Raises ApiError and UnreachableError where that does not become known."""
+        wait = 0.1
+        async with self._few:
+            for left in reversed(range(_TRIES)):
+                await self._rate.take()
+                if not self._leading():
+                    raise UnreachableError("another replica may lead by now")
+                try:
+                    await self._client.send(method, path, body, content_type=content_type)
+                    return True
+                except ApiError as error:
+                    if error.status in _GONE:
+                        return False
+                    if not left or (error.status != 429 and error.status < 500):
+                        raise
+                    wait = max(wait, error.retry_after)
+                except UnreachableError:
+                    if not left:
+                        raise
+                await asyncio.sleep(wait)
+                wait *= 2
+        raise AssertionError
+
+
+def nominated(pod: PodInfo, node: str | None, preemption: str | None) -> dict[str, Any]:
+    """The status of a pod that has a place on a node by a preemption; None takes it back."""
+    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption}}
+    return {"metadata": metadata, "status": {"nominatedNodeName": node}}
+
+
+def disrupted(pod: PodInfo, reason: str, note: str, preemption: str | None = None) -> dict[str, Any]:
+    """The status by which a Job does not count the end of a pod as its failure."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    condition = {
+        "type": DISRUPTED, "status": "True", "reason": reason, "message": note, "lastTransitionTime": now,
+    }  # fmt: skip
+    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption}}
+    return {"metadata": metadata, "status": {"conditions": [condition]}}
+
+
+def spared(pod: PodInfo) -> dict[str, Any]:
+    """The status that takes it back."""
+    condition = {"type": DISRUPTED, "status": "False", "reason": "NotMoved", "message": "it stays where it is"}
+    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: None}}
+    return {"metadata": metadata, "status": {"conditions": [condition]}}

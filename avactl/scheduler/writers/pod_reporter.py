@@ -1,0 +1,173 @@
+"""What people are told: events as kube-scheduler writes them, and the PodScheduled condition of pods that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+from avactl import names
+from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler import metrics
+from avactl.scheduler.objects.pod_info import PodInfo
+
+_WORKERS = 16
+_FEW = 4
+_TRIES = 4
+_MOST = 100_000
+"""Reports that wait to be written; beyond it they are dropped."""
+_REPEAT = 30.0
+"""Seconds before a pod that still waits is told new counts."""
+_PATIENCE = 2.0
+"""Seconds for which what is on its way is not spoken of."""
+_NOTE, _NAME = 1024, 236
+"""Characters of an event's note that the API takes, and of its name but for 17 that tell it from others."""
+
+
+class _Request(NamedTuple):
+    path: str
+    body: dict[str, Any]
+    patch: bool
+
+
+class PodReporter:
+    """Writes behind the decisions, at its own rate."""
+
+    def __init__(self, client: Client, rate: Rate) -> None:
+        self._client, self._rate = client, rate
+        self.yield_to: Callable[[], bool] = lambda: False
+        """Whether there is more urgent work for the API server: few reports at a time are written then."""
+        self._instance = f"{names.CONTROLLER}-{os.environ.get('POD_NAME') or os.uname().nodename}"
+        self._urgent: deque[_Request] = deque()
+        """What pods are told for the first time: who has just come must not wait behind those that wait already."""
+        self._queue: deque[_Request] = deque()
+        self._ready = asyncio.Semaphore(0)
+        self._waiting: dict[str, tuple[PodInfo, float]] = {}
+        """Pods that are to be told something, and when."""
+        self._last = 0
+
+    # -- what is said -----------------------------------------------------------------------------------------------
+
+    def scheduled(self, pod: PodInfo, node: str) -> None:
+        """A pod is bound."""
+        self._waiting.pop(pod.uid, None)
+        note = f"Successfully assigned {pod.key} to {node}"
+        self._event(pod, "Normal", "Scheduled", "Binding", note)
+
+    def unschedulable(self, pod: PodInfo, message: str, reason: str = "Unschedulable") -> None:
+        """A pod waits, and why. Said once for each message; counts that change are said again only after a while."""
+        self._waiting.pop(pod.uid, None)
+        if message == pod.message:
+            return
+        if not pod.reported or monotonic() - pod.reported >= _REPEAT:
+            self._tell(pod, message, reason)
+        else:
+            pod.told = message
+            self._waiting[pod.uid] = (pod, pod.reported + _REPEAT)
+
+    def not_yet(self, pod: PodInfo, message: str) -> None:
+        """A pod waits for something on its way: it is told if that takes long."""
+        if message != pod.message and (pod.uid not in self._waiting or pod.told != message):
+            pod.told = message
+            self._waiting[pod.uid] = (pod, monotonic() + _PATIENCE)
+
+    def stopped(self, pod: PodInfo, reason: str, note: str) -> None:
+        """A pod is deleted by the scheduler."""
+        self._event(pod, "Warning", reason, "Preempting", note)
+
+    def later(self) -> None:
+        """Say what was held back, where it is still true."""
+        now = monotonic()
+        for uid, (pod, due) in list(self._waiting.items()):
+            if not pod.waiting:
+                del self._waiting[uid]
+            elif now >= due:
+                del self._waiting[uid]
+                if pod.told != pod.message:
+                    self._tell(pod, pod.told, "Unschedulable")
+
+    def _tell(self, pod: PodInfo, message: str, reason: str) -> None:
+        first = not pod.message
+        pod.reported, pod.message = monotonic(), message
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        condition = {
+            "type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastTransitionTime": now,
+        }  # fmt: skip
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        request = _Request(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status", body, True)
+        self._put(request, self._urgent if first else self._queue)
+        self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
+
+    def _event(self, pod: PodInfo, kind: str, reason: str, action: str, note: str) -> None:
+        now = time.time_ns()
+        # Names must differ, and clocks have their grain.
+        self._last = now = max(now, self._last + 1)
+        seconds, rest = divmod(now, 1_000_000_000)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06}Z"
+        body = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": f"{pod.name[:_NAME].rstrip('-.')}.{now:x}", "namespace": pod.namespace},
+            "eventTime": stamp,
+            "reportingController": names.CONTROLLER,
+            "reportingInstance": self._instance[:128],
+            "action": action,
+            "reason": reason,
+            "regarding": {
+                "apiVersion": "v1", "kind": "PodInfo", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
+            },
+            "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
+            "type": kind,
+        }  # fmt: skip
+        self._put(_Request(f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events", body, False), self._queue)
+
+    def _put(self, request: _Request, queue: deque[_Request]) -> None:
+        if self.left >= _MOST:
+            metrics.EVENTS.labels("dropped").inc()
+            return
+        queue.append(request)
+        self._ready.release()
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    @property
+    def left(self) -> int:
+        """Requests not yet sent."""
+        return len(self._urgent) + len(self._queue)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(_WORKERS):
+                group.create_task(self._work(number))
+
+    async def _work(self, number: int) -> None:
+        while True:
+            while number >= _FEW and self.yield_to():
+                await asyncio.sleep(0.02)
+            await self._ready.acquire()
+            request = (self._urgent or self._queue).popleft()
+            wait = 0.2
+            for _ in range(_TRIES):
+                await self._rate.take()
+                try:
+                    if request.patch:
+                        await self._client.send("PATCH", request.path, request.body, content_type=STRATEGIC)
+                    else:
+                        await self._client.send("POST", request.path, request.body)
+                except ApiError as error:
+                    if error.status != 429 and error.status < 500:
+                        metrics.EVENTS.labels("refused").inc()
+                        break
+                    wait = max(wait, error.retry_after)
+                except UnreachableError:
+                    pass
+                else:
+                    metrics.EVENTS.labels("written").inc()
+                    break
+                await asyncio.sleep(wait)
+                wait *= 2

@@ -1,0 +1,114 @@
+"""Gangs of which only some run: they are finished, or they give their GPUs back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+
+from avactl.kube import logs
+from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.scheduler import metrics
+from avactl.scheduler.objects.pod_info import PARTIAL, PodInfo
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+from avactl.scheduler.writers.evictor import disrupted
+from avactl.scheduler.writers.pod_reporter import PodReporter
+
+_SETTLED = 2.0
+"""Seconds after the last pod of a gang came, from which on it is told that more are missing."""
+
+
+class StaleGangs:
+    """Looks after gangs that a crash, a lost node or a deleted pod has left in part."""
+
+    def __init__(
+        self,
+        client: Client,
+        rate: Rate,
+        queue: SchedulingQueue,
+        reports: PodReporter,
+        grace: float,
+        leading: Callable[[], bool],
+    ) -> None:
+        self._client, self._rate, self._queue, self._reports, self._grace = client, rate, queue, reports, grace
+        self._leading = leading
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._going: set[str] = set()
+
+    def look(self) -> None:
+        """Note which gangs are partial, and stop those that have been for too long."""
+        now = monotonic()
+        for unit in self._queue:
+            if not unit.gang:
+                continue
+            self._incomplete(unit, now)
+            if not partial(unit):
+                unit.partial = None
+            elif unit.partial is None:
+                unit.partial = now
+                if unit.waiting:
+                    self._queue.push(unit)
+            elif now - unit.partial > self._grace:
+                self._stop(unit)
+
+    def _incomplete(self, unit: QueuedPodGroup, now: float) -> None:
+        """Tell pods that wait for others which the API server does not have; not while they are being created."""
+        if now - unit.changed < _SETTLED:
+            return
+        waiting = unit.waiting
+        need = unit.missing
+        if waiting and need > len(waiting):
+            there = unit.size - need + len(waiting)
+            for pod in waiting:
+                self._reports.unschedulable(
+                    pod, f"waits for the other pods of its gang: {there} of {unit.size} are there"
+                )
+
+    def _stop(self, unit: QueuedPodGroup) -> None:
+        running = [pod for pod in unit.pods.values() if pod.node and not (pod.ended or pod.deleting)]
+        note = f"{len(running)} of {unit.size} pods of the gang run, the others find no place: it starts anew"
+        for pod in running:
+            if pod.uid not in self._going:
+                self._going.add(pod.uid)
+                task = asyncio.ensure_future(self._delete(pod, note))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        if running:
+            logs.warn("partial gang stopped", gang=unit.key, running=len(running), size=unit.size)
+        unit.partial = None
+
+    async def _delete(self, pod: PodInfo, note: str) -> None:
+        try:
+            if await self._evict(pod, note):
+                metrics.EVICTIONS.labels("partial-gang").inc()
+                self._reports.stopped(pod, PARTIAL, note)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("pod not stopped", pod=pod.key, error=str(error))
+        finally:
+            self._going.discard(pod.uid)
+
+    async def _evict(self, pod: PodInfo, note: str) -> bool:
+        """Delete a pod, marked so that its Job does not count it as a failure; whether that was done.
+
+        Raises ApiError and UnreachableError.
+        """
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        try:
+            await self._rate.take()
+            if self._leading():
+                marked = disrupted(pod, PARTIAL, note)
+                await self._client.send("PATCH", f"{path}/status", marked, content_type=STRATEGIC)
+            await self._rate.take()
+            if self._leading():
+                await self._client.send("DELETE", path, {"preconditions": {"uid": pod.uid}})
+                return True
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        return False
+
+
+def partial(unit: QueuedPodGroup) -> bool:
+    """Whether some of a gang hold resources while others that must be there do not."""
+    holding = any(pod.node and not (pod.ended or pod.deleting or pod.leaving) for pod in unit.pods.values())
+    return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())

@@ -1,0 +1,49 @@
+"""What is left of plans that nobody carries out any more: marks of pods that stay, nominations that lead nowhere.
+
+A crash between marking and deleting, a unit that is deleted meanwhile, an API server that could not be told: whatever
+the reason, a pod that runs must not be called a victim for ever, and a pod that waits not be promised a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from avactl.kube import logs
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.writers.evictor import Evictor
+
+_AFTER = 20.0
+"""Seconds in which somebody takes them up: `avactl defrag` marks first, and nominates then."""
+
+
+class StaleNominations:
+    """Takes them back. `wanted` says whether room is made for a unit, by key."""
+
+    def __init__(self, fleet: ClusterCache, evictor: Evictor, wanted: Callable[[str], bool]) -> None:
+        self._fleet, self._evictor, self._wanted = fleet, evictor, wanted
+        self._since: dict[str, float] = {}
+
+    def look(self) -> None:
+        """To be called from time to time."""
+        now, spared, cleared = monotonic(), list[PodInfo](), list[PodInfo]()
+        for key in self._since.keys() - self._fleet.remains:
+            del self._since[key]
+        for key in list(self._fleet.remains):
+            pod = self._fleet.pods.get(key)
+            marked = pod is not None and pod.has_disruption_mark and bool(pod.node) and not (pod.ended or pod.deleting)
+            promised = pod is not None and bool(pod.nominated) and pod.waiting
+            if pod is None or not (marked or promised):
+                self._fleet.remains.discard(key)
+            elif pod.leaving or (promised and self._wanted(pod.gang or pod.uid)):
+                self._since.pop(key, None)
+            elif now - self._since.setdefault(key, now) > _AFTER:
+                self._since[key] = now
+                (spared if marked else cleared).append(pod)
+        if spared:
+            logs.info("marks taken back", pods=len(spared))
+            self._evictor.spare(spared)
+        if cleared:
+            logs.info("nominations taken back", pods=len(cleared))
+            self._evictor.clear(cleared)

@@ -1,0 +1,306 @@
+"""Start git. No other module does.
+
+A branch under review is written by somebody else. git finds its repository by looking for one, and a directory with
+`HEAD`, `objects` and `refs` in it is one: a branch that holds such a directory would bring a configuration of its own,
+and with it commands that git runs. So the repository is located here, by its `.git`, and git starts beside it.
+
+The configuration of the repository that is found is the user's own. What it names still does not run where git only
+reads: hooks, filters, monitors, external diffs, and remotes that hold missing objects.
+
+Sources: git-config(1) `safe.bareRepository`, git(1) "Environment Variables", SECURITY of gitattributes(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from time import monotonic
+from typing import IO, NamedTuple
+
+from avactl.terminal import visible
+
+MAX_OUTPUT = 128 * 1024 * 1024
+"""Largest output of one command, bytes: trees can name more files than a machine can hold."""
+_MAX_SAID = 64 * 1024
+_SECONDS = 120.0
+_REMOTE_SECONDS = 900.0
+
+
+class GitError(Exception):
+    """A git command cannot be run or failed. The text is one line; `hint` is the remedy, or empty."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(visible(message))
+        self.hint = visible(hint)
+
+
+class GitCommandError(GitError):
+    """A git command exited with `code`; `said` is its standard error, then its standard output."""
+
+    def __init__(self, command: str, code: int, said: str) -> None:
+        self.command, self.code, self.said = command, code, said.strip()
+        super().__init__(self.said.splitlines()[0].removeprefix("fatal: ") if self.said else f"git {command} failed")
+
+
+class Access(Enum):
+    """How far a git command may reach."""
+
+    READ = "read"
+    """The repository's objects and its work tree. No network, and no program but git."""
+    WRITE = "write"
+    """As READ; also writes objects and references, with the user's identity and signing key."""
+    REMOTE = "remote"
+    """Fetches and pushes, with the user's own credentials, proxies and SSH command."""
+
+
+class Location(NamedTuple):
+    """Where a directory is in a repository."""
+
+    top: Path
+    """The directory that has the `.git`."""
+    prefix: str
+    """Path of the directory from there, with a `/` behind it; empty at the top."""
+
+    @property
+    def pathspec(self) -> str:
+        """The directory as an argument of commands that start at the top."""
+        return self.prefix or "."
+
+
+_SETTINGS = {
+    "safe.bareRepository": "explicit",
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "log.showSignature": "false",  # runs gpg.program
+    "submodule.recurse": "false",
+    "protocol.ext.allow": "never",  # runs any command
+    "protocol.fd.allow": "never",
+    "i18n.commitEncoding": "UTF-8",
+}
+
+# Every other variable whose name begins with GIT_ is dropped: git sets some in hooks, where they name another
+# repository or index, and some name programs. Files of the user's settings, and settings in variables, are how CI
+# hands `safe.directory` and credential helpers to git.
+_KEPT = r"GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|GIT_EXEC_PATH"
+_KEPT_WRITING = rf"{_KEPT}|GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)"
+_KEPT_REMOTE = (
+    rf"{_KEPT}|GIT_(SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|ALLOW_PROTOCOL|PROXY_COMMAND)|GIT_(SSL|HTTP|PROXY_SSL)_\w+"
+)
+_VARIABLES = {Access.READ: _KEPT, Access.WRITE: _KEPT_WRITING, Access.REMOTE: _KEPT_REMOTE}
+
+
+def locate(directory: str | Path) -> Location:
+    """Find the repository of a directory by the nearest `.git` above. The directory need not exist. Raises GitError."""
+    try:
+        found = Path(directory).resolve()
+    except (OSError, RuntimeError):  # a symbolic link to itself
+        raise _no_repository(directory) from None
+    for top in (found, *found.parents):
+        if _is_repository(top / ".git"):
+            inside = found.relative_to(top).as_posix()
+            return Location(top, "" if inside == "." else f"{inside}/")
+    raise _no_repository(directory)
+
+
+def _is_repository(entry: Path) -> bool:
+    """Return whether git takes a `.git` for a repository; a file names one elsewhere (worktrees, submodules)."""
+    if entry.is_file():
+        return True
+    return os.path.lexists(entry / "HEAD") and (entry / "objects").is_dir() and (entry / "refs").is_dir()
+
+
+def git(
+    directory: str | Path,
+    *arguments: str,
+    data: bytes | None = None,
+    access: Access = Access.READ,
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    limit: int = MAX_OUTPUT,
+) -> bytes:
+    """Run a git command at the top of the repository that a directory is in, and return its standard output.
+
+    Paths in `arguments` are from the top, and literal. `environment` is added to what the access leaves. Raises
+    GitError, and GitCommandError where git itself exits with an error.
+    """
+    top = locate(directory).top
+    fixed = {**(settings or {}), **_SETTINGS}
+    options = [option for name, value in fixed.items() for option in ("-c", f"{name}={value}")]
+    command = ("--no-pager", "--literal-pathspecs", *options, *arguments)
+    code, out, said = _start(top, command, data, access, environment or {}, limit)
+    if code:
+        raise _failure(directory, arguments[0], code, (said + b"\n" + out).decode(errors="replace"))
+    return out
+
+
+def git_work_tree(directory: str | Path, *arguments: str) -> bytes:
+    """Run a git command that compares files of the work tree, with the filters of all attributes off.
+
+    A `.gitattributes` of the branch chooses which filter of the user's settings runs on which file. Line endings are
+    still converted: git does that itself. Raises GitError.
+    """
+    off: dict[str, str] = {}
+    for driver in _filters(directory):
+        if "=" in driver:
+            raise GitError(f"the filter `{driver}` of git's settings cannot be switched off", "rename it: without `=`")
+        off |= {f"filter.{driver}.{program}": "" for program in ("clean", "smudge", "process")}
+        off[f"filter.{driver}.required"] = "false"
+    return git(directory, *arguments, settings=off)
+
+
+def _filters(directory: str | Path) -> set[str]:
+    """Return the names of all filter drivers that git's settings define."""
+    try:
+        listed = git(directory, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+    except GitCommandError as error:
+        if error.code == 1:  # there is none
+            return set()
+        raise
+    names = listed.decode("utf-8", "surrogateescape").split("\0")
+    return {name.removeprefix("filter.").rpartition(".")[0] for name in names if name.count(".") > 1}
+
+
+def init_bare(directory: Path) -> None:
+    """Make `directory/.git` a repository without a work tree: below a `.git`, `locate` finds it. Raises GitError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    # No template: it brings hooks.
+    arguments = ("init", "--quiet", "--bare", "--template=", "--", str(directory.resolve() / ".git"))
+    code, _, said = _start(directory, arguments, None, Access.WRITE, {}, MAX_OUTPUT)
+    if code:
+        raise _failure(directory, "init", code, said.decode(errors="replace"))
+
+
+def _no_repository(directory: str | Path) -> GitError:
+    return GitError(f"{directory} is not in a git repository", "avactl reads commits here: `git init`, then commit")
+
+
+def _failure(directory: str | Path, command: str, code: int, said: str) -> GitError:
+    """Say why a command failed. git speaks English: texts are matched."""
+    if "not a git repository" in said and "remote repository" not in said:
+        return _no_repository(directory)
+    if "dubious ownership" in said or "unsafe repository" in said:  # the second: before git 2.36
+        return GitError(
+            f"git does not trust {directory}: another user owns it",
+            "`git config --global --add safe.directory DIR` tells it that you do",
+        )
+    if "from promisor remote" in said or "lazy fetching disabled" in said:
+        return GitError(
+            f"{directory} is in a partial clone that lacks objects of this revision, and avactl does not fetch them",
+            "`git fetch --refetch --no-filter` completes the clone",
+        )
+    return GitCommandError(command, code, said)
+
+
+def _executable() -> str:
+    """Return the path of git. A relative entry of PATH would lead into the checkout."""
+    places = (place for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if Path(place).is_absolute())
+    found = shutil.which("git", path=os.pathsep.join(places))
+    if found is None:
+        raise GitError("git is not installed", "install git 2.29 or newer: revisions are read from its store")
+    return found
+
+
+def _environment(top: Path, access: Access, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for a command: the user's, but of git's own only those that the access has a use for."""
+    kept = re.compile(_VARIABLES[access]).fullmatch
+    env = {name: value for name, value in os.environ.items() if not name.upper().startswith("GIT_") or kept(name)}
+    env |= {
+        "LC_ALL": "C",  # texts are matched
+        "GIT_CEILING_DIRECTORIES": str(top.parent),
+        "GIT_NO_REPLACE_OBJECTS": "1",  # a commit's name stands for its own content
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    if access is not Access.REMOTE:
+        # A partial clone would fetch what it lacks. The first is known since git 2.45, the second to all versions.
+        env |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+    return {**env, **more}
+
+
+def _start(
+    directory: Path,
+    arguments: tuple[str, ...],
+    data: bytes | None,
+    access: Access,
+    environment: Mapping[str, str],
+    limit: int,
+) -> tuple[int, bytes, bytes]:
+    """Run git in a directory; its exit code, standard output and the start of its standard error. Raises GitError."""
+    command = [_executable(), *arguments]
+    stdin = subprocess.DEVNULL if data is None else subprocess.PIPE
+    try:
+        process = subprocess.Popen(  # noqa: S603
+            command, cwd=directory, env=_environment(directory, access, environment), stdin=stdin,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise GitError(f"git cannot be started: {getattr(error, 'strerror', None) or error}") from None
+    return _finish(process, data, limit, _REMOTE_SECONDS if access is Access.REMOTE else _SECONDS)
+
+
+def _finish(
+    process: subprocess.Popen[bytes], data: bytes | None, limit: int, seconds: float
+) -> tuple[int, bytes, bytes]:
+    """Wait for git while both its outputs are read. Raises GitError where it takes too long or writes too much."""
+    out, said = bytearray(), bytearray()
+    full = threading.Event()
+
+    def read_output(pipe: IO[bytes]) -> None:
+        while chunk := os.read(pipe.fileno(), 1 << 16):
+            if len(out) + len(chunk) > limit:
+                full.set()
+                process.kill()
+                return
+            out.extend(chunk)
+
+    def read_errors(pipe: IO[bytes]) -> None:
+        while chunk := os.read(pipe.fileno(), 1 << 16):
+            said.extend(chunk[: _MAX_SAID - len(said)])
+
+    def write(pipe: IO[bytes]) -> None:
+        with contextlib.suppress(OSError), pipe:
+            pipe.write(data or b"")
+
+    assert process.stdout is not None
+    assert process.stderr is not None
+    # Not joined for ever, and daemons: a program that outlives git, e.g. a shared SSH connection, may keep a pipe open.
+    output = threading.Thread(target=read_output, args=(process.stdout,), daemon=True)
+    errors = threading.Thread(target=read_errors, args=(process.stderr,), daemon=True)
+    threads = [output, errors]
+    if process.stdin is not None:
+        threads.append(threading.Thread(target=write, args=(process.stdin,), daemon=True))
+    for thread in threads:
+        thread.start()
+    end = monotonic() + seconds
+    try:
+        output.join(seconds)
+        process.wait(max(0.0, end - monotonic()))
+    except subprocess.TimeoutExpired:
+        raise GitError(f"git did not finish within {seconds:.0f} s") from None
+    finally:
+        if process.poll() is None:
+            _end(process)
+    errors.join(1.0)
+    for thread, pipe in ((output, process.stdout), (errors, process.stderr)):
+        if not thread.is_alive():
+            pipe.close()
+    if full.is_set():
+        raise GitError(f"git wrote more than {limit >> 20} MiB", "is that repository what you expect it to be?")
+    return process.returncode, bytes(out), bytes(said)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Stop git: politely first, as it then stops the programs that it has started."""
+    process.terminate()
+    try:
+        process.wait(5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,204 @@
+"""How git is started: where, by whom, how far it reaches, and how much it may write."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from avactl.source import git as module
+from avactl.source import git_tree
+from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, init_bare, locate
+from avactl.source.git_tree import GitTree
+from avactl.source.tree import NOWHERE
+from tests.diff.repository import Repository
+
+SOURCES = Path(module.__file__).parents[2]
+PROCESSES = {
+    "avactl/source/git.py", "avactl/source/confined.py", "avactl/topology/daemon.py", "avactl/cli/main.py",
+}  # fmt: skip
+"""Modules that start a program: git, Python for a spec file, nvidia-smi, and Python for the command line itself."""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    found = Repository(tmp_path / "repository")
+    found.commit({"a.yaml": "a", "specs/b.yaml": "b"})
+    return found
+
+
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def starts_programs(tree: ast.AST) -> bool:
+    """Whether a module imports what starts programs, or calls it by the names of `os` and `asyncio`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(name.name in ("subprocess", "pty") for name in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module in ("subprocess", "pty"):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr.startswith(
+            ("exec", "spawn", "popen", "posix_spawn", "system", "create_subprocess", "subprocess_")
+        ):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if owner in ("os", "asyncio"):
+                return True
+    return False
+
+
+def test_one_module_starts_git() -> None:
+    found, named = set(), set()
+    for package in ("avactl", "components/avactl_components"):
+        for path in (SOURCES / package).rglob("*.py"):
+            tree = ast.parse(path.read_bytes())
+            if starts_programs(tree):
+                place = path.relative_to(SOURCES).as_posix()
+                found.add(place)
+                if any(isinstance(node, ast.Constant) and node.value == "git" for node in ast.walk(tree)):
+                    named.add(place)
+    assert found == PROCESSES
+    assert named == {"avactl/source/git.py"}
+
+
+def test_where_a_directory_is(repository: Repository, tmp_path: Path) -> None:
+    root = repository.root.resolve()
+    assert locate(root) == (root, "")
+    assert locate(root / "specs") == (root, "specs/")
+    assert locate(root / "gone" / "away") == (root, "gone/away/")
+    repository.git("worktree", "add", "-q", str(tmp_path / "other"), "-b", "other")
+    assert locate(tmp_path / "other" / "specs") == ((tmp_path / "other").resolve(), "specs/")
+    (root / "specs" / ".git").mkdir()  # empty: no repository
+    assert locate(root / "specs") == (root, "specs/")
+    (tmp_path / "link").symlink_to(root / "specs")
+    assert locate(tmp_path / "link") == (root, "specs/")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(GitError, match="is not in a git repository"):
+        locate(tmp_path / "loop")
+
+
+def test_a_bare_repository_is_never_found(repository: Repository, tmp_path: Path) -> None:
+    subprocess.run(["git", "clone", "-q", "--bare", str(repository.root), str(tmp_path / "bare")], check=True)
+    with pytest.raises(GitError, match="is not in a git repository"):
+        git(tmp_path / "bare", "rev-parse", "HEAD")
+    # Nor by a version of git that does not know safe.bareRepository, as it starts beside the `.git`.
+    subprocess.run(["git", "clone", "-q", "--bare", str(repository.root), str(repository.root / "bare")], check=True)
+    found = git(repository.root / "bare", "rev-parse", "--git-dir", "--is-bare-repository").split()
+    assert found == [b".git", b"false"]
+    init_bare(tmp_path / "own")
+    assert git(tmp_path / "own", "rev-parse", "--is-bare-repository").strip() == b"true"
+    assert not (tmp_path / "own" / ".git" / "hooks").exists()
+
+
+def test_a_repository_of_another_user_is_refused(repository: Repository) -> None:
+    other = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    with pytest.raises(GitError, match=r"git does not trust .*: another user owns it") as caught:
+        git(repository.root, "rev-parse", "HEAD", environment=other)
+    assert "safe.directory" in caught.value.hint
+    trust = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+    assert git(repository.root, "rev-parse", "HEAD", environment=other | trust)
+
+
+def test_only_a_fetch_uses_the_user_s_own_ssh(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = tmp_path / "canary"
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"touch {canary} #")
+    url = "ssh://git@example.com/x.git"
+    for access in (Access.READ, Access.WRITE):
+        with pytest.raises(GitCommandError, match="transport 'ssh' not allowed"):
+            git(repository.root, "fetch", "--", url, access=access)
+    assert not canary.exists()
+    with pytest.raises(GitCommandError):
+        git(repository.root, "fetch", "--", url, access=Access.REMOTE)
+    assert canary.exists()
+    with pytest.raises(GitCommandError, match="transport 'ext' not allowed"):
+        git(repository.root, "fetch", "--", "ext::sh -c true", access=Access.REMOTE)
+
+
+@pytest.mark.parametrize("name", ["GIT_DIR", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_INDEX_FILE",
+                                  "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_EXTERNAL_DIFF", "GIT_NAMESPACE",
+                                  "GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_REPLACE_REF_BASE"])  # fmt: skip
+def test_variables_of_a_hook_are_dropped(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, str(tmp_path / "nowhere"))
+    repository.write({"a.yaml": "changed"})
+    assert git_work_tree(repository.root, "status", "--porcelain") == b" M a.yaml\n"
+
+
+def test_output_and_time_are_bounded(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository.commit({"large": "x" * 3_000_000})
+    with pytest.raises(GitError, match="git wrote more than 1 MiB"):
+        git(repository.root, "cat-file", "blob", "HEAD:large", limit=1 << 20)
+    assert len(git(repository.root, "cat-file", "blob", "HEAD:large")) == 3_000_000
+    program(tmp_path / "bin" / "git", "exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(module, "_SECONDS", 0.1)
+    with pytest.raises(GitError, match="git did not finish"):
+        git(repository.root, "status")
+
+
+def test_git_is_not_taken_from_the_checkout(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(repository.root / "git", f"touch {tmp_path / 'canary'}")
+    monkeypatch.chdir(repository.root)
+    monkeypatch.setenv("PATH", f".{os.pathsep}{os.pathsep}{os.environ['PATH']}")
+    assert len(git(repository.root, "rev-parse", "HEAD").strip()) == 40
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_filter_that_cannot_be_switched_off_is_told(repository: Repository) -> None:
+    repository.git("config", "filter.a=b.clean", "false")
+    with pytest.raises(GitError, match="the filter `a=b`"):
+        git_work_tree(repository.root, "status")
+
+
+def test_messages_steer_no_terminal(repository: Repository) -> None:
+    error = GitError("a\x1b[31m\n\u202eb", "\x07c")
+    assert (str(error), error.hint) == ("a�[31m��b", "�c")
+
+
+def tree_of(repository: Repository, *entries: tuple[str, str, str]) -> str:
+    """Commit a tree with entries that git itself would not write: mode, name, text."""
+    data = b""
+    for mode, name, text in entries:
+        done = subprocess.run(
+            ["git", "hash-object", "-w", "--stdin"], input=text.encode(), cwd=repository.root, check=True,
+            capture_output=True,
+        )  # fmt: skip
+        data += f"{mode} {name}".encode() + b"\0" + bytes.fromhex(done.stdout.decode().strip())
+    command = ["git", "hash-object", "-w", "-t", "tree", "--literally", "--stdin"]
+    tree = subprocess.run(command, input=data, cwd=repository.root, check=True, capture_output=True).stdout
+    return repository.git("commit-tree", "-m", "hostile", tree.decode().strip())
+
+
+@pytest.mark.parametrize("names", [("..",), (".git",), (".GIT",), ("a.yaml", "a.yaml"), ("../x.yaml",), ("/x.yaml",)])
+def test_a_tree_that_no_checkout_can_have_is_refused(repository: Repository, names: tuple[str, ...]) -> None:
+    commit = tree_of(repository, *(("100644", name, f"{number}") for number, name in enumerate(names)))
+    with pytest.raises(GitError, match="has a malformed tree"):
+        GitTree(repository.root, commit)
+
+
+def test_a_target_longer_than_any_path_leads_nowhere(repository: Repository) -> None:
+    long = "x/../" * 2000 + "b.yaml"
+    many = "x/../" * 700 + "b.yaml"
+    entries = (("100644", "b.yaml", "b"), ("120000", "long.yaml", long), ("120000", "many.yaml", many))
+    tree = GitTree(repository.root, tree_of(repository, *entries))
+    assert tree.paths() == ["b.yaml"]
+    assert tree.skipped == {"long.yaml": NOWHERE, "many.yaml": NOWHERE}
+
+
+def test_content_beyond_what_is_kept_is_read_file_by_file(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_tree, "_MAX_CONTENT", 3)
+    repository.commit({f"f{number}.yaml": f"{number}" for number in range(6)})
+    tree = GitTree(repository.root, "HEAD")
+    assert [tree.read(f"f{number}.yaml") for number in range(6)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
