@@ -27,9 +27,9 @@ from avactl.hardware.machine import Machine
 from avactl.hardware.topology import Topology, members, topology
 from avactl.kinds.machine_type import MachineType
 from avactl.kinds.machine_type.hardware import machine_facts
+from avactl.placement.allocation import Booking, Node, State
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import Booking, Node, State
 from avactl.source.yaml import load_yaml
 
 MACHINE = "v100-pcie-8"

@@ -17,9 +17,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from avactl.placement.allocation import MILLI_PER_GPU, Node, State
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer, place
-from avactl.placement.state import WHOLE, Node, State
 
 SEEDS = range(42, 52)
 PUBLISHED = {
@@ -61,7 +61,7 @@ def requests(path: Path) -> list[Request]:
     found = []
     for row in rows:
         gpus = int(row["num_gpu"])
-        milli = int(row["gpu_milli"] or 0) if gpus == 1 else WHOLE
+        milli = int(row["gpu_milli"] or 0) if gpus == 1 else MILLI_PER_GPU
         models = frozenset(filter(None, (row.get("gpu_spec") or "").split("|"))) if gpus else frozenset()
         found.append(Request((int(row["cpu_milli"]), int(row["memory_mib"])), gpus, milli, models))
     return found

@@ -101,6 +101,7 @@ CODES: dict[str, str] = {
     # repository
     "unsafe-path": "A path leaves the repository or the mounted directory.",
     "python-not-allowed": "A Python spec file where avactl.yaml does not allow any.",
+    "python-not-confined": "A Python file where the kernel cannot confine it.",
     "python-error": "A Python spec file failed.",
     "python-timeout": "A Python spec file took longer than its limit.",
     "policy": "A spec or an object does not do what a policy of the repository demands.",

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from math import isfinite
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
@@ -115,6 +116,8 @@ class Recorder:
             return call[1].value
         if isinstance(value, Enum):
             value = value.value
+        if isinstance(value, float) and not isfinite(value):
+            raise TypeError(f"{'.'.join(str(step) for step in path)}: {value} is not a number that a spec can hold")
         if value is None or isinstance(value, bool | float):
             return value
         if isinstance(value, int):
@@ -225,11 +228,12 @@ def main(request: dict[str, Any]) -> None:
 
     os.environ.clear()
     os.chdir(request["root"])
-    enter(request["readable"], request["listable"], request["seconds"])
+    enter(request)
     answer = evaluate(request["root"], request["path"], request["import"])
     try:
-        text = json.dumps(answer)
+        text = json.dumps(answer, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        text = json.dumps({"documents": [], "error": traces.describe(f"{request['root']}/", error, request["path"])})
+        about = traces.describe(f"{request['root']}/", error, request["path"])
+        text = json.dumps({"documents": [], "error": about}, ensure_ascii=False)
     with open(request["answer"], "wb") as out:  # noqa: PTH123 - a descriptor
-        out.write(text.encode())
+        out.write(text.encode("utf-8", "replace"))

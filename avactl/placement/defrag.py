@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from avactl.placement.allocation import ABSENT, State
 from avactl.placement.fragmentation import Ints
 from avactl.placement.gang import Gang, Role, place_gang, rooms
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import ABSENT, State
 
 _SETS = 2000
 """Sets of pods of one node that are tried at the most, before one is taken that is only known to have none too many."""

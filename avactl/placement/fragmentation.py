@@ -18,8 +18,8 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from avactl.placement.allocation import State
 from avactl.placement.request import Request
-from avactl.placement.state import State
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

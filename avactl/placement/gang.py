@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from avactl.placement.allocation import ABSENT, MILLI_PER_GPU, Booking, State
 from avactl.placement.fragmentation import Ints
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import ABSENT, WHOLE, Booking, State
 
 _TRIES = 8
 """Domains of one level that are tried. One is enough for one role, whose room is exact; roles can be in each other's
@@ -64,7 +64,7 @@ def rooms(
     if request.gpus:
         gpus = state.gpu_free[slots, : state.width]
         if empty:
-            gpus = np.where(gpus == ABSENT, ABSENT, WHOLE)
+            gpus = np.where(gpus == ABSENT, ABSENT, MILLI_PER_GPU)
         np.minimum(room, _gpu_room(state, request, slots, gpus), out=room)
         if request.models:
             wanted = np.array([model in request.models for model in state.models], np.bool_)
@@ -79,10 +79,10 @@ def rooms(
 
 
 def _gpu_room(state: State, request: Request, slots: Ints, gpus: npt.NDArray[np.integer]) -> Ints:
-    if request.milli < WHOLE:
+    if request.milli < MILLI_PER_GPU:
         shares: Ints = (np.maximum(gpus, 0) // request.milli).sum(1).astype(np.int64)
         return shares
-    whole = gpus == WHOLE
+    whole = gpus == MILLI_PER_GPU
     if not request.required or request.gpus == 1:
         counts: Ints = whole.sum(1) // request.gpus
         return counts
@@ -264,7 +264,7 @@ def _gpus(state: State, request: Request, node: int, count: int) -> list[int]:
     """GPUs of each of the pods on a node: the best links one after the other; shares on the fullest GPU that fits."""
     if not request.gpus:
         return [0] * count
-    if request.milli == WHOLE:
+    if request.milli == MILLI_PER_GPU:
         kind, free = state.kinds[state.kind[node]], int(state.whole[node])
         taken = []
         for _ in range(count):

@@ -57,7 +57,7 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TeamWorkload:
     """A job or service that runs or wants to: equal members with GPUs of one model."""
 
     key: Hashable
@@ -118,7 +118,7 @@ class Ledger:
         """`total`: GPUs there are, by model. Raises ValueError for a parent that is not there, or above itself."""
         self.quotas = {quota.name: quota for quota in quotas}
         self.total = dict(total)
-        self.works: dict[Hashable, Work] = {}
+        self.works: dict[Hashable, TeamWorkload] = {}
         self._used: dict[tuple[str, str], int] = {}
         self._amounts: dict[str, list[int]] = {}
         for name in self.quotas:
@@ -139,14 +139,14 @@ class Ledger:
 
     # -- booking ----------------------------------------------------------------------------------------------------
 
-    def start(self, work: Work) -> None:
+    def start(self, work: TeamWorkload) -> None:
         """It runs now. Whether it may is asked before (`may_start`); raises ValueError where it runs already."""
         if work.key in self.works:
             raise ValueError(f"{work.key} runs already")
         self.works[work.key] = work
         self._count(work, work.members)
 
-    def start_all(self, works: Sequence[Work]) -> None:
+    def start_all(self, works: Sequence[TeamWorkload]) -> None:
         """They run now, as with `start`; counted at once, for thousands of them."""
         new = {work.key: work for work in works}
         if len(new) < len(works) or not self.works.keys().isdisjoint(new):
@@ -156,7 +156,7 @@ class Ledger:
         for (team, model, gpus, amounts, members), count in alike.items():
             self._add(team, model, count * members * gpus, [count * members * amount for amount in amounts])
 
-    def end(self, key: Hashable) -> Work:
+    def end(self, key: Hashable) -> TeamWorkload:
         """It runs no more. Raises KeyError where it did not."""
         work = self.works.pop(key)
         self._count(work, -work.members)
@@ -168,7 +168,7 @@ class Ledger:
         self._count(work, members - work.members)
         self.works[key] = replace(work, members=members)
 
-    def _count(self, work: Work, members: int) -> None:
+    def _count(self, work: TeamWorkload, members: int) -> None:
         self._add(work.team, work.model, members * work.gpus, [members * amount for amount in work.amounts])
 
     def _add(self, team: str, model: str, gpus: int, amounts: Sequence[int]) -> None:
@@ -213,7 +213,7 @@ class Ledger:
         """GPUs that a team has beyond its guarantee."""
         return max(0, self.used(team, model) - self.limit(team, model).guaranteed)
 
-    def may_start(self, work: Work) -> list[Refusal]:
+    def may_start(self, work: TeamWorkload) -> list[Refusal]:
         """Limits in the way of a work with all of its members; none: it may start as soon as it finds GPUs."""
         refusals = []
         for name in self._line(work.team):

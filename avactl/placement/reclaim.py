@@ -18,12 +18,12 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
-from avactl.placement.quota import Ledger, Work
+from avactl.placement.quota import Ledger, TeamWorkload
 
 Why = Literal["surplus", "borrowed", "priority"]
 
 
-class Take(NamedTuple):
+class Reclaim(NamedTuple):
     """What one work gives back."""
 
     key: Hashable
@@ -34,13 +34,13 @@ class Take(NamedTuple):
     why: Why
 
 
-Enough = Callable[[Sequence[Take]], bool]
-Near = Callable[[Sequence[Take]], Sequence[Take]]
+Enough = Callable[[Sequence[Reclaim]], bool]
+Near = Callable[[Sequence[Reclaim]], Sequence[Reclaim]]
 
 
 def make_room(
-    ledger: Ledger, work: Work, free: int = 0, enough: Enough | None = None, near: Near | None = None
-) -> list[Take] | None:
+    ledger: Ledger, work: TeamWorkload, free: int = 0, enough: Enough | None = None, near: Near | None = None
+) -> list[Reclaim] | None:
     """What must be given back for `work` to start; [] for nothing, None where even all would not do.
 
     `enough(takes)` says whether the work finds its place once these are gone; without it, GPUs of its model are
@@ -64,7 +64,7 @@ def make_room(
     return planner.pruned(takes)
 
 
-def after(ledger: Ledger, takes: Sequence[Take]) -> Ledger:
+def after(ledger: Ledger, takes: Sequence[Reclaim]) -> Ledger:
     """The ledger once these are gone."""
     left = ledger.copy()
     for take in takes:
@@ -75,9 +75,9 @@ def after(ledger: Ledger, takes: Sequence[Take]) -> Ledger:
     return left
 
 
-def _merged(steps: Sequence[Take]) -> list[Take]:
+def _merged(steps: Sequence[Reclaim]) -> list[Reclaim]:
     """One take a work: more members of it in the place of fewer."""
-    takes: dict[Hashable, Take] = {}
+    takes: dict[Hashable, Reclaim] = {}
     for take in steps:
         takes.pop(take.key, None)
         takes[take.key] = take
@@ -85,7 +85,7 @@ def _merged(steps: Sequence[Take]) -> list[Take]:
 
 
 class _Planner:
-    def __init__(self, ledger: Ledger, work: Work, free: int, enough: Enough | None) -> None:
+    def __init__(self, ledger: Ledger, work: TeamWorkload, free: int, enough: Enough | None) -> None:
         self.ledger = ledger
         self.work = work
         self.free = free
@@ -95,7 +95,7 @@ class _Planner:
         self.line = ledger.line(work.team)
         self.may = not ledger.may_start(work)
 
-    def do(self, takes: Sequence[Take]) -> bool:
+    def do(self, takes: Sequence[Reclaim]) -> bool:
         if not self.may:
             # Only what is counted together with the work can keep it from starting.
             counted = [take for take in takes if self.ledger.line(self.ledger.works[take.key].team) & self.line]
@@ -108,7 +108,7 @@ class _Planner:
 
     # -- in which order ---------------------------------------------------------------------------------------------
 
-    def candidates(self) -> list[Take]:
+    def candidates(self) -> list[Reclaim]:
         """All that can be given back, in the order of giving; a later take of a work stands for all before it."""
         own, rank = self.work.team, self.work.rank
         works = list(self.ledger.works.values())
@@ -120,14 +120,14 @@ class _Planner:
         rest = [work for work in rest if work.preemptible and work.rank < rank]
         return takes + [self._whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
 
-    def _first_in_team(self, work: Work) -> tuple[bool, _Order]:
+    def _first_in_team(self, work: TeamWorkload) -> tuple[bool, _Order]:
         return work.model != self.work.model, _first_to_go(work)
 
-    def _members(self, works: list[Work]) -> list[Take]:
+    def _members(self, works: list[TeamWorkload]) -> list[Reclaim]:
         """Elastic surplus, a member at a time, of the work that goes first."""
         return [self._member(work) for work in sorted(works, key=_first_to_go) for _ in range(work.surplus)]
 
-    def _borrowed(self, works: list[Work]) -> list[Take]:
+    def _borrowed(self, works: list[TeamWorkload]) -> list[Reclaim]:
         model, own = self.work.model, self.work.team
         limit = self.ledger.limit(own, model)
         guaranteed = self.ledger.used(own, model) + self.work.total <= limit.guaranteed
@@ -141,7 +141,7 @@ class _Planner:
             for team in due
             if team != own
         }
-        takes: list[Take] = []
+        takes: list[Reclaim] = []
         while givers:
             # Who has most over its share.
             team = min(givers, key=lambda team: (due[team] - self.after.used(team, model), team))
@@ -153,19 +153,19 @@ class _Planner:
                 takes.append(self._member(work) if surplus else self._whole(work, "borrowed"))
         return takes
 
-    def _member(self, work: Work) -> Take:
+    def _member(self, work: TeamWorkload) -> Reclaim:
         left = self.after.works[work.key].members - 1
         self.after.resize(work.key, left)
-        return Take(work.key, work.members - left, False, "surplus")
+        return Reclaim(work.key, work.members - left, False, "surplus")
 
-    def _whole(self, work: Work, why: Why) -> Take:
+    def _whole(self, work: TeamWorkload, why: Why) -> Reclaim:
         if work.key in self.after.works:
             self.after.end(work.key)
-        return Take(work.key, work.members, True, why)
+        return Reclaim(work.key, work.members, True, why)
 
     # -- no more than is needed -------------------------------------------------------------------------------------
 
-    def pruned(self, takes: list[Take]) -> list[Take]:
+    def pruned(self, takes: list[Reclaim]) -> list[Reclaim]:
         """Without what turned out not to be needed: whole works are spared first, of them those that go last."""
         last_first = takes[::-1]
         last_first.sort(key=lambda take: not take.whole)
@@ -176,16 +176,16 @@ class _Planner:
                 continue
             others, work = [each for each in needed if each.key != key], self.ledger.works[key]
             most = work.surplus if take.whole else take.members - 1
-            fewer = [Take(key, members, False, "surplus") for members in range(1, most + 1)]
+            fewer = [Reclaim(key, members, False, "surplus") for members in range(1, most + 1)]
             least = bisect_left(fewer, True, key=partial(self._do_with, others))
             if least < most:
                 needed = [fewer[least] if each.key == key else each for each in needed]
         return needed
 
-    def _do_with(self, others: list[Take], take: Take) -> bool:
+    def _do_with(self, others: list[Reclaim], take: Reclaim) -> bool:
         return self.do([*others, take])
 
-    def _needed(self, takes: list[Take], doubtful: list[Take]) -> list[Take]:
+    def _needed(self, takes: list[Reclaim], doubtful: list[Reclaim]) -> list[Reclaim]:
         """`takes` without those of the doubtful ones that can be left out, tried in their order, many at once."""
         keys = {take.key for take in doubtful}
         without = [take for take in takes if take.key not in keys]
@@ -201,15 +201,15 @@ class _Planner:
 class _Giver:
     """What one team gives back, one after the other: elastic surplus, then whole works."""
 
-    def __init__(self, works: list[Work], after: Ledger, guaranteed: bool) -> None:
+    def __init__(self, works: list[TeamWorkload], after: Ledger, guaranteed: bool) -> None:
         """`guaranteed`: for a guarantee a team gives more than it has over, where it has nothing smaller."""
         order = sorted(works, key=_first_to_go)
         self._after, self._guaranteed = after, guaranteed
         self._elastic = deque(work for work in order for _ in range(work.surplus))
         self._whole = deque(work for work in order if work.preemptible and work.total)
-        self._large: deque[Work] = deque()
+        self._large: deque[TeamWorkload] = deque()
 
-    def next(self, over: float) -> tuple[bool, Work | None]:
+    def next(self, over: float) -> tuple[bool, TeamWorkload | None]:
         """Whether one member, and of which work, where the team has `over` more than it keeps; that only shrinks."""
         while self._elastic:
             work = self._elastic.popleft()
@@ -226,5 +226,5 @@ class _Giver:
 _Order = tuple[bool, bool, bool, int, float, str]
 
 
-def _first_to_go(work: Work) -> _Order:
+def _first_to_go(work: TeamWorkload) -> _Order:
     return not work.preempted, work.serving, work.protected, work.priority, -work.started, str(work.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from avactl.placement.state import WHOLE
+from avactl.placement.allocation import MILLI_PER_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Request:
     amounts: tuple[int, ...]
     """In the order of `State.resources`."""
     gpus: int = 0
-    milli: int = WHOLE
+    milli: int = MILLI_PER_GPU
     """Of each GPU; below 1000 is a share, for one GPU."""
     models: frozenset[str] = frozenset()
     """GPU models that will do; empty: all."""
@@ -29,8 +29,10 @@ class Request:
     """Whether its GPUs should be next to RDMA NICs."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.milli <= WHOLE or (self.milli < WHOLE and self.gpus > 1):
-            raise ValueError(f"{self.gpus} GPUs of {self.milli} milli: shares are of one GPU, and at most {WHOLE}")
+        if not 0 < self.milli <= MILLI_PER_GPU or (self.milli < MILLI_PER_GPU and self.gpus > 1):
+            raise ValueError(
+                f"{self.gpus} GPUs of {self.milli} milli: shares are of one GPU, and at most {MILLI_PER_GPU}"
+            )
 
     @property
     def total_milli(self) -> int:

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from avactl.hardware.topology import LEVELS
+from avactl.placement.allocation import ABSENT, MILLI_PER_GPU, Booking, State
+from avactl.placement.expected_workload import Workload, distance
 from avactl.placement.fragmentation import Floats, Ints, Measure
 from avactl.placement.objective import Objective as Objective
 from avactl.placement.request import Request
-from avactl.placement.state import ABSENT, WHOLE, Booking, State
-from avactl.placement.workload import Workload, distance
 
 _CHUNK = 512
 """Nodes scored at once: their intermediate arrays stay in the processor's cache."""
@@ -30,7 +30,7 @@ _RENEW = 1000
 """Arrivals after which the expected workload is looked at again, at the most."""
 _DRIFT = 0.02
 """Total variation distance from which on it is renewed."""
-_LEVEL_COST = WHOLE
+_LEVEL_COST = MILLI_PER_GPU
 """What one link level below the preferred one costs, milli of GPU."""
 _FIRST = 1e6
 """What outweighs all that fragmentation and links can cost, milli of GPU: a full load, for `spread`."""
@@ -225,7 +225,7 @@ class Scorer:
     def _candidates(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
         """Masks of GPUs to take: for shares all GPUs with enough free, else the best whole ones."""
         state = self.state
-        if request.milli < WHOLE:
+        if request.milli < MILLI_PER_GPU:
             large = state.gpu_free[slots, : state.width] >= request.milli
             shares: npt.NDArray[np.int32] = (large << np.arange(state.width)).sum(1).astype(np.int32)
             return shares
@@ -246,7 +246,7 @@ class Scorer:
         gpus = state.gpu_free[slots, : state.width].astype(np.int64)
         total = state.gpu_total[slots].astype(np.int64) - request.total_milli
         model = state.model[slots]
-        if request.gpus and request.milli < WHOLE:
+        if request.gpus and request.milli < MILLI_PER_GPU:
             if measure.empty:
                 by_gpu = np.where(gpus >= request.milli, 0.0, np.inf)
             else:
@@ -278,7 +278,7 @@ class Scorer:
         """Best fit, worth at most two milli: the least GPU and CPU left over, as parts of the largest node's."""
         state = self.state
         gpu_left = state.gpu_total[slots] - request.total_milli
-        result: Floats = gpu_left / (WHOLE * max(1, state.width)) + left[:, 0] / state.most_cpu
+        result: Floats = gpu_left / (MILLI_PER_GPU * max(1, state.width)) + left[:, 0] / state.most_cpu
         return result
 
     def _slowness(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
@@ -294,7 +294,9 @@ class Scorer:
         """How full nodes are with the pod on them, 0 to 1."""
         state = self.state
         if request.gpus:
-            result: Floats = 1.0 - (state.gpu_total[slots] - request.total_milli) / (WHOLE * state.gpu_count[slots])
+            result: Floats = 1.0 - (state.gpu_total[slots] - request.total_milli) / (
+                MILLI_PER_GPU * state.gpu_count[slots]
+            )
         else:
             result = 1.0 - left[:, 0] / np.maximum(state.capacity[slots, 0], 1)
         return result

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from avactl import names
-from avactl.placement.state import WHOLE
+from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.plan.model import Effect, Owner, Pool, Quota
 from avactl.plan.world import World
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -81,7 +81,7 @@ def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
         pool = fleet.pool_of(fleet.nodes[name])
         key = (pool.name if pool else "", state.models[state.model[slot]])
         total, used = found.get(key, (0, 0.0))
-        found[key] = (total + count, used + count - int(state.gpu_total[slot]) / WHOLE)
+        found[key] = (total + count, used + count - int(state.gpu_total[slot]) / MILLI_PER_GPU)
     for (name, model), (total, used) in sorted(found.items()):
         yield name, model, total, used
 

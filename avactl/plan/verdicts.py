@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from avactl.placement.allocation import MILLI_PER_GPU
+from avactl.placement.diagnosis import why_gang
 from avactl.placement.gang import Gang, Role
 from avactl.placement.request import Request
-from avactl.placement.state import WHOLE
-from avactl.placement.why import why_gang
 from avactl.plan.cluster_state import OTHERS
 from avactl.plan.model import Place, Verdict, Wait
 from avactl.plan.world import World
@@ -116,7 +116,7 @@ def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
         # What must not be stopped does not borrow.
         borrow = limit.borrow if all(pod.preemptible for wish in wishes for pod in wish.pods) else 0
         asked = sum(len(wish.pods) * wish.request.total_milli for wish in wishes)
-        if borrow is None or asked <= WHOLE * (limit.guaranteed + borrow):
+        if borrow is None or asked <= MILLI_PER_GPU * (limit.guaranteed + borrow):
             return True
     return not any(wish.request.gpus for wish in wishes)
 

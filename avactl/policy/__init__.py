@@ -20,6 +20,9 @@ Over = Literal["specs", "manifests"]
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 """What the name of a policy looks like."""
 
+MOST_PROBLEMS = 200
+"""Problems of one policy that are told one by one."""
+
 
 class Problem(NamedTuple):
     """What a policy found."""

@@ -1,4 +1,4 @@
-"""Policies at work, in a process that can do nothing but compute (`avactl.source.confined`).
+"""Policies at work, in a process that can do nothing but compute (`avactl.source.sandbox_runner`).
 
 What they find is written as it is found, a line of JSON each, so that what did not end in time is known by name.
 """
@@ -12,12 +12,10 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from avactl.policy import DECLARED, Policy, Problem
+from avactl.policy import DECLARED, MOST_PROBLEMS, Policy, Problem
 from avactl.source import traces
 from avactl.source.sandbox import enter
 
-MOST = 200
-"""Problems of one policy that are told one by one."""
 _MODULE = "avactl_policies"
 
 Subject = tuple[str, str]
@@ -39,7 +37,7 @@ def main(request: dict[str, Any]) -> None:
 
     os.environ.clear()
     os.chdir(request["root"])
-    enter(request["readable"], request["listable"], request["seconds"])
+    enter(request)
     root = request["root"].rstrip("/") + "/"
     with open(request["answer"], "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
         try:
@@ -64,7 +62,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 def _say(out: BinaryIO, what: str, value: Any) -> None:
-    out.write(json.dumps([what, value], default=str).encode("utf-8", "replace") + b"\n")
+    out.write(json.dumps([what, value], default=str, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
 
 def _place(root: str, policy: Policy) -> list[Any]:
@@ -166,7 +164,7 @@ def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequenc
         try:
             for message, path, help in _problems(policy.check, json.loads(text)):
                 found += 1
-                if found <= MOST:
+                if found <= MOST_PROBLEMS:
                     _say(out, "problem", [index, number, message, path, help])
         except BaseException as error:
             about = traces.describe(root, error, "")
@@ -174,8 +172,8 @@ def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequenc
                 about |= {"message": error.message, "path": list(error.absolute_path)}
             _say(out, "failed", [index, number, about])
             return
-    if found > MOST:
-        _say(out, "more", [index, found - MOST])
+    if found > MOST_PROBLEMS:
+        _say(out, "more", [index, found - MOST_PROBLEMS])
 
 
 def _problems(check: Callable[[dict[str, Any]], Any], value: dict[str, Any]) -> Iterator[tuple[str, list[Any], str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,14 +17,19 @@ import orjson
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
-from avactl.policy import Problem
+from avactl.policy import MOST_PROBLEMS, NAME, Problem
 from avactl.policy.settings import SchemaFile
-from avactl.source import confined
+from avactl.source import answers, sandbox_runner
 from avactl.source.calls import span_in
 from avactl.source.document import Document
 from avactl.source.python import Root
 
 _MOST_AT_ONCE = 4
+_MOST_POLICIES = 500
+"""Policies of one file."""
+_MOST_LINES = _MOST_POLICIES * (MOST_PROBLEMS + 4)
+"""Lines of an answer: every policy is declared, begins, has its problems, fails, and has more of them."""
+_DEEPEST = 64
 
 
 class Source(NamedTuple):
@@ -92,14 +98,21 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
         request |= {"schema": source.schema.schema_, "policy": {"name": source.schema.policy, **declared}}
     report = Report()
     try:
-        answer = confined.run("avactl.policy.child", root.path, timeout, request, (subjects.directory,))
+        # A JSON Schema is data: no code of the repository runs.
+        untrusted = source.schema is None
+        answer = sandbox_runner.run(
+            "avactl.policy.child", root.path, timeout, request, (subjects.directory,), untrusted=untrusted
+        )
     except OSError as error:
         report.problems.append(_broken(source, "", Span(source.file), f"it could not be run: {error}"))
+        return report
+    if answer.missing:
+        report.problems.append(answers.not_confined(source.file, answer.missing, rule=source.file))
         return report
     reader = _Reader(source, root, subjects, report)
     try:
         reader.read(answer.data)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except answers.FORGED:
         report.problems.append(_broken(source, "", Span(source.file), "what it answered is not an answer"))
         return report
     if reader.ended:
@@ -111,7 +124,9 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
         hint = "look for a loop without an end, or raise `python: {timeout: …}` in avactl.yaml"
         report.problems.append(Diagnostic("policy-timeout", message, span, hint=hint, rule=name or source.file))
     elif answer.too_long:
-        report.problems.append(_broken(source, name, span, f"more than {confined.MAX_ANSWER >> 20} MiB of problems"))
+        report.problems.append(
+            _broken(source, name, span, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of problems")
+        )
     else:
         why = "it ended its process, or took all of the memory that it may have (1 GiB)"
         report.problems.append(_broken(source, name, span, why))
@@ -133,6 +148,7 @@ class _Reader:
         self.report = report
         self.ended = False
         self.begun: int | None = None
+        self.counts: Counter[tuple[str, int]] = Counter()
 
     def at(self) -> tuple[str, Span]:
         """The policy that was at work last, and where it stands; the file where none was."""
@@ -142,10 +158,28 @@ class _Reader:
         return policy["name"], policy["span"]
 
     def read(self, data: bytes) -> None:
-        """Everything that was said. Raises ValueError, TypeError, LookupError for what no child of ours says."""
-        for line in data.split(b"\n")[:-1]:  # the last one is empty, or was cut off
-            what, value = json.loads(line)
+        """Read all lines. Raises an exception of `answers.FORGED` for lines that no honest child writes."""
+        lines = data.split(b"\n", _MOST_LINES + 1)[:-1]  # the last one is empty, or was cut off
+        if len(lines) > _MOST_LINES:
+            raise ValueError("too many lines")
+        for line in lines:
+            if self.ended:
+                raise ValueError("a line behind the end")
+            what, value = answers.parse(line)
             _SAID[what](self, value)
+
+    def _at_most(self, most: int, what: str, index: int) -> None:
+        """Count a line about one policy. Raises ValueError where an honest child writes fewer."""
+        if type(index) is not int or not 0 <= index < len(self.report.declared):
+            raise ValueError("no such policy")
+        self.counts[what, index] += 1
+        if self.counts[what, index] > most:
+            raise ValueError("too many of one policy")
+
+    def _subject(self, index: int, number: int) -> Item | Manifest:
+        if type(number) is not int or number < 0:
+            raise ValueError("no such subject")
+        return self.subjects.of[self.report.declared[index]["over"]][number]
 
     def _span(self, place: Sequence[Any]) -> Span:
         if self.source.document is not None:
@@ -158,64 +192,80 @@ class _Reader:
 
     def _broken(self, value: dict[str, Any]) -> None:
         self.ended = True
+        message = answers.text(value["message"])
         if self.source.document is not None:
-            span = self.source.document.span("schema", *value.get("path", ()))
+            span = self.source.document.span("schema", *_path(value.get("path", [])))
             name = self.source.schema.policy if self.source.schema else ""
             hint = "correct the schema: it is to be JSON Schema 2020-12, or what its `$schema` says"
-            self.report.problems.append(_broken(self.source, name, span, str(value["message"]), hint))
+            self.report.problems.append(_broken(self.source, name, span, message, hint))
             return
         hint = "a policy file may import Python's library, avactl.policy, and modules of the repository"
         if value["refused"]:
             hint = "a policy only computes: what it needs is in the spec or object that it is given"
-        elif "Import" not in str(value["message"]) and "ModuleNotFound" not in str(value["message"]):
+        elif "Import" not in message and "ModuleNotFound" not in message:
             hint = "correct this line, or what calls it"
         span = self._span(value["place"])
-        self.report.problems.append(_broken(self.source, "", span, str(value["message"]), hint))
+        self.report.problems.append(_broken(self.source, "", span, message, hint))
 
     def _policy(self, value: dict[str, Any]) -> None:
         if value["over"] not in self.subjects.of or value["severity"] not in ("error", "warning"):
-            raise ValueError(value)
-        policy = {key: str(value[key]) for key in ("name", "over", "severity", "help")}
-        self.report.declared.append({**policy, "kinds": list(value["kinds"]), "span": self._span(value["check"])})
+            raise ValueError("neither over specs nor objects, or no severity")
+        policy = {key: answers.text(value[key]) for key in ("name", "over", "severity", "help")}
+        kinds = [answers.text(kind) for kind in value["kinds"]]
+        if not re.fullmatch(NAME, policy["name"]) or len(kinds) > _DEEPEST:
+            raise ValueError("no name, or too many kinds")
+        if len(self.report.declared) >= _MOST_POLICIES:
+            raise ValueError("too many policies")
+        self.report.declared.append({**policy, "kinds": kinds, "span": self._span(value["check"])})
 
     def _begins(self, value: Any) -> None:
-        self.begun = int(value)
-        self.report.declared[self.begun]  # there is one
+        self._at_most(1, "begins", value)
+        self.begun = value
 
     def _ends(self, value: Any) -> None:
         self.ended = True
 
     def _problem(self, value: list[Any]) -> None:
         index, number, message, path, help = value
+        self._at_most(MOST_PROBLEMS, "problem", index)
         policy = self.report.declared[index]
-        subject = self.subjects.of[policy["over"]][number]
-        steps = tuple(step if isinstance(step, int) else str(step) for step in path)
-        found = Problem(str(message), steps, str(help) or policy["help"])
+        subject = self._subject(index, number)
+        found = Problem(answers.text(message), _path(path), answers.text(help) or policy["help"])
         self.report.findings.append(Finding(policy["name"], policy["severity"], subject, found))
 
     def _failed(self, value: list[Any]) -> None:
         index, number, error = value
+        self._at_most(1, "failed", index)
         policy = self.report.declared[index]
-        subject = self.subjects.of[policy["over"]][number]
+        subject = self._subject(index, number)
+        message = answers.text(error["message"])
         if self.source.document is not None and "path" in error:
-            span, hint = self.source.document.span("schema", *error["path"]), "correct the schema"
-            self.report.problems.append(_broken(self.source, policy["name"], span, str(error["message"]), hint))
+            span, hint = self.source.document.span("schema", *_path(error["path"])), "correct the schema"
+            self.report.problems.append(_broken(self.source, policy["name"], span, message, hint))
             return
         span = self._span(error["place"]) if error["place"][0] else policy["span"]
         what = subject.id if isinstance(subject, Manifest) else subject
-        why = f"{error['message']}, with {what}"
+        why = f"{message}, with {what}"
         self.report.problems.append(
             _broken(self.source, policy["name"], span, why, "correct this line, or what calls it")
         )
 
     def _more(self, value: list[Any]) -> None:
         index, count = value
+        self._at_most(1, "more", index)
         policy = self.report.declared[index]
-        message = f"{int(count)} more problems of policy {policy['name']}"
+        message = f"{answers.coordinate(count)} more problems of policy {policy['name']}"
         hint = "correct those that are told first"
         self.report.problems.append(
             Diagnostic("policy", message, policy["span"], policy["severity"], hint=hint, rule=policy["name"])
         )
+
+
+def _path(steps: Any) -> tuple[str | int, ...]:
+    """Return the keys and indexes of a path. Raises ValueError where they are none."""
+    if not isinstance(steps, list) or len(steps) > _DEEPEST:
+        raise ValueError("not a path, or too long")
+    return tuple(step if type(step) is int else answers.text(step) for step in steps)
 
 
 _SAID: dict[str, Callable[[_Reader, Any], None]] = {

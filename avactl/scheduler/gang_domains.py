@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from avactl.placement.state import State
+from avactl.placement.allocation import State
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 Mask = npt.NDArray[np.bool_]

@@ -6,8 +6,8 @@ import asyncio
 
 from prometheus_client import Gauge
 
+from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.placement.fragmentation import Measure
-from avactl.placement.state import WHOLE
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus, usage
@@ -24,12 +24,12 @@ async def collect(fleet: ClusterCache, measure: Measure) -> None:
     in_parts: dict[str, float] = {}
     for node, held in partial_gpus.by_node(fleet).items():
         model = fleet.model_of(node)
-        in_parts[model] = in_parts.get(model, 0.0) + sum(part.milli for _, part in held) / WHOLE
+        in_parts[model] = in_parts.get(model, 0.0) + sum(part.milli for _, part in held) / MILLI_PER_GPU
     _clear(metrics.GPUS, metrics.GPUS_ALLOCATED)
     for number, model in enumerate(state.models):
         total = int(state.gpu_count[state.model == number].sum())
         metrics.GPUS.labels(model).set(total)
-        free = int(state.model_free[number]) / WHOLE - in_parts.get(model, 0.0)
+        free = int(state.model_free[number]) / MILLI_PER_GPU - in_parts.get(model, 0.0)
         metrics.GPUS_ALLOCATED.labels(model).set(total - free)
     pools = usage.pools(fleet, measure)
     _clear(metrics.POOL_GPUS, metrics.POOL_ALLOCATED, metrics.POOL_FRAGMENTED, metrics.POOL_WHOLE)

@@ -7,11 +7,11 @@ from time import monotonic
 
 from avactl import names
 from avactl.kube import logs
+from avactl.placement.allocation import Booking
+from avactl.placement.diagnosis import SMALL, gang_words, pod_words, short, why_gang, why_pod
 from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
-from avactl.placement.state import Booking
-from avactl.placement.why import SMALL, gang_words, pod_words, short, why_gang, why_pod
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache, Mask
 from avactl.scheduler.cache.team_usage import StartRequest

@@ -7,7 +7,6 @@ and Python's own (see `avactl.source.sandbox`); what it prints is dropped.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -16,14 +15,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from avactl.diagnostics import Diagnostic, Span
-from avactl.source import confined
+from avactl.source import answers, sandbox_runner
 from avactl.source.calls import Place, PythonLocator, span_in
 from avactl.source.document import Document
 from avactl.source.tree import DirTree
-from avactl.source.yaml import MAX_BYTES, MAX_DEPTH, decode, too_large
+from avactl.source.yaml import MAX_BYTES, decode, too_large
 
 MAX_TREE = 256 * 1024 * 1024
 """Most bytes of a repository that are laid out for its Python files."""
+
+MAX_SPECS = 50_000
+"""Most specs of one file."""
 
 _MENTIONS_SPECS = re.compile(r"\bspecs\b").search
 _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search
@@ -56,54 +58,26 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
         return [], [answer]
     try:
         return _documents(root, path, answer)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return [], [_no_answer(path, "what it answered is not an answer")]
+    except answers.FORGED:
+        return [], [_no_answer(path, "what it answered is not an answer", "remove what writes to open descriptors")]
 
 
 def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
     """The child's answer, which its file may have written itself: nothing in it is believed unseen."""
-    text = answer.decode()
-    _want_shallow(text)
-    said = json.loads(text)
-    if _HALF(text):
-        said = _whole(said)
+    said = answers.parse(answer)
+    entries = said["documents"]
+    if not isinstance(entries, list) or len(entries) > MAX_SPECS:
+        raise ValueError("not a list of specs, or too long")
     documents = []
-    for index, entry in enumerate(said["documents"]):
+    for index, entry in enumerate(entries):
         places = {tuple(step): root.place(path, *place) for step, *place in entry["places"]}
         documents.append(Document(path, index, entry["value"], PythonLocator(root.text, path, places)))
     if said["error"] is None:
         return documents, []
     place = root.place(path, *said["error"]["place"])
     span = span_in(place.file, root.text(place.file), place.line, place.column, place.end_line, place.end_column)
-    message = str(said["error"]["message"])
-    return documents, [Diagnostic("python-error", message, span, hint=_hint(message, said["error"]["refused"]))]
-
-
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]').finditer
-_HALF = re.compile(r"\\u[dD][89a-fA-F]").search
-_DEEPEST = MAX_DEPTH + 8
-"""Nesting of an answer: of a value, and of what is around it."""
-
-
-def _want_shallow(text: str) -> None:
-    """Raise ValueError where JSON is nested deeply: what walks its values later would fail on them."""
-    depth = 0
-    for found in _BRACKET(text):
-        if found[0] in "[{":
-            depth += 1
-            if depth > _DEEPEST:
-                raise ValueError("nested too deeply")
-        elif found[0] in "]}":
-            depth -= 1
-
-
-def _whole(value: Any) -> Any:
-    """A value of JSON without halves of surrogate pairs, which no printer and no YAML takes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_whole(key): _whole(inner) for key, inner in value.items()}
-    return [_whole(inner) for inner in value] if isinstance(value, list) else value
+    message = answers.text(said["error"]["message"])
+    return documents, [Diagnostic("python-error", message, span, hint=_hint(message, bool(said["error"]["refused"])))]
 
 
 def _hint(message: str, refused: bool) -> str:
@@ -159,8 +133,8 @@ class Root:
 
     def place(self, fallback: str, file: str, line: int, column: int, end_line: int, end_column: int) -> Place:
         """A place as the child gave it, in a file that the repository has."""
-        known = str(file) if str(file) in self._texts else fallback
-        return Place(known, int(line), int(column), int(end_line), int(end_column))
+        known = file if file in self._texts else fallback
+        return Place(known, *map(answers.coordinate, (line, column, end_line, end_column)))
 
 
 _ROOTS: weakref.WeakKeyDictionary[Any, Root] = weakref.WeakKeyDictionary()
@@ -177,7 +151,9 @@ def laid_out(tree: Tree) -> Root:
 
 def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     """What the child answered, or why it did not."""
-    answer = confined.run("avactl.kinds.capture", root, timeout, {"path": path})
+    answer = sandbox_runner.run("avactl.kinds.capture", root, timeout, {"path": path})
+    if answer.missing:
+        return answers.not_confined(path, answer.missing)
     if not answer.in_time:
         return Diagnostic(
             "python-timeout",
@@ -186,7 +162,7 @@ def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
             hint="look for a loop without an end, or raise `python: {timeout: …}` in avactl.yaml",
         )
     if answer.too_long:
-        return _no_answer(path, f"more than {confined.MAX_ANSWER >> 20} MiB of specs")
+        return _no_answer(path, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of specs")
     if not answer.data:
         return _no_answer(path, "the file ended its process, or took all of the memory that it may have")
     return answer.data

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.placement.request import Request
-from avactl.placement.state import WHOLE
 from benchmarks import links, openb
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
@@ -28,7 +28,7 @@ def trace(folder: Path) -> tuple[Path, Path]:
 def test_the_trace_is_read_as_its_columns_say(tmp_path: Path) -> None:
     nodes, pods = trace(tmp_path)
     state = openb.fleet(nodes)
-    assert (state.size, int(state.gpu_total.sum())) == (8, 24 * WHOLE)
+    assert (state.size, int(state.gpu_total.sum())) == (8, 24 * MILLI_PER_GPU)
     found = openb.requests(pods)
     assert found[:4] == [
         Request((4000, 1024), 1, 460),
@@ -44,7 +44,7 @@ def test_arrivals_end_just_below_130_percent(tmp_path: Path) -> None:
         arriving = openb.arrivals(pods, capacity, 42)
         assert arriving == openb.arrivals(pods, capacity, 42)
         assert arriving != openb.arrivals(pods, capacity, 43)
-        assert 1.3 * capacity - 2 * WHOLE < sum(pod.total_milli for pod in arriving) <= 1.3 * capacity
+        assert 1.3 * capacity - 2 * MILLI_PER_GPU < sum(pod.total_milli for pod in arriving) <= 1.3 * capacity
 
 
 def test_a_replay_allocates_no_more_than_there_is(tmp_path: Path) -> None:

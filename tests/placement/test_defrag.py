@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.hardware.topology import members
+from avactl.placement.allocation import Booking, Node, State
 from avactl.placement.defrag import Move, make_whole
 from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import Booking, Node, State
 
 
 def fleet(nodes: int, gpus: int = 4) -> State:

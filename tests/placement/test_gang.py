@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.hardware.topology import members
+from avactl.placement.allocation import MILLI_PER_GPU, Booking, BookingError, Node, State
 from avactl.placement.gang import Gang, Member, Role, place_gang, rooms
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import WHOLE, Booking, BookingError, Node, State
 from tests.kinds.test_hardware import of
 from tests.work import calls
 
@@ -100,9 +100,9 @@ def test_against_plain_counting(seed: int) -> None:
         slot = state.put_node(Node(f"n{index}", (rng.randrange(4, 40) * 1000,), 8, "V100", machine, domains))
         for gpu in range(8):
             if rng.random() < 0.4:
-                milli = rng.choice([WHOLE, 500])
+                milli = rng.choice([MILLI_PER_GPU, 500])
                 state.book((index, gpu), Booking(slot, (100,), 1 << gpu, milli))
-    gpus, milli = rng.choice([(0, WHOLE), (1, 300), (1, WHOLE), (2, WHOLE), (4, WHOLE)])
+    gpus, milli = rng.choice([(0, MILLI_PER_GPU), (1, 300), (1, MILLI_PER_GPU), (2, MILLI_PER_GPU), (4, MILLI_PER_GPU)])
     link = rng.choice(["any", "socket"])
     request = Request((rng.choice([1000, 4000]),), gpus, milli, link=link, required=link != "any")
     within = rng.choice([None, "block", "rack"])
@@ -153,7 +153,7 @@ def _room(state: State, request: Request, slot: int) -> int:
     while True:
         if request.gpus == 0:
             gpus = 0
-        elif request.milli < WHOLE:
+        elif request.milli < MILLI_PER_GPU:
             free = other.gpu_free[slot].tolist()
             gpus = next((1 << gpu for gpu, each in enumerate(free) if each >= request.milli), 0)
         else:

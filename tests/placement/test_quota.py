@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, Work
-from avactl.placement.reclaim import Take, make_room
+from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
+from avactl.placement.reclaim import Reclaim, make_room
 
 V = "V100"
 
@@ -21,11 +21,11 @@ def quota(name: str, guaranteed: int, borrow: int | None = 0, weight: int = 1, p
 def work(
     key: str, team: str, gpus: int, members: int = 1, least: int | None = None, started: float = 0, priority: int = 0,
     serving: bool = False, preemptible: bool = True,
-) -> Work:  # fmt: skip
-    return Work(key, team, members, gpus, V, least, started, priority, serving, preemptible)
+) -> TeamWorkload:  # fmt: skip
+    return TeamWorkload(key, team, members, gpus, V, least, started, priority, serving, preemptible)
 
 
-def ledger(*quotas: Quota, running: tuple[Work, ...] = (), total: int = 32) -> Ledger:
+def ledger(*quotas: Quota, running: tuple[TeamWorkload, ...] = (), total: int = 32) -> Ledger:
     book = Ledger(quotas, {V: total})
     for each in running:
         book.start(each)
@@ -47,8 +47,8 @@ def test_limits_are_guarantee_and_borrowing() -> None:
 
 def test_models_without_a_limit_are_not_for_the_team_and_teams_without_a_quota_have_none() -> None:
     book = ledger(quota("a", 8))
-    assert book.may_start(Work("x", "a", 1, 1, "H100"))[0].limit == 0
-    assert book.may_start(Work("x", "nobody", 100, 8, "H100")) == []
+    assert book.may_start(TeamWorkload("x", "a", 1, 1, "H100"))[0].limit == 0
+    assert book.may_start(TeamWorkload("x", "nobody", 100, 8, "H100")) == []
 
 
 def test_whole_machines_count_as_guaranteed() -> None:
@@ -70,9 +70,9 @@ def test_parents_limit_all_below() -> None:
 
 def test_amounts_are_limited_too() -> None:
     book = Ledger([Quota("a", amounts=(None, 100))], {})
-    book.start(Work("x", "a", 3, amounts=(5, 20)))
-    assert book.may_start(Work("y", "a", 2, amounts=(5, 20))) == []
-    assert book.may_start(Work("y", "a", 3, amounts=(5, 20))) == [Refusal("a", "amount 1", 60, 60, 100, 100)]
+    book.start(TeamWorkload("x", "a", 3, amounts=(5, 20)))
+    assert book.may_start(TeamWorkload("y", "a", 2, amounts=(5, 20))) == []
+    assert book.may_start(TeamWorkload("y", "a", 3, amounts=(5, 20))) == [Refusal("a", "amount 1", 60, 60, 100, 100)]
 
 
 def test_idle_gpus_are_due_by_weight() -> None:
@@ -96,13 +96,13 @@ def test_surplus_of_the_one_most_over_goes_first_then_the_youngest() -> None:
         ),
     )  # fmt: skip
     assert make_room(book, work("mine", "owner", 2), free=4) == []
-    assert make_room(book, work("mine", "owner", 2)) == [Take("a-elastic", 1, False, "surplus")]
-    assert make_room(book, work("mine", "owner", 4)) == [Take("a-elastic", 2, False, "surplus")]
+    assert make_room(book, work("mine", "owner", 2)) == [Reclaim("a-elastic", 1, False, "surplus")]
+    assert make_room(book, work("mine", "owner", 4)) == [Reclaim("a-elastic", 2, False, "surplus")]
     # Without its surplus team a has as much over its share as b, and without its youngest, less.
-    surplus, young = Take("a-elastic", 2, False, "surplus"), Take("a-young", 1, True, "borrowed")
+    surplus, young = Reclaim("a-elastic", 2, False, "surplus"), Reclaim("a-young", 1, True, "borrowed")
     assert make_room(book, work("mine", "owner", 8)) == [surplus, young]
     assert make_room(book, work("mine", "owner", 9)) == [
-        Take("a-elastic", 1, False, "surplus"), Take("b-one", 1, True, "borrowed"),
+        Reclaim("a-elastic", 1, False, "surplus"), Reclaim("b-one", 1, True, "borrowed"),
     ]  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_never_more_than_is_needed() -> None:
         quota("owner", 16), quota("a", 0, None),
         running=(work("elastic", "a", 1, 3, least=2, started=1), work("big", "a", 16, started=2)),
     )  # fmt: skip
-    assert make_room(book, work("mine", "owner", 16), free=0) == [Take("big", 1, True, "borrowed")]
+    assert make_room(book, work("mine", "owner", 16), free=0) == [Reclaim("big", 1, True, "borrowed")]
 
 
 def test_guarantees_of_others_are_not_touched() -> None:
@@ -125,7 +125,7 @@ def test_borrowers_even_out_by_their_shares() -> None:
         quota("a", 0, None), quota("b", 0, None), total=16,
         running=(work("one", "a", 8, started=1), work("two", "a", 8, started=2)),
     )  # fmt: skip
-    assert make_room(book, work("mine", "b", 8)) == [Take("two", 1, True, "borrowed")]
+    assert make_room(book, work("mine", "b", 8)) == [Reclaim("two", 1, True, "borrowed")]
     assert make_room(book, work("mine", "b", 9)) is None
     book.end("two")
     book.start(work("mine", "b", 8))
@@ -139,17 +139,17 @@ def test_priority_holds_inside_of_a_team() -> None:
             work("low", "a", 8, priority=1), work("high", "a", 8, priority=5), work("theirs", "b", 16),
         ),
     )  # fmt: skip
-    assert make_room(book, work("mine", "a", 8, priority=3)) == [Take("low", 1, True, "priority")]
+    assert make_room(book, work("mine", "a", 8, priority=3)) == [Reclaim("low", 1, True, "priority")]
     assert make_room(book, work("mine", "a", 16, priority=3)) is None
     assert make_room(book, work("mine", "a", 16, serving=True)) == [
-        Take("low", 1, True, "priority"), Take("high", 1, True, "priority"),
+        Reclaim("low", 1, True, "priority"), Reclaim("high", 1, True, "priority"),
     ]  # fmt: skip
     assert make_room(book, work("mine", "a", 8, priority=1)) is None
 
 
 def test_own_surplus_makes_room_for_equals() -> None:
     book = ledger(quota("a", 8), running=(work("elastic", "a", 1, 8, least=2),))
-    assert make_room(book, work("mine", "a", 4)) == [Take("elastic", 4, False, "surplus")]
+    assert make_room(book, work("mine", "a", 4)) == [Reclaim("elastic", 4, False, "surplus")]
 
 
 def test_what_must_not_stop_does_not() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.hardware.topology import members
+from avactl.placement.allocation import MILLI_PER_GPU, Booking, Node, State
+from avactl.placement.expected_workload import Workload, distance
 from avactl.placement.fragmentation import Measure
 from avactl.placement.request import Request
 from avactl.placement.score import Objective, Scorer, place
-from avactl.placement.state import WHOLE, Booking, Node, State
-from avactl.placement.workload import Workload, distance
 from tests.kinds.test_hardware import mask, of
 
 MODELS = ("V100", "T4")
@@ -26,7 +26,9 @@ requests = st.builds(
     ),
     st.sampled_from([1000, 2000, 6000]),
     st.sampled_from([1, 8, 20]),
-    st.sampled_from([(0, WHOLE), (1, 250), (1, 500), (1, 700), (1, WHOLE), (2, WHOLE), (4, WHOLE)]),
+    st.sampled_from(
+        [(0, MILLI_PER_GPU), (1, 250), (1, 500), (1, 700), (1, MILLI_PER_GPU), (2, MILLI_PER_GPU), (4, MILLI_PER_GPU)]
+    ),
     st.sets(st.sampled_from(MODELS), max_size=1),
 )
 
@@ -91,14 +93,14 @@ def test_scores_are_the_formula(typical: list[Request], before: list[Request], r
             assert scores[slot] == np.inf
             continue
         now = node_cost(state, shares, slot, None, 0)
-        if request.milli < WHOLE:
+        if request.milli < MILLI_PER_GPU:
             after = min(node_cost(state, shares, slot, request, 1 << gpu) for gpu in large)
         else:
             after = node_cost(state, shares, slot, request, mask(*large[: request.gpus]))
         price = float(pressure[state.model[slot]]) * request.total_milli
         # Ties between equals are worth less than three milli.
         assert after - now + price - 0.01 <= scores[slot] <= after - now + price + 3
-        if request.milli < WHOLE:
+        if request.milli < MILLI_PER_GPU:
             chosen = scorer.gpus(request, slot)
             assert node_cost(state, shares, slot, request, chosen) == pytest.approx(after, abs=0.01)
 

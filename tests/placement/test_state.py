@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking, BookingError, Node, State
 from avactl.placement.request import Request
-from avactl.placement.state import MAX_GPUS, WHOLE, Booking, BookingError, Node, State
 
 ARRAYS = ("free", "gpu_free", "gpu_total", "whole", "model_free")
 
@@ -71,12 +71,12 @@ def test_nodes_change_under_their_bookings() -> None:
     state = small()
     state.book("x", Booking(0, (1000, 1), 0b10))
     assert state.put_node(Node("a", (4000, 64), 4, "H100", missing=0b1)) == 0
-    assert (state.free[0, 0], state.whole[0], state.gpu_total[0]) == (3000, 0b1100, 2 * WHOLE)
+    assert (state.free[0, 0], state.whole[0], state.gpu_total[0]) == (3000, 0b1100, 2 * MILLI_PER_GPU)
     with pytest.raises(BookingError, match=r"GPUs \(1,\) are booked"):
         state.put_node(Node("a", (4000, 64), 4, "H100", missing=0b10))
     assert state.drop_node("a") == ["x"]
     assert not state.bookings
-    assert state.model_free.tolist() == [0, 2 * WHOLE, 0, 0]
+    assert state.model_free.tolist() == [0, 2 * MILLI_PER_GPU, 0, 0]
     assert state.put_node(Node("d", (1, 1), 1, "V100")) == 0
 
 
@@ -87,7 +87,7 @@ def test_slots_grow() -> None:
         state.put_node(Node(f"n{index}", (index + 1, 1), 1, "V100", domains=(f"r{index % 3}",)))
     assert state.size == 203
     assert state.free[202].tolist() == [200, 1]
-    assert state.gpu_total.sum() == WHOLE * 206
+    assert state.gpu_total.sum() == MILLI_PER_GPU * 206
     assert np.flatnonzero(state.allowed["some"]).tolist() == [0, 2]
     assert state.domains[:3, 0].tolist() == [0, 1, 0]
 
@@ -135,7 +135,7 @@ def test_the_books_always_balance(steps: list[tuple[str, int, int, int, int, int
     for holder, booking in state.bookings.items():
         fresh.book(holder, booking)
     assert picture(fresh) == picture(state)
-    assert ((state.gpu_free <= WHOLE) & (state.gpu_free >= -1)).all()
+    assert ((state.gpu_free <= MILLI_PER_GPU) & (state.gpu_free >= -1)).all()
     assert state.gpu_free.shape[1] == MAX_GPUS
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl.placement.allocation import MILLI_PER_GPU, Booking, Node, State
+from avactl.placement.diagnosis import Cause, fits_empty, gang_words, pod_words, why_gang, why_pod
 from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import WHOLE, Booking, Node, State
-from avactl.placement.why import Cause, fits_empty, gang_words, pod_words, why_gang, why_pod
 from tests.kinds.test_hardware import of
 from tests.work import calls
 
@@ -178,10 +178,12 @@ def test_counts_are_whole_and_agree_with_the_choice(seed: int) -> None:
     state = fleet()
     for slot in range(7):
         for gpu in range(8):
-            if state.gpu_free[slot, gpu] == WHOLE and rng.random() < 0.7:
-                state.book((slot, gpu), Booking(slot, (rng.randrange(7000), 1), 1 << gpu, rng.choice([300, WHOLE])))
+            if state.gpu_free[slot, gpu] == MILLI_PER_GPU and rng.random() < 0.7:
+                state.book(
+                    (slot, gpu), Booking(slot, (rng.randrange(7000), 1), 1 << gpu, rng.choice([300, MILLI_PER_GPU]))
+                )
     state.allow("some", [slot for slot in range(8) if rng.random() < 0.5])
-    gpus, milli = rng.choice([(0, WHOLE), (1, 800), (1, WHOLE), (2, WHOLE), (3, WHOLE)])
+    gpus, milli = rng.choice([(0, MILLI_PER_GPU), (1, 800), (1, MILLI_PER_GPU), (2, MILLI_PER_GPU), (3, MILLI_PER_GPU)])
     request = Request(
         (rng.choice([1000, 40000]), 1), gpus, milli, rng.choice([frozenset(), H100]), rng.choice([None, "some"]),
         "socket", rng.random() < 0.5,

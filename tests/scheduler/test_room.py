@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl import names
-from avactl.placement.state import WHOLE
+from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.scheduler.preemption import preemptor
 from tests.scheduler.memory import Memory
 
@@ -423,7 +423,7 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
     others = [each for each in world.evictions[known:] if each is not eviction]
     assert not any("mine" in pod.name for each in others for pod in each.places)
     assert all(each.why == "priority" for more in others for each in more.victims if "mine" in each.pod.name)
-    total = 3 * 8 * WHOLE
+    total = 3 * 8 * MILLI_PER_GPU
     assert sum(world.fleet.quotas.fresh().used(name, "V100") for name in "abcd") <= total
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.hardware.topology import LEVELS
 from avactl.kube import logs
+from avactl.placement.allocation import Booking, BookingError
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
-from avactl.placement.state import Booking, BookingError
 from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError
 from avactl.scheduler.dra.manager import ClaimDemand, Offers
 from avactl.scheduler.dra.resource_claim import ResourceClaim, older

@@ -15,9 +15,9 @@ from avactl import names
 from avactl.hardware.machine import PcieSwitch
 from avactl.hardware.topology import members
 from avactl.kube import logs
+from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking, BookingError, Node, State
 from avactl.placement.request import Request
 from avactl.placement.score import Choice, Objective, Scorer
-from avactl.placement.state import MAX_GPUS, WHOLE, Booking, BookingError, Node, State
 from avactl.scheduler.cache.claim_bookings import ClaimBookings
 from avactl.scheduler.cache.pod_topology import PodTopology
 from avactl.scheduler.cache.requests import RequestBuilder
@@ -160,8 +160,8 @@ class ClusterCache:
     def held_gpus(self, pod: PodInfo) -> int:
         """GPU milli of a pod that has a node."""
         if pod.claims:
-            return WHOLE * (self.claims.gpus(pod) + self.asks.gpu_count(pod.shape))
-        return pod.shape.share or WHOLE * self.asks.gpu_count(pod.shape)
+            return MILLI_PER_GPU * (self.claims.gpus(pod) + self.asks.gpu_count(pod.shape))
+        return pod.shape.share or MILLI_PER_GPU * self.asks.gpu_count(pod.shape)
 
     def _offer(self, info: NodeInfo) -> Node:
         pool = self.pool_of(info)
@@ -434,7 +434,7 @@ class ClusterCache:
         if slot is None or pod.uid in self.state.bookings:
             return
         amounts = tuple(min(amount, _MOST_BOOKED) for amount in self.asks.amounts(pod.shape))
-        milli = pod.shape.share or WHOLE
+        milli = pod.shape.share or MILLI_PER_GPU
         mask = self._devices(pod, slot, milli)
         self.state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
 

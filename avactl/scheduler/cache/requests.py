@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from avactl import names
+from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
+from avactl.placement.diagnosis import fits_empty, why_gang
 from avactl.placement.gang import Gang
 from avactl.placement.request import Request
-from avactl.placement.state import MAX_GPUS, WHOLE
-from avactl.placement.why import fits_empty, why_gang
 from avactl.scheduler.dra.manager import ClaimDemand
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import NodeRules
@@ -101,7 +101,7 @@ class RequestBuilder:
         request = self._requests[shape, resource, nodes] = Request(
             amounts=self.amounts(shape),
             gpus=gpus,
-            milli=shape.share or WHOLE,
+            milli=shape.share or MILLI_PER_GPU,
             models=frozenset({shape.rules.model}) if gpus and shape.rules.model else frozenset(),
             nodes=nodes,
             link=shape.link,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from avactl import names
-from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, Work
+from avactl.placement.allocation import MILLI_PER_GPU
+from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
 from avactl.placement.request import Request
-from avactl.placement.state import WHOLE
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
 
@@ -43,7 +43,7 @@ class TeamUsage:
         """Pods of each gang that hold something."""
         self._surplus: Counter[str] = Counter()
         """Those of a team's gangs beyond what the gangs need."""
-        self.kept: list[Work] = []
+        self.kept: list[TeamWorkload] = []
         """Units that others make room for: what they will have is nobody else's."""
         self.strict: set[str] = set()
         """Teams of which one of them must have guaranteed GPUs: nobody else borrows there meanwhile."""
@@ -131,14 +131,14 @@ class TeamUsage:
         labels = self._fleet.others.namespaces.get(pod.namespace, {})
         return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
 
-    def _work(self, pod: PodInfo, node: str) -> Work | None:
+    def _work(self, pod: PodInfo, node: str) -> TeamWorkload | None:
         info = self._fleet.nodes.get(node)
         if info is None:
             return None
         gpus = self._fleet.held_gpus(pod)
         model = self._fleet.model_of(node) if gpus else ""
         amounts = (pod.shape.amounts.get("cpu", 0), pod.shape.amounts.get("memory", 0))
-        return Work(
+        return TeamWorkload(
             pod, self.team(pod), 1, gpus, model,
             priority=pod.priority, serving=pod.serving, preemptible=pod.preemptible, amounts=amounts,
         )  # fmt: skip
@@ -206,7 +206,7 @@ class TeamUsage:
             wanted = model if not request.models or model in request.models else min(request.models)
             team = self.team(pods[0])
             lent = team not in self.strict and all(pod.preemptible for pod in pods)
-            work = Work(
+            work = TeamWorkload(
                 ("wish", number), team, len(pods), request.total_milli, wanted if request.gpus else "",
                 preemptible=lent, amounts=request.amounts[:2],
             )  # fmt: skip
@@ -247,7 +247,12 @@ class TeamUsage:
         ledger = self.fresh()
         for team, leaf in self._leaves.items():
             for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}:
-                yield team, model, ledger.used(team, model) / WHOLE, ledger.borrowed(team, model) / WHOLE
+                yield (
+                    team,
+                    model,
+                    ledger.used(team, model) / MILLI_PER_GPU,
+                    ledger.borrowed(team, model) / MILLI_PER_GPU,
+                )
 
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -264,14 +269,18 @@ def _in_milli(quota: Quota) -> Quota:
     return replace(
         quota,
         limits={
-            model: Limit(limit.guaranteed * WHOLE, None if limit.borrow is None else limit.borrow * WHOLE, limit.weight)
+            model: Limit(
+                limit.guaranteed * MILLI_PER_GPU,
+                None if limit.borrow is None else limit.borrow * MILLI_PER_GPU,
+                limit.weight,
+            )
             for model, limit in quota.limits.items()
         },
-        shapes=tuple(Shape(shape.machines, shape.gpus * WHOLE, shape.model) for shape in quota.shapes),
+        shapes=tuple(Shape(shape.machines, shape.gpus * MILLI_PER_GPU, shape.model) for shape in quota.shapes),
     )
 
 
-def _words(refusals: Sequence[Refusal], work: Work, preemptible: bool) -> str:
+def _words(refusals: Sequence[Refusal], work: TeamWorkload, preemptible: bool) -> str:
     """`quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
     parts = []
     for refusal in refusals:
@@ -280,15 +289,15 @@ def _words(refusals: Sequence[Refusal], work: Work, preemptible: bool) -> str:
             have = f"has {refusal.used / unit:g}{word}, and may have {refusal.limit / unit:g}{word}"
             parts.append(f"asks for {refusal.asked / unit:g}{word} {name}, {have}")
             continue
-        guaranteed, most = refusal.guaranteed / WHOLE, refusal.limit / WHOLE
+        guaranteed, most = refusal.guaranteed / MILLI_PER_GPU, refusal.limit / MILLI_PER_GPU
         borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
         if preemptible and not work.preemptible:
             borrowed = " (what it may borrow is kept for others of the team)"
         elif not work.preemptible:
             borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
-        have = f"has {refusal.used / WHOLE:g}, and may have {most:g}{borrowed}"
+        have = f"has {refusal.used / MILLI_PER_GPU:g}, and may have {most:g}{borrowed}"
         what = refusal.what or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
-        parts.append(f"asks for {refusal.asked / WHOLE:g} {what}, {have}")
+        parts.append(f"asks for {refusal.asked / MILLI_PER_GPU:g} {what}, {have}")
     # While its team must not borrow, that is not for ever.
     ever = preemptible and not work.preemptible
     never = "" if ever or all(each.asked <= each.limit for each in refusals) else "; with this quota it never starts"

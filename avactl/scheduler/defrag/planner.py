@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from avactl.hardware.topology import members
+from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.defrag import make_whole
+from avactl.placement.diagnosis import gang_words, why_gang
 from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import WHOLE, Booking
-from avactl.placement.why import gang_words, why_gang
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.inspection import usage
 from avactl.scheduler.inspection.cluster_view import ClusterView
@@ -252,7 +252,7 @@ def _move(view: ClusterView, pod: PodInfo, request: Request, source: str, target
     gang = [each for each in view.fleet.pods.values() if pod.gang and each.gang == pod.gang and each.node]
     running = view.now.timestamp() - datetime.fromisoformat(since).timestamp() if since else every
     return Move(
-        pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / WHOLE, source, target,
+        pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / MILLI_PER_GPU, source, target,
         max(0.0, min(every, running)), max(0, len(gang) - 1),
     )  # fmt: skip
 

@@ -13,9 +13,9 @@ from avactl import names
 from avactl.kube.client import ApiError, Client
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
+from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
+from avactl.placement.expected_workload import Workload
 from avactl.placement.request import Request
-from avactl.placement.state import MAX_GPUS, WHOLE
-from avactl.placement.workload import Workload
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
@@ -132,7 +132,7 @@ class ClusterView:
         if pod.claims and pod.node and not request.gpus:
             # Claims that have their devices ask for nothing any more.
             model = fleet.model_of(pod.node) if pod.node in fleet.nodes else ""
-            gpus = min(fleet.held_gpus(pod) // WHOLE, MAX_GPUS)
+            gpus = min(fleet.held_gpus(pod) // MILLI_PER_GPU, MAX_GPUS)
             return replace(request, gpus=gpus, models=frozenset({model} if model else ()))
         return request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from avactl.placement.state import WHOLE
+from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.dra.resource_slices import Device, Key
@@ -60,4 +60,4 @@ def _part(fleet: ClusterCache, key: Key) -> Part | None:
 def _share(device: Device, gpu: Device) -> int:
     whole = {(group, name): amount for group, name, amount in gpu.counters}
     shares = [amount / whole[group, name] for group, name, amount in device.counters if whole.get((group, name))]
-    return min(WHOLE, int(WHOLE * max(shares, default=0)))
+    return min(MILLI_PER_GPU, int(MILLI_PER_GPU * max(shares, default=0)))

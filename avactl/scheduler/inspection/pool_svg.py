@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import members
-from avactl.placement.state import ABSENT, WHOLE, Booking
+from avactl.placement.allocation import ABSENT, MILLI_PER_GPU, Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus, usage
 from avactl.scheduler.objects.node_info import NodeInfo
@@ -123,12 +123,12 @@ class _Picture:
         jobs: set[tuple[str, str]] = set()
         for claim, part in (each for held in self._in_parts.values() for each in held):
             holder = self._holder(claim.uid)
-            self._teams[holder.team] = self._teams.get(holder.team, 0.0) + part.milli / WHOLE
+            self._teams[holder.team] = self._teams.get(holder.team, 0.0) + part.milli / MILLI_PER_GPU
             jobs.add((holder.team, holder.job))
         for key, booking in fleet.state.bookings.items():
             if booking.gpus:
                 holder = self._holder(key)
-                amount = booking.gpus.bit_count() * booking.milli / WHOLE
+                amount = booking.gpus.bit_count() * booking.milli / MILLI_PER_GPU
                 self._teams[holder.team] = self._teams.get(holder.team, 0.0) + amount
                 jobs.add((holder.team, holder.job))
         self._colours = {team: _PALETTE[i % len(_PALETTE)] for i, team in enumerate(sorted(self._teams))}
@@ -156,9 +156,9 @@ class _Picture:
         state, svg, style = self._fleet.state, self._svg, self._style
         total = sum(int(state.gpu_count[each.slot]) for each in machines)
         broken = {each.name: sum(part.milli for _, part in self._in_parts.get(each.name, ())) for each in machines}
-        used = total - sum(int(state.gpu_total[each.slot]) - broken[each.name] for each in machines) / WHOLE
+        used = total - sum(int(state.gpu_total[each.slot]) - broken[each.name] for each in machines) / MILLI_PER_GPU
         whole = sum(
-            int(state.gpu_total[each.slot]) == WHOLE * int(state.gpu_count[each.slot])
+            int(state.gpu_total[each.slot]) == MILLI_PER_GPU * int(state.gpu_count[each.slot])
             and not broken[each.name]
             and not usage.away(each.info)
             for each in machines
@@ -247,21 +247,21 @@ class _Picture:
         while start < len(switch):
             now = held.get(switch[start], [])
             end = start + 1
-            while end < len(switch) and now and held.get(switch[end]) == now and now[0][1] == WHOLE:
+            while end < len(switch) and now and held.get(switch[end]) == now and now[0][1] == MILLI_PER_GPU:
                 end += 1
             bottom = y + cell
             for holder, milli in now:
-                high = cell * milli / WHOLE
+                high = cell * milli / MILLI_PER_GPU
                 bottom -= high
                 title = f"{machine.name} {_gpus(switch[start:end])}: {holder.job} of {holder.team}"
-                title += f", {milli / WHOLE:g} of it" if milli < WHOLE else ""
+                title += f", {milli / MILLI_PER_GPU:g} of it" if milli < MILLI_PER_GPU else ""
                 title += f" (pod {holder.pod})"
                 svg.rect(
                     x + start * cell, bottom, (end - start) * cell, high, fill=self._colours[holder.team],
                     stroke="#ffffff", radius=1 if style.name else 0,
                     opacity=self._shades[holder.team, holder.job], title=title,
                 )  # fmt: skip
-                shown[holder.team] = shown.get(holder.team, 0.0) + (end - start) * milli / WHOLE
+                shown[holder.team] = shown.get(holder.team, 0.0) + (end - start) * milli / MILLI_PER_GPU
             start = end
 
     def _legend(self, y: float, shown: dict[str, float], states: set[str]) -> float:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.placement.fragmentation import Measure
-from avactl.placement.state import WHOLE
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus
 from avactl.scheduler.objects.node_info import NodeInfo
@@ -113,12 +113,12 @@ def away(info: NodeInfo) -> str:
 def gpus_of(fleet: ClusterCache, pod: PodInfo) -> float:
     """GPUs that a pod holds, or waits for."""
     if pod.node or pod.assumed:
-        return (fleet.held_gpus(pod) + partial_gpus.of_pod(fleet, pod)) / WHOLE
+        return (fleet.held_gpus(pod) + partial_gpus.of_pod(fleet, pod)) / MILLI_PER_GPU
     by_claim = 0
     if pod.claims:
         with contextlib.suppress(RuleError):
             by_claim = fleet.dra.demand(pod).gpus
-    return by_claim + (pod.shape.share / WHOLE or fleet.asks.gpu_count(pod.shape))
+    return by_claim + (pod.shape.share / MILLI_PER_GPU or fleet.asks.gpu_count(pod.shape))
 
 
 def model_of(fleet: ClusterCache, pod: PodInfo) -> str:
@@ -152,10 +152,14 @@ def pools(fleet: ClusterCache, measure: Measure | None = None) -> list[Pool]:
             # Of pods that want other models nobody can say that what is free here is in pieces.
             gpus = state.gpu_free[slots, : state.width].astype(np.int64)
             chances = measure.chances(state.free[slots], state.model[slots], state.models) / share
-            lost = max(0.0, float(measure.lost(chances, gpus).sum())) / WHOLE
-        full = (state.gpu_total[slots] == WHOLE * state.gpu_count[slots]) & (state.gpu_count[slots] > 0) & (broken == 0)
+            lost = max(0.0, float(measure.lost(chances, gpus).sum())) / MILLI_PER_GPU
+        full = (
+            (state.gpu_total[slots] == MILLI_PER_GPU * state.gpu_count[slots])
+            & (state.gpu_count[slots] > 0)
+            & (broken == 0)
+        )
         count = int(state.gpu_count[slots].sum())
-        used = (WHOLE * count - int(state.gpu_total[slots].sum()) + int(broken.sum())) / WHOLE
+        used = (MILLI_PER_GPU * count - int(state.gpu_total[slots].sum()) + int(broken.sum())) / MILLI_PER_GPU
         out = int((~there).sum())
         found.append(Pool(name, model, len(numbers), out, int((full & there).sum()), count, used, lost))
     return found
@@ -183,7 +187,7 @@ class Counts:
         into = self._used if holds else self._waiting
         into[key] = into.get(key, 0.0) + gpus
         if holds and pod.claims:
-            self._parts[key] = self._parts.get(key, 0.0) + partial_gpus.of_pod(fleet, pod) / WHOLE
+            self._parts[key] = self._parts.get(key, 0.0) + partial_gpus.of_pod(fleet, pod) / MILLI_PER_GPU
         if holds and pod.preemptible:
             self._preemptible[key] = self._preemptible.get(key, 0.0) + gpus
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, get_args
 import orjson
 
 from avactl.hardware.machine import Machine
+from avactl.placement.allocation import MAX_GPUS
 from avactl.placement.objective import Objective
 from avactl.placement.quota import Limit, Quota, Shape
-from avactl.placement.state import MAX_GPUS
 
 
 @dataclass(frozen=True, slots=True)

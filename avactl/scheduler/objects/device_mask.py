@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.placement.state import MAX_GPUS
+from avactl.placement.allocation import MAX_GPUS
 
 
 def parse_devices(text: str | None) -> int:

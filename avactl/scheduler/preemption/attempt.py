@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from avactl.placement.quota import Work
-from avactl.placement.reclaim import Take
-from avactl.placement.state import WHOLE, Booking
+from avactl.placement.allocation import MILLI_PER_GPU, Booking
+from avactl.placement.quota import TeamWorkload
+from avactl.placement.reclaim import Reclaim
 from avactl.scheduler.cache.cluster import ClusterCache, Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.interfaces import Victim
@@ -42,13 +42,13 @@ class Trial:
         self._fleet, self._absence, self._need, self._works, self._mask = fleet, absence, need, works, mask
         self.found: Sequence[Booking] | None = None
 
-    def enough(self, takes: Sequence[Take]) -> bool:
+    def enough(self, takes: Sequence[Reclaim]) -> bool:
         """Whether the unit finds its place once these are gone."""
         self._absence.only(self._works.victims(takes))
         self.found = self._need.find(self._mask)
         return self.found is not None
 
-    def near(self, takes: Sequence[Take]) -> list[Take]:
+    def near(self, takes: Sequence[Reclaim]) -> list[Reclaim]:
         """Those that stand where the unit would go."""
         if not self.enough(takes) or self.found is None:
             return list(takes)
@@ -69,21 +69,21 @@ def models_of(fleet: ClusterCache, need: PreemptionRequest) -> list[str]:
     return sorted(models)
 
 
-def wanted_work(need: PreemptionRequest, team: str, model: str) -> Work:
+def wanted_work(need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
     """What a unit asks for, as a work of its team."""
     amounts = [0, 0]
     for wish in need.wishes:
         for index in range(2):
             amounts[index] += len(wish.pods) * wish.request.amounts[index]
     pods = need.pods
-    return Work(
+    return TeamWorkload(
         ("wanted", need.unit.key), team, 1, sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
         model, priority=max(pod.priority for pod in pods), serving=any(pod.serving for pod in pods),
         preemptible=all(pod.preemptible for pod in pods), amounts=tuple(amounts),
     )  # fmt: skip
 
 
-def victim_of(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Take, works: Candidates) -> Victim:
+def victim_of(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Reclaim, works: Candidates) -> Victim:
     """A pod that a plan for a unit of a team stops, and what it is told."""
     giver = works.ledger.works[take.key].team
     if giver != team:
@@ -95,7 +95,7 @@ def victim_of(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Take, works: 
     return Victim(pod, "priority", f"{preempted_for_message(unit)}it ranks above")
 
 
-def describe(unit: QueuedPodGroup, takes: Sequence[Take], works: Candidates) -> str:
+def describe(unit: QueuedPodGroup, takes: Sequence[Reclaim], works: Candidates) -> str:
     """`8 more GPUs when job vision/x ends (quota reclaim)`."""
     namespace = next(iter(unit.pods.values())).namespace
     parts = []
@@ -103,7 +103,7 @@ def describe(unit: QueuedPodGroup, takes: Sequence[Take], works: Candidates) -> 
         work, pod = works.ledger.works[take.key], works.pods[take.key][0]
         name = pod.gang or pod.key
         name = name.removeprefix(f"{namespace}/") if pod.namespace == namespace else name
-        gpus = take.members * work.gpus / WHOLE
+        gpus = take.members * work.gpus / MILLI_PER_GPU
         what = f"{gpus:g} more GPU{'' if gpus == 1 else 's'} when" if gpus else "room when"
         why = "priority" if take.why == "priority" else "quota reclaim"
         verb = "ends" if take.whole else "shrinks"

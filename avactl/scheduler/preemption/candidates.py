@@ -7,14 +7,14 @@ from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from avactl.placement.quota import Ledger, Work
-from avactl.placement.reclaim import Take
-from avactl.placement.state import WHOLE
+from avactl.placement.allocation import MILLI_PER_GPU
+from avactl.placement.quota import Ledger, TeamWorkload
+from avactl.placement.reclaim import Reclaim
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
-Members = list[tuple[PodInfo, Work]]
+Members = list[tuple[PodInfo, TeamWorkload]]
 
 
 class BudgetChecker(Protocol):
@@ -32,7 +32,7 @@ class Candidates(NamedTuple):
     pods: Mapping[Hashable, Sequence[PodInfo]]
     """Of each work, those first that go first."""
 
-    def victims(self, takes: Iterable[Take]) -> list[PodInfo]:
+    def victims(self, takes: Iterable[Reclaim]) -> list[PodInfo]:
         """The pods that a plan stops. A gang that stops does so with all that it has, GPUs or not."""
         found: dict[PodInfo, None] = {}
         for take in takes:
@@ -54,12 +54,13 @@ def collect_candidates(
                 groups.setdefault((pod.gang or pod.uid, work.model), []).append((pod, work))
     state = fleet.state
     total = {
-        each: WHOLE * int(state.gpu_count[state.model == number].sum()) for number, each in enumerate(state.models)
+        each: MILLI_PER_GPU * int(state.gpu_count[state.model == number].sum())
+        for number, each in enumerate(state.models)
     }
     ledger = Ledger(list(fleet.quotas.fresh().quotas.values()), total)
     broken = _broken(groups.values(), budgets)
     pods: dict[Hashable, Sequence[PodInfo]] = {}
-    works: list[Work] = []
+    works: list[TeamWorkload] = []
     for key, members in groups.items():
         everyone = [pod for pod, _ in members]
         if len(members) == 1 and not everyone[0].gang:
@@ -81,16 +82,16 @@ def _holds(pod: PodInfo) -> bool:
     return bool(pod.node or pod.assumed) and not pod.ended
 
 
-def _single(key: Hashable, pod: PodInfo, work: Work, broken: set[PodInfo]) -> Work:
+def _single(key: Hashable, pod: PodInfo, work: TeamWorkload, broken: set[PodInfo]) -> TeamWorkload:
     """A pod without a gang. There are tens of thousands of them."""
     preemptible = pod.ours and pod.preemptible and not pod.deleting
-    return Work(
+    return TeamWorkload(
         key, work.team, 1, work.gpus, work.model, 1, _seconds(pod.started), pod.priority, pod.serving, preemptible,
         work.amounts, pod in broken, bool(pod.preempted_for),
     )  # fmt: skip
 
 
-def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, broken: set[PodInfo]) -> Work:
+def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, broken: set[PodInfo]) -> TeamWorkload:
     pods, works = [pod for pod, _ in members], [work for _, work in members]
     first = works[0]
     alike = len(everyone) == len(members) and all(
@@ -110,7 +111,7 @@ def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, 
         # Members that differ stop together: which of them a gang can do without, nobody says.
         count, gpus, least = 1, sum(work.gpus for work in works), None
         amounts = tuple(sum(column) for column in zip(*(work.amounts for work in works), strict=True))
-    return Work(
+    return TeamWorkload(
         key, first.team, count, gpus, first.model, least, started, priority, serving, preemptible, amounts,
         protected, preempted,
     )  # fmt: skip

@@ -14,9 +14,9 @@ from time import monotonic
 from typing import cast
 
 from avactl.kube import logs
-from avactl.placement.quota import Work
-from avactl.placement.reclaim import Take, make_room
-from avactl.placement.state import Booking, BookingError
+from avactl.placement.allocation import Booking, BookingError
+from avactl.placement.quota import TeamWorkload
+from avactl.placement.reclaim import Reclaim, make_room
 from avactl.scheduler.cache.cluster import ClusterCache, Mask
 from avactl.scheduler.interfaces import Eviction, EvictionSink, Victim
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -261,7 +261,7 @@ class Preemptor:
         self._carry_out(need, team, takes, works, found, victims)
         return self._nominations[need.unit.key].words
 
-    def _kept(self, key: str) -> list[Work]:
+    def _kept(self, key: str) -> list[TeamWorkload]:
         """A unit that has room as good as made, by GPU model; it is no victim."""
         places, state = self._nominations[key].places, self._fleet.state
         team = self._fleet.quotas.team(places[0].pod)
@@ -273,7 +273,7 @@ class Preemptor:
             mine[1] += booking.amounts[0]
             mine[2] += booking.amounts[1]
         return [
-            Work(("kept", key, model), team, 1, gpus, model, preemptible=False, amounts=(cpu, memory))
+            TeamWorkload(("kept", key, model), team, 1, gpus, model, preemptible=False, amounts=(cpu, memory))
             for model, (gpus, cpu, memory) in sums.items()
         ]
 
@@ -281,7 +281,7 @@ class Preemptor:
         self,
         need: PreemptionRequest,
         team: str,
-        takes: Sequence[Take],
+        takes: Sequence[Reclaim],
         works: Candidates,
         found: Sequence[Booking],
         victims: list[PodInfo],
@@ -309,7 +309,7 @@ class Preemptor:
         return pod.leaving or (pod.deleting and time.time() < pod.ends + _SLACK)
 
     def _going(self) -> set[PodInfo]:
-        pods = cast("Mapping[PodInfo, Work]", self._fleet.quotas.fresh().works)
+        pods = cast("Mapping[PodInfo, TeamWorkload]", self._fleet.quotas.fresh().works)
         return {pod for pod in pods if (pod.leaving or pod.deleting) and self._on_its_way(pod)}
 
     def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from avactl.hardware.topology import members
-from avactl.placement.state import Booking
+from avactl.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.dra.resource_slices import Result
 from avactl.scheduler.objects.pod_info import PodInfo

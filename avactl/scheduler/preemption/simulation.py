@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from types import TracebackType
 
-from avactl.placement.state import Booking
+from avactl.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.dra.resource_slices import Result
 from avactl.scheduler.objects.pod_info import PodInfo

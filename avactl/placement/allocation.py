@@ -16,7 +16,7 @@ from avactl.hardware.machine import Machine
 from avactl.hardware.topology import members
 from avactl.placement.links import Links, links, unknown_links
 
-WHOLE = 1000
+MILLI_PER_GPU = 1000
 """Milli of one GPU."""
 
 MAX_GPUS = 16
@@ -57,7 +57,7 @@ class Booking:
     amounts: tuple[int, ...]
     gpus: int = 0
     """Mask."""
-    milli: int = WHOLE
+    milli: int = MILLI_PER_GPU
     """Of each of the GPUs."""
 
 
@@ -159,9 +159,9 @@ class State:
             self.model_free[self.model[slot]] -= self.gpu_total[slot]
         self.width, self.most_cpu = max(self.width, node.gpus), max(self.most_cpu, node.amounts[0])
         self.capacity[slot] = self.free[slot] = node.amounts
-        self.gpu_free[slot] = [WHOLE if usable >> gpu & 1 else ABSENT for gpu in range(MAX_GPUS)]
+        self.gpu_free[slot] = [MILLI_PER_GPU if usable >> gpu & 1 else ABSENT for gpu in range(MAX_GPUS)]
         self.gpu_count[slot] = usable.bit_count()
-        self.gpu_total[slot] = WHOLE * usable.bit_count()
+        self.gpu_total[slot] = MILLI_PER_GPU * usable.bit_count()
         self.whole[slot] = usable
         self.model[slot] = self._model(node.model)
         self.kind[slot] = self._kind(links(node.machine) if node.machine else unknown_links(node.gpus))
@@ -249,7 +249,7 @@ class State:
             short = [i for i, amount in enumerate(booking.amounts) if amount and amount > free[i]]
             if short:
                 raise BookingError(f"{key}: {self.names[slot]} has no {self.resources[short[0]]} left for it")
-        if not 0 < booking.milli <= WHOLE:
+        if not 0 < booking.milli <= MILLI_PER_GPU:
             raise BookingError(f"{key}: {booking.milli} milli of a GPU")
         if booking.gpus:
             row = self.gpu_free[slot].tolist()
@@ -288,7 +288,7 @@ class State:
         for gpu in members(booking.gpus):
             left = int(gpus[gpu]) - change
             gpus[gpu] = left
-            whole = whole | 1 << gpu if left == WHOLE else whole & ~(1 << gpu)
+            whole = whole | 1 << gpu if left == MILLI_PER_GPU else whole & ~(1 << gpu)
         self.whole[slot] = whole
         milli = change * booking.gpus.bit_count()
         self.gpu_total[slot] -= milli
@@ -337,8 +337,8 @@ class State:
         other.bookings, other.held = {}, [set() for _ in self.held]
         other.free = other.capacity.copy()
         present = other.gpu_free != ABSENT
-        other.gpu_free[present] = WHOLE
-        other.gpu_total[:] = WHOLE * other.gpu_count
+        other.gpu_free[present] = MILLI_PER_GPU
+        other.gpu_total[:] = MILLI_PER_GPU * other.gpu_count
         other.whole[:] = (present << np.arange(MAX_GPUS)).sum(1)
         other.model_free[:] = np.bincount(other.model, other.gpu_total, len(other.model_free)).astype(np.int64)
         return other

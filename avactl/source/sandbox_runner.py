@@ -21,8 +21,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAX_ANSWER = 64 * 1024 * 1024
+from avactl.source.sandbox import LAYERS, NOT_CONFINED
+
+MAX_ANSWER = 32 * 1024 * 1024
 """Most bytes of an answer."""
+
+TRUST = "AVACTL_TRUST_PYTHON"
+"""Environment variable of a person who lets Python files run where the kernel cannot confine them, as `1`.
+
+Not a setting of avactl.yaml: a branch that nobody has reviewed would bring its own.
+"""
 
 _BOOTSTRAP = (
     "import json, sys; request = json.loads(sys.argv[1]); sys.path += request['import']; "
@@ -37,6 +45,8 @@ class Answer(NamedTuple):
     data: bytes
     in_time: bool
     """False where it was still at work when its time was over."""
+    missing: tuple[str, ...] = ()
+    """Layers of the sandbox that this machine lacks: the child did not begin."""
 
     @property
     def too_long(self) -> bool:
@@ -44,9 +54,18 @@ class Answer(NamedTuple):
         return len(self.data) > MAX_ANSWER
 
 
+class _Paths(NamedTuple):
+    """Directories of the interpreter and of avactl's packages."""
+
+    imports: list[str]
+    """Where the child imports from; it may list them."""
+    readable: list[str]
+    native: list[str]
+    """Where extension modules may be loaded from."""
+
+
 @cache
-def _python_paths() -> tuple[list[str], list[str], list[str]]:
-    """Where the child imports from, what it may read beside the repository, and what it may only list."""
+def _python_paths() -> _Paths:
     packages, roots = [], []
     for name in _NEEDED:
         spec = importlib.util.find_spec(name)
@@ -59,26 +78,37 @@ def _python_paths() -> tuple[list[str], list[str], list[str]]:
     installed = [root for root in dict.fromkeys(roots) if Path(root).name in ("site-packages", "dist-packages")]
     library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     readable = list(dict.fromkeys([*packages, *installed, *library, "/usr/share/zoneinfo"]))
-    return list(dict.fromkeys(roots)), readable, list(dict.fromkeys(roots))
+    return _Paths(list(dict.fromkeys(roots)), readable, list(dict.fromkeys([*packages, *library])))
 
 
-def run(module: str, root: str, seconds: float, request: Mapping[str, Any], readable: tuple[str, ...] = ()) -> Answer:
+def run(
+    module: str,
+    root: str,
+    seconds: float,
+    request: Mapping[str, Any],
+    readable: tuple[str, ...] = (),
+    *,
+    untrusted: bool = True,
+) -> Answer:
     """Run `main(request)` of a module of avactl in the directory `root`, for so many seconds. Raises OSError.
 
-    The request gets what `sandbox.enter` wants, and as `answer` the descriptor to write to. Beside the root, the child
-    reads what is `readable`.
+    The request gets the keys of `sandbox.enter`. The child reads what is in `root` and `readable`. `untrusted` code
+    does not run where a layer of the sandbox is missing, unless the environment of this process trusts it.
     """
-    roots, libraries, listable = _python_paths()
+    paths = _python_paths()
     reader, writer = os.pipe()
     whole = {
         **request,
         "module": module,
         "root": root,
         "answer": writer,
+        "parent": os.getpid(),
+        "required": untrusted and os.environ.get(TRUST) != "1",
         "seconds": seconds,
-        "import": roots,
-        "readable": [root, *readable, *libraries],
-        "listable": listable,
+        "import": paths.imports,
+        "readable": [root, *readable, *paths.readable],
+        "listable": paths.imports,
+        "native": paths.native,
     }
     # -S and -s: no code of the site's or the user's before ours. Sets of text have one order by the hash seed.
     command = [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(whole)]
@@ -100,7 +130,10 @@ def run(module: str, root: str, seconds: float, request: Mapping[str, Any], read
     finally:
         os.close(reader)
         _end(child)
-    return Answer(data, in_time and child.returncode != -signal.SIGXCPU)
+    missing: tuple[str, ...] = ()
+    if child.returncode == NOT_CONFINED:
+        missing = tuple(layer for layer in LAYERS if layer in data[:200].decode("ascii", "replace").split(","))
+    return Answer(data, in_time and child.returncode != -signal.SIGXCPU, missing)
 
 
 def _read(reader: int, deadline: float) -> tuple[bytes, bool]:

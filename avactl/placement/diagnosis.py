@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from avactl.placement.allocation import ABSENT, MILLI_PER_GPU, State
 from avactl.placement.fragmentation import Ints
 from avactl.placement.gang import Gang, Role, place_gang, rooms
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
-from avactl.placement.state import ABSENT, WHOLE, State
 
 _DOMAINS = 3
 """Domains named in a reason."""
@@ -115,11 +115,11 @@ def _lacks(
     if request.gpus and request.required:
         linked = Request(request.amounts, request.gpus, link=request.link, required=True)
         yield "never-linked", rooms(state, linked, slots, empty=True) == 0, None
-    if request.gpus and request.milli < WHOLE:
+    if request.gpus and request.milli < MILLI_PER_GPU:
         most = state.gpu_free[slots, : state.width].max(1, initial=0)
         yield "share", most < request.milli, most
     elif request.gpus:
-        whole = (state.gpu_free[slots, : state.width] == WHOLE).sum(1)
+        whole = (state.gpu_free[slots, : state.width] == MILLI_PER_GPU).sum(1)
         yield "gpus", whole < request.gpus, whole
         if request.required:
             linked = Request((0,) * len(request.amounts), request.gpus, link=request.link, required=True)
@@ -206,7 +206,7 @@ def _lack(cause: Cause, request: Request) -> str:
         f"{_SIZE}gpus": most if cause.best else f"{have} no GPUs",
         "never-linked": f"{have} no {request.gpus} {model} that are known to have link {request.link}",
         "gpus": f"{have} fewer than {request.gpus} free {free} (at most {cause.best})",
-        "share": f"{have} no {model} with {request.milli / WHOLE:g} free",
+        "share": f"{have} no {model} with {request.milli / MILLI_PER_GPU:g} free",
         "link": f"{have} no {request.gpus} free {model} with link {request.link}",
     }.get(what, f"{have} too little {what} left")
 
@@ -216,7 +216,9 @@ def gang_words(reason: GangReason) -> str:
     role, request = reason.role, reason.role.request
     what = f"{role.least} machine{'s' if role.least > 1 else ''}"
     if request.gpus:
-        share = f"{request.milli / WHOLE:g} of a free" if request.milli < WHOLE else f"{request.gpus} free"
+        share = (
+            f"{request.milli / MILLI_PER_GPU:g} of a free" if request.milli < MILLI_PER_GPU else f"{request.gpus} free"
+        )
         what = f"room for {role.least} {role.name} pods with" if reason.per_node > 1 else f"{what} with"
         what = f"{what} {share} {_model(request, request.gpus == 1)}"
         what += f" and link {request.link}" if request.required else ""

@@ -1,0 +1,163 @@
+"""Audit hook of Python: refuses early, and says what was refused. Source: PEP 578.
+
+It is no boundary: code that corrupts the interpreter's memory gets round it. The kernel's filters are the boundary.
+"""
+
+from __future__ import annotations
+
+import _imp
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class NotAllowedError(PermissionError):
+    """A spec file tried something that only programs may do."""
+
+
+_REFUSED_EVENTS = (
+    ("socket.", "the network"),
+    ("subprocess.", "other programs"),
+    ("os.system", "other programs"),
+    ("os.exec", "other programs"),
+    ("os.spawn", "other programs"),
+    ("os.posix_spawn", "other programs"),
+    ("os.startfile", "other programs"),
+    ("os.fork", "other processes"),
+    ("pty.", "other processes"),
+    ("os.kill", "other processes"),
+    ("signal.pthread_kill", "other processes"),
+    ("resource.", "the limits of processes"),
+    ("cpython.PyInterpreterState", "other interpreters"),
+    ("ctypes.", "native code"),
+    ("code.__new__", "native code"),
+    ("gc.", "the interpreter's memory"),
+    ("sys.settrace", "tracing"),
+    ("sys.setprofile", "tracing"),
+    ("sys.remote_", "tracing"),
+    ("syslog.", "the system's log"),
+    ("sqlite3.", "files"),
+    ("fcntl.", "files"),
+    ("os.chroot", "files"),
+    ("os.chdir", "another working directory"),
+    ("os.fchdir", "another working directory"),
+    ("tempfile.", "writing files"),
+    ("shutil.", "writing files"),
+    ("os.remove", "writing files"),
+    ("os.rename", "writing files"),
+    ("os.rmdir", "writing files"),
+    ("os.mkdir", "writing files"),
+    ("os.link", "writing files"),
+    ("os.lockf", "writing files"),
+    ("os.symlink", "writing files"),
+    ("os.chmod", "writing files"),
+    ("os.chown", "writing files"),
+    ("os.chflags", "writing files"),
+    ("os.truncate", "writing files"),
+    ("os.utime", "writing files"),
+    ("os.setxattr", "writing files"),
+)
+"""Beginnings of audit events, and the words for the refusal."""
+
+_NATIVE_PACKAGES = frozenset(("ctypes", "cffi", "readline", "dbm", "multiprocessing"))
+"""Packages that reach the system without an audit event."""
+
+_BACK_DOORS = frozenset(
+    (
+        *("_ctypes", "_ctypes_test", "_cffi_backend", "_posixsubprocess", "_posixshmem", "_multiprocessing"),
+        *("_xxsubinterpreters", "_xxinterpchannels", "_interpreters", "_interpchannels", "_interpqueues"),
+        *("_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testclinic", "_testbuffer", "_testmultiphase"),
+        *("_testsinglephase", "_testimportmultiple", "_testexternalinspection", "_remote_debugging", "_xxtestfuzz"),
+        *("_gdbm", "_dbm", "_tkinter", "_tracemalloc_test"),
+    )
+)
+"""Extension modules that do so, by the last part of any name: the loader calls `PyInit_` and that part."""
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def apply(readable: Sequence[str], listable: Sequence[str], native: Sequence[str]) -> None:
+    """Refuse everything but reading below `readable` and listing `listable`; the first of `readable` is the repository.
+
+    Extension modules are loaded from below `native` only. There is no way back.
+    """
+    _guard_builtins()
+    real = os.path.realpath
+    sys.addaudithook(_hook([real(p) for p in readable], [real(p) for p in listable], [real(p) for p in native]))
+
+
+def _guard_builtins() -> None:
+    """Refuse back doors that are compiled into the interpreter: their loader raises no audit event."""
+    create, doors, error = _imp.create_builtin, _BACK_DOORS, NotAllowedError
+
+    def create_builtin(spec: Any) -> Any:
+        if str(spec.name).rpartition(".")[2] in doors:
+            raise error(f"importing `{spec.name}` is not allowed in a spec file")
+        return create(spec)
+
+    _imp.create_builtin = create_builtin
+
+
+def _hook(readable: list[str], listable: list[str], native: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
+    # All that the hook needs is bound here: a spec file that changes this module or builtins changes nothing.
+    roots = tuple(path.rstrip("/") + "/" for path in readable)
+    shown = frozenset(path.rstrip("/") + "/" for path in listable)
+    natives, suffixes = tuple(path.rstrip("/") + "/" for path in native), (".so", ".dylib", ".pyd")
+    installed = ("/site-packages/", "/dist-packages/")
+    refused = dict(_REFUSED_EVENTS)
+    starts, packages, doors, writing = tuple(refused), _NATIVE_PACKAGES, _BACK_DOORS, _WRITING
+    realpath, fsdecode, error, instance, integer = os.path.realpath, os.fsdecode, NotAllowedError, isinstance, int
+    text, raw = str, bytes
+
+    def plain(path: Any) -> str:
+        """A path as exact text. A path-like object might tell the hook one path and the kernel another."""
+        if instance(path, text):
+            return text.__str__(path)
+        if instance(path, raw):
+            return fsdecode(raw.__add__(path, b""))
+        if path is None:
+            return "."
+        raise error("a path is text in a spec file")
+
+    def resolve(path: Any) -> str:
+        return realpath(plain(path)) + "/"
+
+    def extension(name: str, file: str) -> None:
+        """Refuse extension modules but those of Python and of avactl's own packages."""
+        path = resolve(file)
+        own = next((root for root in natives if path.startswith(root)), None)
+        if own is None or any(part in path[len(own) - 1 :] for part in installed):
+            what = name.partition(".")[0]
+            raise error(f"importing `{what}` is not allowed in a spec file: it loads native code (`{name}`)")
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = args
+            if instance(path, integer):
+                return  # a descriptor that is open already
+            if instance(flags, integer) and flags & writing:
+                raise error("writing files is not allowed in a spec file")
+            if not resolve(path).startswith(roots):
+                raise error(f"reading `{plain(path)}` is not allowed in a spec file: it is not in the repository")
+        elif event in ("os.listdir", "os.scandir"):
+            if not instance(args[0], integer) and not (resolve(args[0]).startswith(roots) or resolve(args[0]) in shown):
+                raise error("listing directories outside of the repository is not allowed in a spec file")
+        elif event == "import":
+            name, file = plain(args[0]), args[1]
+            if name.partition(".")[0] in packages or name.rpartition(".")[2] in doors:
+                raise error(f"importing `{name}` is not allowed in a spec file")
+            if file is not None:
+                if plain(file).rpartition("/")[2].partition(".")[0] in doors:
+                    raise error(f"importing `{name}` is not allowed in a spec file")
+                if plain(file).endswith(suffixes):
+                    extension(name, file)
+        elif event == "object.__setattr__":
+            if args[1] == "__code__":
+                raise error("changing code is not allowed in a spec file")
+        elif event.startswith(starts):
+            for start, what in refused.items():
+                if event.startswith(start):
+                    raise error(f"a spec file may not use {what}")
+
+    return audit

@@ -1,0 +1,41 @@
+"""Resource limits of the sandboxed process: CPU time, memory, file size, processes. Source: setrlimit(2)."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+MEMORY = 1 << 30
+"""Address space of the process, bytes."""
+
+
+def apply(seconds: float) -> bool:
+    """Lower the limits for good, with `seconds` of CPU time; False where the kernel did not take one of them.
+
+    A hard limit that is lower already stays as it is. Without capabilities no hard limit can be raised again.
+    """
+    wanted = {
+        "RLIMIT_CPU": int(seconds) + 1,
+        "RLIMIT_AS": MEMORY,
+        "RLIMIT_DATA": MEMORY,
+        "RLIMIT_FSIZE": 0,
+        "RLIMIT_NPROC": 0,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_RTPRIO": 0,
+    }
+    complete = True
+    for name, value in wanted.items():
+        limit = getattr(resource, name, None)
+        if limit is None:
+            complete = complete and sys.platform != "linux"
+            continue
+        hard = resource.getrlimit(limit)[1]
+        lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        try:
+            resource.setrlimit(limit, (lowered, lowered))
+        except (OSError, ValueError):
+            complete = False  # macOS does not take every limit
+    return complete

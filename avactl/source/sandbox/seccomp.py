@@ -1,0 +1,233 @@
+"""seccomp: the system calls that a computing Python process needs, as a list; all others are refused.
+
+What an interpreter calls once it has started: memory, reading, time, its own identity and its end. Sources: seccomp(2),
+linux/seccomp.h, linux/filter.h; numbers of asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+from typing import Any, NamedTuple
+
+_Numbers = dict[str, tuple[int | None, ...]]
+"""Name of a call: its numbers on x86_64 and on aarch64, None where the machine does not have it."""
+
+
+def _table(text: str) -> _Numbers:
+    rows = [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return {name: tuple(None if number == "-" else int(number) for number in row) for name, *row in rows}
+
+
+_ALLOWED = _table(
+    """
+    # files that are open, and reading
+    read                  0   63
+    pread64              17   67
+    write                 1   64
+    close                 3   57
+    lseek                 8   62
+    dup                  32   23
+    stat                  4    -
+    lstat                 6    -
+    fstat                 5   80
+    newfstatat          262   79
+    statx               332  291
+    access               21    -
+    faccessat           269   48
+    faccessat2          439  439
+    readlink             89    -
+    readlinkat          267   78
+    getdents64          217   61
+    getcwd               79   17
+    poll                  7    -
+    ppoll               271   73
+    select               23    -
+    pselect6            270   72
+    # memory
+    munmap               11  215
+    mremap               25  216
+    brk                  12  214
+    madvise              28  233
+    # time
+    clock_gettime       228  113
+    clock_getres        229  114
+    clock_nanosleep     230  115
+    nanosleep            35  101
+    gettimeofday         96  169
+    time                201    -
+    times               100  153
+    # signals to itself, locks, its end
+    rt_sigaction         13  134
+    rt_sigprocmask       14  135
+    rt_sigreturn         15  139
+    sigaltstack         131  132
+    futex               202   98
+    sched_yield          24  124
+    restart_syscall     219  128
+    exit                 60   93
+    exit_group          231   94
+    # questions about itself
+    getpid               39  172
+    getppid             110  173
+    gettid              186  178
+    getuid              102  174
+    geteuid             107  175
+    getgid              104  176
+    getegid             108  177
+    getrlimit            97  163
+    getrusage            98  165
+    sched_getaffinity   204  123
+    uname                63  160
+    getrandom           318  278
+    """
+)
+"""Calls that are allowed with any arguments."""
+
+_FILTERED = _table(
+    """
+    open                  2    -
+    openat              257   56
+    mmap                  9  222
+    mprotect             10  226
+    fcntl                72   25
+    ioctl                16   29
+    prlimit64           302  261
+    """
+)
+"""Calls that are allowed with some arguments; see _filters."""
+
+# glibc falls back from these to older calls where a kernel does not have them: to clone and to openat.
+_ABSENT: _Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
+
+
+class _Machine(NamedTuple):
+    column: int
+    arch: int
+    """AUDIT_ARCH of linux/audit.h."""
+    large_file: int
+    """O_LARGEFILE as the kernel has it: musl sets it always."""
+
+
+_MACHINES = {"x86_64": _Machine(0, 0xC000003E, 0o100000), "aarch64": _Machine(1, 0xC00000B7, 0o400000)}
+_X32 = 0x40000000
+"""Lowest number of the x32 calls, which have AUDIT_ARCH of x86_64 and numbers of their own."""
+
+_SECCOMP = (317, 277)
+_SET_MODE_FILTER, _TSYNC = 1, 1
+
+# -- BPF: one instruction is (code, jump if true, jump if false, constant) -------------------------------------------
+
+_Instruction = tuple[int, int, int, int]
+_ARCH, _NUMBER = 4, 0
+"""Offsets in struct seccomp_data."""
+
+
+def _load(offset: int) -> _Instruction:
+    return (0x20, 0, 0, offset)  # BPF_LD | BPF_W | BPF_ABS
+
+
+def _low(argument: int) -> _Instruction:
+    """Load the low half of an argument: all that the kernel looks at where a parameter is an int."""
+    return _load(16 + 8 * argument)
+
+
+def _high(argument: int) -> _Instruction:
+    return _load(20 + 8 * argument)
+
+
+def _mask(bits: int) -> _Instruction:
+    return (0x54, 0, 0, bits & 0xFFFFFFFF)  # BPF_ALU | BPF_AND | BPF_K
+
+
+def _skip_unless(value: int, count: int) -> _Instruction:
+    return (0x15, 0, count, value)  # BPF_JMP | BPF_JEQ | BPF_K
+
+
+def _skip_if(value: int, count: int) -> _Instruction:
+    return (0x15, count, 0, value)
+
+
+def _skip_if_below(value: int, count: int) -> _Instruction:
+    return (0x35, 0, count, value)  # BPF_JMP | BPF_JGE | BPF_K
+
+
+def _return(action: int) -> _Instruction:
+    return (0x06, 0, 0, action)  # BPF_RET | BPF_K
+
+
+_ALLOW = _return(0x7FFF0000)
+_REFUSE = _return(0x00050000 | errno.EPERM)
+_IS_ABSENT = _return(0x00050000 | errno.ENOSYS)
+_KILL = _return(0x80000000)  # SECCOMP_RET_KILL_PROCESS
+
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_PROT_WRITE, _PROT_EXEC, _PROT_BTI = 2, 4, 16
+_MAP_ANONYMOUS = 0x20
+_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD_CLOEXEC = 0, 1, 2, 3, 1030
+_TCGETS, _TIOCGWINSZ, _FIONCLEX, _FIOCLEX = 0x5401, 0x5413, 0x5450, 0x5451
+
+
+def _one_of(argument: int, values: tuple[int, ...]) -> list[_Instruction]:
+    tests = [_skip_if(value, len(values) - index) for index, value in enumerate(values)]
+    return [_low(argument), *tests, _REFUSE, _ALLOW]
+
+
+def _filters(machine: _Machine) -> dict[str, list[_Instruction]]:
+    """The decision about each call of _FILTERED by its arguments; each ends in a return."""
+    directory = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH", 0)
+    flags = _READ_ONLY | directory | machine.large_file
+    return {
+        # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_TMPFILE, and whatever else is not known to be harmless.
+        "open": [_low(1), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],  # musl's
+        "openat": [_low(2), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],
+        # No memory that is written and executed; code comes from files only.
+        "mmap": [
+            *(_low(2), _mask(_PROT_WRITE | _PROT_EXEC), _skip_unless(_PROT_WRITE | _PROT_EXEC, 1), _REFUSE),
+            *(_mask(_PROT_EXEC), _skip_unless(0, 1), _ALLOW),
+            *(_low(3), _mask(_MAP_ANONYMOUS), _skip_unless(0, 1), _ALLOW, _REFUSE),
+        ],
+        # The loader itself asks for PROT_BTI on aarch64; x86_64 knows no such bit and refuses it.
+        "mprotect": [_low(2), _mask(_PROT_EXEC | _PROT_BTI), _skip_unless(_PROT_EXEC, 1), _REFUSE, _ALLOW],
+        # F_SETOWN and F_SETFL would send signals; locks and leases would hold up others.
+        "fcntl": _one_of(1, (_F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD, _F_DUPFD_CLOEXEC)),
+        "ioctl": _one_of(1, (_TCGETS, _TIOCGWINSZ, _FIOCLEX, _FIONCLEX)),
+        # Of the process itself, and reading only: the new limit, a pointer of 64 bits, is null.
+        "prlimit64": [
+            *(_low(0), _skip_unless(0, 5), _low(2), _skip_unless(0, 3), _high(2), _skip_unless(0, 1), _ALLOW, _REFUSE),
+        ],
+    }
+
+
+def numbers(machine: str) -> dict[str, int]:
+    """Return the calls that are not refused outright on a machine, by name."""
+    column = _MACHINES[machine].column
+    calls = {name: row[column] for name, row in (_ALLOWED | _FILTERED | _ABSENT).items()}
+    return {name: number for name, number in calls.items() if number is not None}
+
+
+def program(name: str) -> list[_Instruction]:
+    """Return the filter for a machine as uname(2) calls it. Raises KeyError for one that is not known."""
+    machine = _MACHINES[name]
+    filters = _filters(machine)
+    decisions = {call: filters.get(call, [_IS_ABSENT if call in _ABSENT else _ALLOW]) for call in numbers(name)}
+    # Another machine's calls (32-bit, x32) have other numbers: the process ends.
+    lines = [_load(_ARCH), _skip_if(machine.arch, 1), _KILL, _load(_NUMBER), _skip_if_below(_X32, 1), _KILL]
+    for call, number in numbers(name).items():
+        lines += [_skip_unless(number, len(decisions[call])), *decisions[call]]
+    return [*lines, _REFUSE]
+
+
+def apply(ctypes: Any, libc: Any) -> bool:
+    """Filter all further system calls of the process; False where the kernel or the machine has no filter."""
+    name = os.uname().machine
+    if name not in _MACHINES or sys.maxsize < 1 << 32:
+        return False
+    lines = program(name)
+    raw = b"".join(struct.pack("=HBBI", *line) for line in lines)
+    buffer = ctypes.create_string_buffer(raw, len(raw))
+    filter_ = struct.pack("@HP", len(lines), ctypes.addressof(buffer))
+    number = _SECCOMP[_MACHINES[name].column]
+    return bool(libc.syscall(number, _SET_MODE_FILTER, _TSYNC, ctypes.c_char_p(filter_)) == 0)

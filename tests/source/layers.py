@@ -1,0 +1,50 @@
+"""The sandbox's layers, taken away one by one for tests.
+
+They are taken away in the parent, by another bootstrap of the child: no file of a repository reaches that.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from avactl.source import sandbox_runner
+from avactl.source.sandbox_runner import Answer
+
+NO_HOOK = "sandbox._forget_ctypes = lambda: None; audit.apply = lambda *_: None; import ctypes"
+NO_NAMESPACES = "process.namespaces = lambda libc: False"
+NO_LANDLOCK = "landlock.apply = lambda *_: True"
+NO_SECCOMP = "seccomp.apply = lambda *_: True"
+NO_LIMITS = "limits.apply = lambda *_: True"
+NO_DROP = "process.drop_privileges = lambda *_: True"
+OLD_LANDLOCK = "landlock.abi = lambda libc: 1"
+DARWIN = "import types; sandbox.sys = types.SimpleNamespace(platform='darwin')"
+NOTHING = (NO_HOOK, NO_NAMESPACES, NO_LANDLOCK, NO_SECCOMP, NO_LIMITS, NO_DROP)
+
+
+PIPE = """
+import json, os, stat
+def is_pipe(fd):
+    try:
+        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+out = next(fd for fd in range(3, 64) if is_pipe(fd))
+"""
+
+
+def change(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    """Let children run these Python statements before their sandbox begins."""
+    modules = "from avactl.source import sandbox; "
+    modules += "from avactl.source.sandbox import audit, landlock, limits, process, seccomp"
+    begin, end = sandbox_runner._BOOTSTRAP.split("; from importlib")
+    boot = "; ".join((begin, modules, *statements, f"from importlib{end}"))
+    monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP", boot)
+
+
+def run(root: Path, source: str, seconds: float = 30.0) -> Answer:
+    (root / "spec.py").write_text(textwrap.dedent(source))
+    return sandbox_runner.run("avactl.kinds.capture", os.path.realpath(root), seconds, {"path": "spec.py"})
