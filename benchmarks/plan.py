@@ -22,12 +22,12 @@ from rich.table import Table
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.kube import logs
-from avactl.plan.change import place_all
 from avactl.plan.cluster_state import configured, declared, machines
-from avactl.plan.make import make_plan
-from avactl.plan.snapshot import read, strip, write
+from avactl.plan.planner import make_plan
+from avactl.plan.rollout import place_all
+from avactl.plan.simulator import World
+from avactl.plan.snapshot.loader import read, strip, write
 from avactl.plan.workloads import surroundings, workloads
-from avactl.plan.world import World
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import DirTree
 from benchmarks.generate import repository

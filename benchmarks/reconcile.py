@@ -118,7 +118,7 @@ def bare(specs: Path, kubeconfig: Path) -> float:
     from avactl.kube.access import from_kubeconfig
     from avactl.kube.client import Client
     from avactl.reconcile.api import Api, Gvk
-    from avactl.reconcile.wanted import wanted_of
+    from avactl.reconcile.desired import wanted_of
     from avactl.source.tree import DirTree
 
     wanted = [each for each in wanted_of(compile_tree(DirTree(specs)), "bench", "bench") if not each.manifest.patch]

@@ -73,7 +73,7 @@ def _emitted_codes(source: str) -> Iterator[str]:
         yield from codes
 
 
-RESTORED = "avactl/compiler/record.py"
+RESTORED = "avactl/compiler/incremental/records.py"
 """Reads diagnostics back from the compiler's cache, with the codes that they had."""
 
 

@@ -10,15 +10,16 @@ import pytest
 from pydantic import Field
 
 from avactl.compiler import compile_tree
-from avactl.compiler.schema import schemas
+from avactl.compiler.json_schema import schemas
 from avactl.diagnostics import Diagnostic
-from avactl.kinds import k8s, registry
+from avactl.kinds import registry
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.explain import explain_text
+from avactl.kinds.fields.values import Count
+from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.reference.explain import explain_text
 from avactl.kinds.registry import Kind
-from avactl.kinds.values import Count
 from avactl.source.tree import MemoryTree
 
 PLATFORM = """\

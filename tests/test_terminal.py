@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from avactl.cli.viewing import plain, write
+from avactl.cli.cluster.cluster_session import plain, write
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.text import render_text
 from avactl.plan.model import Plan
-from avactl.plan.text import render_text as plan_text
+from avactl.plan.output.text import render_text as plan_text
 from avactl.svg import Svg
 from avactl.terminal import inert, shortened, visible
 

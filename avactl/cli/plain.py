@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from avactl import parallel
 from avactl.cli.common import (
     MISSING,
     OK,
@@ -22,7 +23,6 @@ from avactl.cli.common import (
     report,
     select,
 )
-from avactl.compiler import parallel
 
 _SWITCHES = {"--cache": ("cache", True), "--no-cache": ("cache", False), "--force": ("force", True)}
 _VALUES = {"-o": "out", "--out": "out", "-f": "format", "--format": "format"}
@@ -78,7 +78,7 @@ def run(arguments: dict[str, Any]) -> int:
 
 def validate(paths: list[Path], format: Format, cache: bool) -> int:
     """Check specs and print what is wrong; the exit code."""
-    from avactl.compiler.cache import compile_cached
+    from avactl.compiler.incremental.compile import compile_cached
     from avactl.emit.paths import object_path
 
     tree, asked = open_repository(paths or [Path()])

@@ -8,12 +8,12 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from avactl.compiler.errors import show, to_diagnostics
+from avactl.compiler.pass_state import Tree
 from avactl.compiler.selection import CONFIG_FILE, missing
-from avactl.compiler.state import Tree
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
 from avactl.kinds.base import Model
-from avactl.kinds.values import Duration, RelPath
+from avactl.kinds.fields.values import Duration, RelPath
 from avactl.policy.settings import Ready
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 

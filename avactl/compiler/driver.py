@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from avactl.compiler.check import check
-from avactl.compiler.enforce import enforce
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
+from avactl.compiler.pass_state import State, Tree
+from avactl.compiler.policy_pass import enforce
 from avactl.compiler.resolve import resolve
-from avactl.compiler.state import State, Tree
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
 from avactl.diagnostics.secrets import redacted

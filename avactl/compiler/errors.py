@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret, redact
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
-from avactl.kinds import introspect
+from avactl.kinds.reference import introspect
 from avactl.source.document import Document, Path
 from avactl.terminal import shortened
 

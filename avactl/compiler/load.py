@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from avactl.compiler.config import Config, load_config, unmatched, unreadable
-from avactl.compiler.enforce import rules_of
+from avactl.compiler.pass_state import State, Tree
+from avactl.compiler.policy_pass import rules_of
 from avactl.compiler.selection import spec_files
-from avactl.compiler.state import State, Tree
 from avactl.diagnostics import Diagnostic, Span
-from avactl.kinds.values import seconds
+from avactl.kinds.fields.values import seconds
 from avactl.source.credentials import credentials_in
 from avactl.source.document import Document
 from avactl.source.tree import NOWHERE

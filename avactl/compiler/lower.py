@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.compiler.defect import defect
-from avactl.compiler.state import State
+from avactl.compiler.internal_error import defect
+from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
 from avactl.kinds.manifest import Manifest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.compiler.state import State
+from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest, ObjectId
-from avactl.kinds.modes import PULUMI
 from avactl.kinds.program import Program
 
 APPLY_ORDER = (

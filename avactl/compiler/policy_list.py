@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.compiler.config import load_config
-from avactl.compiler.enforce import Rules, read, rules_of
-from avactl.compiler.state import Tree
+from avactl.compiler.pass_state import Tree
+from avactl.compiler.policy_pass import Rules, read, rules_of
 from avactl.policy.settings import Ready, Rule
 from avactl.source.python import laid_out
 
@@ -40,12 +40,12 @@ def _ready(ready: Ready) -> Iterator[tuple[str, str, str]]:
 
 
 def _own(rules: Rules, tree: Tree) -> Iterator[tuple[str, str, str]]:
-    from avactl.policy import own
+    from avactl.policy import custom
 
     sources, problems = read(rules, tree)
-    subjects = own.Subjects([], [])
+    subjects = custom.Subjects([], [])
     try:
-        reports = own.run(sources, laid_out(tree), subjects, rules.timeout)
+        reports = custom.run(sources, laid_out(tree), subjects, rules.timeout)
     finally:
         subjects.close()
     for report in reports:

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from avactl.compiler.state import State, Tree
+from avactl.compiler.pass_state import State, Tree
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.hardware import library
-from avactl.kinds import introspect
 from avactl.kinds.base import Resource
 from avactl.kinds.program import Item, Program
+from avactl.kinds.reference import introspect
 from avactl.source.document import Document
 from avactl.source.tree import read_input
 from avactl.source.yaml import load_yaml

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from avactl.compiler.errors import show, to_diagnostics
-from avactl.compiler.state import State
+from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean
 from avactl.kinds import registry

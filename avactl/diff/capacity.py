@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl.diff.model import Consequence
-from avactl.kinds.capacity import demand, gpu_model, roles
+from avactl.kinds.feasibility.capacity import demand, gpu_model, roles
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.kinds.quota.limits import Limit, gpu_limits, quota_of
 

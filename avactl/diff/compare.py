@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from avactl.compiler import Compilation
 from avactl.compiler.normalise import normalise
-from avactl.compiler.state import State
+from avactl.compiler.pass_state import State
 from avactl.diff import capacity, consequences, intents
 from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, IntentKey, IntentOp, ObjectChange, worst
 from avactl.diff.objects import Pair, object_changes

@@ -9,8 +9,9 @@ from avactl.diff.fields import Change, differences
 from avactl.diff.model import ABSENT, Consequence, FactChange, FieldChange, IntentKey
 from avactl.diff.objects import field_changes
 from avactl.diff.secrets import cover
-from avactl.kinds import dataset_access, introspect, registry
+from avactl.kinds import dataset_access, registry
 from avactl.kinds.program import Item, Program
+from avactl.kinds.reference import introspect
 from avactl.kinds.registry import Fact
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from avactl.diff import words
+from avactl.diff import phrases
 from avactl.diff.groups import Group, ObjectGroup, groups
 from avactl.diff.model import Consequence, Diff, Disruption, ObjectOp
 from avactl.diff.text import FITS, NO_BASE, empty_base, reason_of, title
@@ -84,13 +84,13 @@ def headline(diff: Diff) -> str:
     parts = [f"{of[op]} {word}" for op, word in _OBJECTS.items() if of[op]]
     total = f"{of.total()} object{'' if of.total() == 1 else 's'}"
     objects = f"{total} {parts[0].partition(' ')[2]}" if len(parts) == 1 else f"{total}: {', '.join(parts)}"
-    return f"{words.intents(diff)} · {objects if parts else 'no object changes'}"
+    return f"{phrases.intents(diff)} · {objects if parts else 'no object changes'}"
 
 
 def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: str = REST) -> str:
     """The diff without its title, of at most `limit` bytes; `rest` says where that is which does not fit."""
     head = _head(diff)
-    sections = [_section(group, words.clusters(diff), objects, rest) for group in groups(diff)]
+    sections = [_section(group, phrases.clusters(diff), objects, rest) for group in groups(diff)]
     foot = _foot(diff)
     room = (
         limit - _size(head) - _size(foot) - _size(rest) - 200
@@ -179,21 +179,21 @@ def _foot(diff: Diff) -> str:
 def _section(group: Group, several: bool, objects: bool, rest: str) -> _Section:
     first = group.first
     count = len(group.intents)
-    name = f"{first.key.kind} {code(first.key.label)}" if count == 1 else words.plural(first.key.kind, count)
+    name = f"{first.key.kind} {code(first.key.label)}" if count == 1 else phrases.plural(first.key.kind, count)
     lines = [f"**{name}**{_class(first.disruption, first.op)}"]
     consequences = list(dict.fromkeys(c for intent in group.intents for c in intent.consequences))
-    main, more = words.headline(first, count), words.further(first)
+    main, more = phrases.headline(first, count), phrases.further(first)
     if not main:
         main, more = more[:3], more[3:]
     run = [_said(c) for c in consequences if c.topic == "run" and c.text != str(first.disruption)]
     parts = [prose(part) for part in main] + run
     if parts:
-        lines.append(f"- {words.joined(parts)}")
+        lines.append(f"- {phrases.joined(parts)}")
     if count > 1:
-        lines.append(f"- {', '.join(code(words.name(i)) for i in group.intents[:_MOST_NAMES])}"
+        lines.append(f"- {', '.join(code(phrases.name(i)) for i in group.intents[:_MOST_NAMES])}"
                      + (f" and {count - _MOST_NAMES} more" if count > _MOST_NAMES else ""))  # fmt: skip
     if more:
-        lines.append(f"- also {words.joined([prose(part) for part in more[:12]])}"
+        lines.append(f"- also {phrases.joined([prose(part) for part in more[:12]])}"
                      + (f" and {len(more) - 12} more" if len(more) > 12 else ""))  # fmt: skip
     others = [c for c in consequences if c.topic in ("capacity", "quota", "cause") or c.level == "warning"]
     lines += [f"- {_said(c)}" for c in others[:_MOST_NAMES] if c.topic != "run"]
@@ -225,8 +225,8 @@ def _details(found: Sequence[ObjectGroup], total: int, several: bool, rest: str)
         told += len(group.ids)
         change = group.change
         reason = reason_of(group)
-        lines.append(f"{words.MARKS[change.op]} {title(group, several)}" + (f"   ({reason})" if reason else ""))
-        for told_field, changed in words.fields(change):
+        lines.append(f"{phrases.MARKS[change.op]} {title(group, several)}" + (f"   ({reason})" if reason else ""))
+        for told_field, changed in phrases.fields(change):
             lines.append(f"    {told_field}")
             lines += [f"      {line}" for line in changed[:10]]
     if told < total:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from avactl.diagnostics import Diagnostic
-from avactl.diff import words
+from avactl.diff import phrases
 from avactl.diff.groups import Group, ObjectGroup, groups
 from avactl.diff.model import Consequence, Diff, Disruption
 from avactl.terminal import inert, visible
@@ -47,7 +47,7 @@ def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> st
     told = groups(diff)
     labels = [_label(group) for group in told]
     column = min(max((len(label) for label in labels), default=0), 44) + 3
-    several = words.clusters(diff)
+    several = phrases.clusters(diff)
     for group, label in zip(told, labels, strict=True):
         out += _group(group, label, column, style)
         if objects:
@@ -56,7 +56,7 @@ def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> st
         out.append(f"{style('warning', f'warning[{warning.id}]')}: {visible(f'{warning.message} ({warning.span})')}")
     if diff.fits:
         out.append(style("dim", FITS))
-    out.append(style("bold", words.summary(diff)))
+    out.append(style("bold", phrases.summary(diff)))
     return inert("\n".join(out) + "\n")
 
 
@@ -79,7 +79,7 @@ def _base_problems(problems: Sequence[Diagnostic], style: _Style) -> list[str]:
 def _label(group: Group) -> str:
     if len(group.intents) == 1:
         return str(group.first.key)
-    return words.plural(group.first.key.kind, len(group.intents))
+    return phrases.plural(group.first.key.kind, len(group.intents))
 
 
 def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
@@ -90,13 +90,13 @@ def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
         if consequence.level == "danger":
             lines.append(("danger", f"DATA LOSS: {consequence.text}"))
     run = _texts(consequences, "run")
-    main = words.headline(first, len(group.intents))
-    more = words.further(first)
+    main = phrases.headline(first, len(group.intents))
+    more = phrases.further(first)
     if not main:
         main, more = more[:3], more[3:]
     lines += [("info", line) for line in _broken([*main, *run], column)]
     if len(group.intents) > 1:
-        lines += [("dim", line) for line in _broken([words.name(i) for i in group.intents], column, ", ")]
+        lines += [("dim", line) for line in _broken([phrases.name(i) for i in group.intents], column, ", ")]
     if more:
         lines += [("info", line) for line in _broken([f"also {more[0]}", *more[1:]], column)]
     lines += [("info", line) for line in _broken(_texts(consequences, "capacity", "quota"), column)]
@@ -135,15 +135,15 @@ def title(group: ObjectGroup, several: bool) -> str:
     """`Job vision/resnet50-worker`, or `40 Jobs *-worker`."""
     ids = group.ids
     where = sorted({id.cluster for id in ids})
-    on = f" on {words.names(where, 3)}" if several else ""
+    on = f" on {phrases.names(where, 3)}" if several else ""
     if len(ids) == 1:
         old = group.change.old_id
         if old is None or old == ids[0]:
             return f"{ids[0]}{on}"
         return f"{ids[0]}{on}, was {old.name if old.namespace == ids[0].namespace else f'{old.namespace}/{old.name}'}"
     spaces = sorted({id.namespace for id in ids if id.namespace})
-    inside = f" in {words.names(spaces, 3)}" if spaces else ""
-    return f"{words.plural(ids[0].kind, len(ids))} {group.pattern}{inside}{on}"
+    inside = f" in {phrases.names(spaces, 3)}" if spaces else ""
+    return f"{phrases.plural(ids[0].kind, len(ids))} {group.pattern}{inside}{on}"
 
 
 def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list[str]:
@@ -152,11 +152,11 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
     out = []
     for group, text in zip(found, titles, strict=True):
         change = group.change
-        mark = style("danger" if change.disruption == Disruption.DATA_LOSS else change.op, words.MARKS[change.op])
+        mark = style("danger" if change.disruption == Disruption.DATA_LOSS else change.op, phrases.MARKS[change.op])
         reason = visible(reason_of(group))
         note = f"   {style('danger' if change.disruption == Disruption.DATA_LOSS else 'dim', f'({reason})')}"
         note = note if reason else ""
-        fields = words.fields(change)
+        fields = phrases.fields(change)
         line = visible(", ".join(text for text, _ in fields))
         if len(line) + column + len(reason) <= _WIDTH and not any(lines for _, lines in fields):
             out.append(f"  {mark} {f'{visible(text):<{column}}{line}'.rstrip()}{note}")

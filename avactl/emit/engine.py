@@ -17,12 +17,12 @@ import yaml
 from avactl.compiler import Compilation
 from avactl.diagnostics.secrets import redact
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.emit import pulumi_past
+from avactl.emit import pulumi_aliases
 from avactl.emit.engine_report import Change, Report, object_of, plain
-from avactl.emit.pulumi_past import Aliases, Past, PastObject
+from avactl.emit.pulumi_aliases import Aliases, Past, PastObject
 from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn
+from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest
-from avactl.kinds.modes import PULUMI
 
 if TYPE_CHECKING:
     from pulumi import automation
@@ -175,7 +175,7 @@ class Session:
     @property
     def kept(self) -> list[PastObject]:
         """Objects that hold data and whose specs are gone: they stay."""
-        return pulumi_past.kept(self._past, self.manifests, self._former)
+        return pulumi_aliases.kept(self._past, self.manifests, self._former)
 
     @property
     def renamed(self) -> dict[tuple[str, str, str], str]:
@@ -270,8 +270,8 @@ class Session:
     def _look(self) -> None:
         """Read what the stack holds."""
         self._deployment = self._guard(lambda: self._stack.export_stack().deployment)
-        self._past = pulumi_past.from_state(self._deployment)
-        self._former = pulumi_past.aliases(self._past, self.manifests, str(self.name))
+        self._past = pulumi_aliases.from_state(self._deployment)
+        self._former = pulumi_aliases.aliases(self._past, self.manifests, str(self.name))
 
     def _program(self) -> None:
         from avactl.emit.pulumi import register
@@ -294,7 +294,7 @@ class Session:
         """URNs that the engine leaves alone: what is kept with all that it needs, as far as no spec declares it."""
         declared = {manifest_urn(manifest, str(self.name)) for manifest in self.manifests}
         declared |= {manifest_parent(manifest, str(self.name)) for manifest in self.manifests}
-        return sorted(pulumi_past.left_alone(self._past, self.kept) - declared) or None
+        return sorted(pulumi_aliases.left_alone(self._past, self.kept) - declared) or None
 
     def _guard(self, run: Callable[[], _T], report: Report | None = None) -> _T:
         """Run the engine; what it says when it fails becomes an EngineError."""

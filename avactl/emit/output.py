@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NoReturn
 
-from avactl.compiler import parallel
-from avactl.emit import swap
+from avactl import parallel
+from avactl.emit import atomic_swap
 from avactl.source.tree import RENDERED
 
 Stamp = tuple[int, int, int]
@@ -80,8 +80,8 @@ def write(
     try:
         _check_place(directory, name)
         os.makedirs(parent, exist_ok=True)
-        with swap.locked(parent):
-            swap.recover(directory)
+        with atomic_swap.locked(parent):
+            atomic_swap.recover(directory)
             found = _look(directory, seen or {})
             _refuse(directory, found, force)
             return _update(directory, wanted, texts, found)
@@ -296,18 +296,18 @@ def _replace(
     part = _common(touched)
     while part and (part not in above or part not in found.seen):
         part = part[: part.rfind("/", 0, -1) + 1]
-    new = swap.new_name(directory)
+    new = atomic_swap.new_name(directory)
     try:
         while True:
-            swap.remove(new)
+            atomic_swap.remove(new)
             stamps = _stage(directory, new, part, touched, wanted, lists, texts, found, same)
             if not found.seen:
                 os.rename(new, directory)  # takes the place of an empty directory too
                 return stamps
-            if swap.exchange(new, f"{directory}/{part}".rstrip("/")):
+            if atomic_swap.exchange(new, f"{directory}/{part}".rstrip("/")):
                 return stamps
             if not part:
-                swap.replace(directory)
+                atomic_swap.replace(directory)
                 return stamps
             part = ""  # renaming a part away and the new one in would show half a directory
     finally:

@@ -9,7 +9,7 @@ import pulumi
 
 from avactl.compiler import Compilation
 from avactl.emit import pulumi_plan
-from avactl.emit.pulumi_past import Aliases
+from avactl.emit.pulumi_aliases import Aliases
 from avactl.kinds.manifest import Manifest
 
 _NO_ALIASES = Aliases()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, BinaryIO
 
-from avactl.compiler.cache import Compiled, compile_cached
-from avactl.compiler.store import Store
+from avactl.compiler.incremental.compile import Compiled, compile_cached
+from avactl.compiler.incremental.disk import Store
 from avactl.emit import files, output
 from avactl.emit.paths import object_path
 from avactl.source.tree import DirTree

@@ -14,9 +14,9 @@ from pathlib import Path
 import pulumi
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.compiler.state import Tree
+from avactl.compiler.pass_state import Tree
 from avactl.diagnostics.text import render_text
-from avactl.emit import pulumi_past
+from avactl.emit import pulumi_aliases
 from avactl.emit.engine import stack_names
 from avactl.emit.pulumi import of_stack, register
 from avactl.source.git import GitError
@@ -37,14 +37,14 @@ def run() -> None:
             f"{root} has no cluster `{cluster}` that Pulumi applies (`reconcile.mode`): name the stack CLUSTER or "
             "CLUSTER.TEAM"
         )
-    former = pulumi_past.Aliases()
+    former = pulumi_aliases.Aliases()
     if base := config.get("base"):
         try:
             before = of_stack(_compile(GitTree(root, base)), cluster, owner)
         except GitError as error:
             raise pulumi.RunError(f"avactl:base: {error}") from error
         stack = pulumi.get_stack()
-        former = pulumi_past.aliases(pulumi_past.from_manifests(before, stack), manifests, stack)
+        former = pulumi_aliases.aliases(pulumi_aliases.from_manifests(before, stack), manifests, stack)
     register(
         compilation,
         cluster,

@@ -10,7 +10,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from pydantic.alias_generators import to_camel
 
 from avactl import names
-from avactl.kinds.values import LABEL_KEY_PATTERN, LABEL_VALUE_PATTERN, Name, TeamRef, bad, label_key, label_value
+from avactl.kinds.fields.values import (
+    LABEL_KEY_PATTERN,
+    LABEL_VALUE_PATTERN,
+    Name,
+    TeamRef,
+    bad,
+    label_key,
+    label_value,
+)
 
 API_VERSION = "avactl.dev/v1"
 GROUP = names.GROUP

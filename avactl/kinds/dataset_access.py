@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest, one_of
-from avactl.kinds.compute import DatasetMount
-from avactl.kinds.images import require_image
+from avactl.kinds.fields.compute import DatasetMount
+from avactl.kinds.fields.images import require_image
 from avactl.kinds.program import Item, Program
 
 CACHE_NAMESPACE = "avactl-cache"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from avactl.diagnostics import Diagnostic
+from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Manifest
-from avactl.kinds.ownership import Owned
 from avactl.kinds.program import Item, Program
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from avactl import names
 from avactl.kinds.cluster.prices import Prices
-from avactl.kinds.pods import device_class
+from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.program import Program
 from avactl.plan.model import Cost
 from avactl.plan.workloads import Surroundings, Workload, WorkloadId

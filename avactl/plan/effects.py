@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from avactl import names
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.plan.model import Effect, Owner, Pool, Quota
-from avactl.plan.world import World
+from avactl.plan.simulator import World
 from avactl.scheduler.objects.pod_info import PodInfo
 
 _KINDS = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from avactl.plan.origin import Origin
+from avactl.plan.spec_origin import Origin
 
 NOTE = "a check, not a reservation: what runs may be different by the time of the merge"
 

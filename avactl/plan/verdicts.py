@@ -10,7 +10,7 @@ from avactl.placement.gang import Gang, Role
 from avactl.placement.request import Request
 from avactl.plan.cluster_state import OTHERS
 from avactl.plan.model import Place, Verdict, Wait
-from avactl.plan.world import World
+from avactl.plan.simulator import World
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.objects.node_rules import NotYetError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo

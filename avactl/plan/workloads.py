@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.kinds.manifest import Body, Manifest
-from avactl.plan.origin import Origin
+from avactl.plan.spec_origin import Origin
 
 KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
 """What runs pods. CronJobs run now and then, and count for nothing."""

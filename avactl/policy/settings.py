@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.values import Count, bad
+from avactl.kinds.fields.values import Count, bad
 from avactl.policy import NAME, Over, Severity
 
 

@@ -15,14 +15,14 @@ from avactl.diff.model import Disruption
 from avactl.diff.rules import classify
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError, UnreachableError
-from avactl.reconcile import fields
 from avactl.reconcile.api import FIELD_MANAGER, Api, Body, Gvk
-from avactl.reconcile.compare import Difference, compare
-from avactl.reconcile.fields import ABSENT
-from avactl.reconcile.hands import Hands
+from avactl.reconcile.desired import PATCHED, inventory_of, marks
+from avactl.reconcile.diffing import managed_fields
+from avactl.reconcile.diffing.actions import Action, Step, holds_data
+from avactl.reconcile.diffing.field_policy import Hands
+from avactl.reconcile.diffing.managed_fields import ABSENT
+from avactl.reconcile.diffing.object_diff import Difference, compare
 from avactl.reconcile.health import State, health
-from avactl.reconcile.plan import Action, Step, holds_data
-from avactl.reconcile.wanted import PATCHED, inventory_of, marks
 
 APPLIED = frozenset({Action.create, Action.change, Action.anew, Action.restore})
 _HANDOVER = f"{FIELD_MANAGER}-handover"
@@ -164,12 +164,12 @@ class Applier:
         assert step.wanted is not None
         differences: list[Difference] = step.comparison.take_out
         for _ in range(_TRIES):
-            there = [d for d in differences if fields.find(live, d.path) is not ABSENT]
+            there = [d for d in differences if managed_fields.find(live, d.path) is not ABSENT]
             if not there:
                 return live
             # The last entries of lists first: positions of the others stay.
-            there.sort(key=lambda d: fields.positions(live, d.path), reverse=True)
-            done = await self._api.take_out(live, [fields.pointer(live, d.path) for d in there])
+            there.sort(key=lambda d: managed_fields.positions(live, d.path), reverse=True)
+            done = await self._api.take_out(live, [managed_fields.pointer(live, d.path) for d in there])
             if done is not None:
                 return done
             found = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
@@ -301,7 +301,7 @@ def _only(live: Body, path: tuple[str, ...]) -> Body:
     at: dict[str, Any] = body
     for step in path[:-1]:
         at = at.setdefault(step[2:], {})
-    at[path[-1][2:]] = fields.find(live, path)
+    at[path[-1][2:]] = managed_fields.find(live, path)
     return body
 
 

@@ -14,17 +14,17 @@ import orjson
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.diagnostics.text import render_text
-from avactl.kinds.values import DURATION_PATTERN, seconds
+from avactl.kinds.fields.values import DURATION_PATTERN, seconds
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import Client
-from avactl.reconcile import report, status
-from avactl.reconcile.engine import Options, once
-from avactl.reconcile.hands import Hands
-from avactl.reconcile.progress import Progress
-from avactl.reconcile.report import Result
+from avactl.reconcile.desired import Wanted, wanted_of
+from avactl.reconcile.diffing.field_policy import Hands
+from avactl.reconcile.reconciler import Options, once
+from avactl.reconcile.reporting import commit_status, report
+from avactl.reconcile.reporting.progress import Progress
+from avactl.reconcile.reporting.report import Result
 from avactl.reconcile.source import Branch, Revision, WorkingDirectory
-from avactl.reconcile.wanted import Wanted, wanted_of
 from avactl.source.git import git
 
 OK, PROBLEMS, MISSING, CHANGES, INCOMPLETE = 0, 1, 3, 4, 5
@@ -175,7 +175,7 @@ async def run(request: Request) -> int:
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
         sys.stderr.write(f"avactl: {errors} errors: nothing is changed in the cluster\n")
         if not request.dry_run:
-            await status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
+            await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         return PROBLEMS
     _warn_of_others(declared)
     # Objects come by the thousand, none of them in cycles: the collector would only walk them again and again.
@@ -188,7 +188,7 @@ async def run(request: Request) -> int:
         if not request.dry_run:
             await reconciler.tell(result)
     if not request.dry_run:
-        await status.tell(revision, declared.cluster, *status.words(result))
+        await commit_status.tell(revision, declared.cluster, *commit_status.words(result))
     if request.json:
         sys.stdout.write(orjson.dumps(report.as_json(result), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:

@@ -13,12 +13,12 @@ from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.http_server import serve
 from avactl.kube.leader import LostError
-from avactl.reconcile import events, metrics, status
 from avactl.reconcile.command import AGENT, INCOMPLETE, MISSING, OK, Declared, Request, declare, problems, source_of
 from avactl.reconcile.drift import Watcher
-from avactl.reconcile.engine import Reconciler
-from avactl.reconcile.report import Result
-from avactl.reconcile.wait import wait_healthy
+from avactl.reconcile.readiness import wait_healthy
+from avactl.reconcile.reconciler import Reconciler
+from avactl.reconcile.reporting import commit_status, events, metrics
+from avactl.reconcile.reporting.report import Result
 from avactl.source.git import GitError
 
 _SETTLE = 1.0
@@ -137,7 +137,7 @@ class Daemon:
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
         sys.stderr.write(problems(declared, False))
         logs.error("commit does not compile: nothing is changed", commit=revision.commit, errors=errors)
-        await status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
+        await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         if self.leading and self._reconciler is not None:
             reference = self._reconciler.records.reference(self._reconciler.record)
             await events.tell_broken(self._reconciler.api, reference, revision.commit, errors)
@@ -190,7 +190,7 @@ class Daemon:
                 metrics.HEALTH.labels(health.state.value).inc()
             if result.changed or result.failed or result.commit != self._told:
                 self._told = result.commit
-                await status.tell(revision, cluster, *status.words(result))
+                await commit_status.tell(revision, cluster, *commit_status.words(result))
 
     def _collect(self) -> None:
         metrics.LEADER.set(self.leading)

@@ -11,9 +11,9 @@ from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import Client
 from avactl.kube.reflector import Reflector
 from avactl.reconcile.api import Api, Gvk
-from avactl.reconcile.compare import compare
-from avactl.reconcile.hands import Hands
-from avactl.reconcile.wanted import INVENTORY, Wanted
+from avactl.reconcile.desired import INVENTORY, Wanted
+from avactl.reconcile.diffing.field_policy import Hands
+from avactl.reconcile.diffing.object_diff import compare
 
 
 class _Kind:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from avactl.reconcile.wanted import ended
+from avactl.reconcile.desired import ended
 
 Live = Mapping[str, Any]
 

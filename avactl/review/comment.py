@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.text import render_text
-from avactl.diff import Diff, words
+from avactl.diff import Diff, phrases
 from avactl.diff.consequences import WORKLOADS
 from avactl.diff.groups import groups
 from avactl.diff.markdown import REST, block, code, headline, prose, render_body
@@ -160,7 +160,7 @@ def _glance(diff: Diff) -> str:
         parts.append(f"Restarted: {restarted}" if restarted else "Nothing restarts")
     if waits:
         parts.append(f"**Too small: {_counted(len(waits), 'quota or pool', 'quotas and pools')}**")
-    return words.joined(parts)
+    return phrases.joined(parts)
 
 
 def _counted(count: int, one: str, many: str) -> str:
@@ -181,4 +181,4 @@ def _disturbs(intent: IntentChange) -> bool:
 
 def _kinds(intents: Iterable[IntentChange]) -> str:
     counts = Counter(intent.key.kind for intent in intents)
-    return ", ".join(words.plural(kind, count) for kind, count in counts.items())
+    return ", ".join(phrases.plural(kind, count) for kind, count in counts.items())

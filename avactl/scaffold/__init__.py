@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from avactl import __version__
-from avactl.compiler.schema import schemas
+from avactl.compiler.json_schema import schemas
 
 REQUIREMENTS = "stacks/requirements.txt"
 """Names the version of avactl that the repository is compiled with."""

@@ -11,7 +11,7 @@ from avactl.diagnostics import Diagnostic, Span
 _MOST_VALUES = 4_000_000
 """Values of one answer, counted by their separators."""
 _DEEPEST = 100
-"""Nesting of an answer; that of a spec within it is less (`avactl.kinds.capture`)."""
+"""Nesting of an answer; that of a spec within it is less (`avactl.kinds.python_capture`)."""
 _LONGEST_NUMBER = 68
 _LONGEST_TEXT = 1000
 _LARGEST_PLACE = 1 << 31

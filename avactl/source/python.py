@@ -32,7 +32,7 @@ _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(
 
 
 class Tree(Protocol):
-    """The repository's files; see `avactl.compiler.state.Tree`."""
+    """The repository's files; see `avactl.compiler.pass_state.Tree`."""
 
     def paths(self) -> list[str]: ...
     def size(self, path: str) -> int: ...
@@ -151,7 +151,7 @@ def laid_out(tree: Tree) -> Root:
 
 def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     """What the child answered, or why it did not."""
-    answer = sandbox_runner.run("avactl.kinds.capture", root, timeout, {"path": path})
+    answer = sandbox_runner.run("avactl.kinds.python_capture", root, timeout, {"path": path})
     if answer.missing:
         return answers.not_confined(path, answer.missing)
     if not answer.in_time:

@@ -31,7 +31,7 @@ def hidden(parts: Iterable[str]) -> bool:
 
 
 class Sized(Protocol):
-    """What reads files; see `avactl.compiler.state.Tree`."""
+    """What reads files; see `avactl.compiler.pass_state.Tree`."""
 
     def size(self, path: str) -> int: ...
     def read(self, path: str) -> bytes: ...

@@ -11,8 +11,8 @@ from typing import Any, Literal, Optional, get_args, get_origin
 
 from pydantic import BaseModel
 
-from avactl.kinds import introspect
 from avactl.kinds.base import Resource
+from avactl.kinds.reference import introspect
 
 
 @cache

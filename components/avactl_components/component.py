@@ -12,7 +12,7 @@ import pulumi
 from pydantic import BaseModel
 
 from avactl.compiler import PASSES, Compilation, compile_tree
-from avactl.compiler.state import State
+from avactl.compiler.pass_state import State
 from avactl.diagnostics import Span
 from avactl.diagnostics.text import render_text
 from avactl.emit.pulumi import register_objects

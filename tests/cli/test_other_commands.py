@@ -11,8 +11,9 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.emit.graph import draw
-from avactl.kinds import introspect, registry
-from avactl.kinds.explain import UnknownTopicError, explain_text
+from avactl.kinds import registry
+from avactl.kinds.reference import introspect
+from avactl.kinds.reference.explain import UnknownTopicError, explain_text
 from avactl.source.tree import DirTree
 from tests.cli.running import Run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from avactl.cli import top
+from avactl.cli.cluster import top
 from avactl.scheduler.inspection.usage import Job, Team
 
 _LONG = "a-team-with-a-really-long-name-that-is-still-legal-in-dns"

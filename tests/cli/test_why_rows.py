@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from avactl.cli.why import Found, rows, select
+from avactl.cli.cluster.why import Found, rows, select
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.compiler import cache, compile_tree
-from avactl.compiler.cache import Compiled, compile_cached
-from avactl.compiler.store import Store
+from avactl.compiler import compile_tree
+from avactl.compiler.incremental import compile
+from avactl.compiler.incremental.compile import Compiled, compile_cached
+from avactl.compiler.incremental.disk import Store
 from avactl.diagnostics.secrets import redacted
 from avactl.emit.files import object_text
 from avactl.emit.paths import object_path
@@ -252,13 +253,13 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is lowered and checked, by name."""
     done: list[str] = []
     for name in ("_objects_of", "_problems_of"):
-        real = getattr(cache._Run, name)
+        real = getattr(compile._Run, name)
 
-        def noted(self: cache._Run, item: object, real: Callable[..., object] = real) -> object:
+        def noted(self: compile._Run, item: object, real: Callable[..., object] = real) -> object:
             done.append(str(item))
             return real(self, item)
 
-        monkeypatch.setattr(cache._Run, name, noted)
+        monkeypatch.setattr(compile._Run, name, noted)
     return iter([done])
 
 

@@ -14,7 +14,7 @@ import pytest
 from avactl.compiler import compile_tree
 from avactl.diagnostics.text import render_text as render_problems
 from avactl.diff import compare
-from avactl.diff.machine import render_json
+from avactl.diff.json_output import render_json
 from avactl.diff.markdown import render_markdown
 from avactl.diff.text import render_text
 from avactl.source.tree import MemoryTree

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.diff import Diff, compare
-from avactl.diff.machine import render_json
+from avactl.diff.json_output import render_json
 from avactl.diff.markdown import code, prose, render_markdown
 from avactl.diff.text import render_text
 from tests.diff.sides import body, broken, changes, compiled, job, with_bodies, workspace

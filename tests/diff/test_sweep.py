@@ -6,7 +6,7 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diff import compare
-from avactl.diff.machine import render_json
+from avactl.diff.json_output import render_json
 from avactl.diff.markdown import render_markdown
 from avactl.diff.text import render_text
 from avactl.source.tree import MemoryTree

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.emit import output, swap
+from avactl.emit import atomic_swap, output
 from avactl.emit.output import OutputError, Seen, Written
 from avactl.source.tree import RENDERED, DirTree
 
@@ -238,7 +238,7 @@ write(Path(sys.argv[1]), {**FIRST, "main/vision/vision/job-y.yaml": "y" * 50_000
 
 def test_without_links_and_exchange(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_link", lambda source, target: False)
-    monkeypatch.setattr(swap, "exchange", lambda one, other: False)
+    monkeypatch.setattr(atomic_swap, "exchange", lambda one, other: False)
     write(out, FIRST)
     second = {**FIRST, "main/vision/vision/job-x.yaml": "x: 2\n"}
     write(out, second)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from avactl.cli.topo import topo
+from avactl.cli.cluster.topo import topo
 from avactl.hardware import library
 from tests.hardware.topo_matrices import library_machine, render, rows
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from avactl.cli.topo import topo
+from avactl.cli.cluster.topo import topo
 from avactl.compiler.validate import validate_document
 from avactl.hardware import library
 from avactl.hardware.machine import Machine

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.capacity import demand, gpu_model, gpu_problems, roles
-from avactl.kinds.compute import Compute, GpuLinkCompute
+from avactl.kinds.feasibility.capacity import demand, gpu_model, gpu_problems, roles
+from avactl.kinds.fields.compute import Compute, GpuLinkCompute
 from avactl.kinds.program import Item, Program
 from tests.kinds.compiling import compiled, unchecked
 

@@ -6,8 +6,8 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.kinds import dataset_access
+from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.program import Item
-from avactl.kinds.tier_check import url_in_tier
 from avactl.source.tree import MemoryTree
 from tests.test_invalid import BASE
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.kinds.pods import RUN_ANNOTATION
+from avactl.kinds.lowering.pods import RUN_ANNOTATION
 from avactl.kinds.training import followers, mpi
 from tests.kinds.compiling import apply, body, compiled
 from tools.controlplane import ApiError, ControlPlane, KubeClient, build_binaries

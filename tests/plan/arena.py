@@ -20,11 +20,11 @@ from avactl.compiler import Compilation
 from avactl.kinds.manifest import Body
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
-from avactl.plan import change
-from avactl.plan.make import make_plan
+from avactl.plan import rollout
 from avactl.plan.model import Plan, Verdict
-from avactl.plan.snapshot import read
-from avactl.plan.take import take
+from avactl.plan.planner import make_plan
+from avactl.plan.snapshot.capture import take
+from avactl.plan.snapshot.loader import read
 from avactl.plan.workloads import KINDS, Maker, Workload, surroundings, workloads
 from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.objects.config import Policy
@@ -368,7 +368,7 @@ def agree(arena: Arena, seed: int) -> list[str]:
             return sorted(works, key=lambda work: (made.get(work.origin.key[2], ""), random.random()))
 
         for _ in range(_ORDERS):
-            with patch.object(change, "_in_order", shuffled):
+            with patch.object(rollout, "_in_order", shuffled):
                 other = arena.plan(base, head, snapshot)
             if outcomes(other, before, pods)[0] == found:
                 expected = found

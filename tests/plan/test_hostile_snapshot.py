@@ -11,10 +11,9 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.cluster.daemons import POLICY
 from avactl.kube import logs
-from avactl.plan import snapshot
 from avactl.plan.cluster_state import configured, machines
-from avactl.plan.make import make_plan
-from avactl.plan.snapshot import SnapshotError, read, write
+from avactl.plan.planner import make_plan
+from avactl.plan.snapshot.loader import SnapshotError, loader, read, write
 from avactl.source.tree import MemoryTree
 from tests.test_invalid import BASE
 
@@ -139,7 +138,7 @@ def test_nesting_and_repeats(compiled: Compilation, whole: bytes, monkeypatch: p
     data["objects"]["nodes"].append(copy.deepcopy(data["objects"]["nodes"][0]))
     with pytest.raises(SnapshotError, match="is there twice"):
         plan(compiled, orjson.dumps(data))
-    monkeypatch.setattr(snapshot, "MAX_BYTES", 10)
+    monkeypatch.setattr(loader, "MAX_BYTES", 10)
     with pytest.raises(SnapshotError, match="more than the 0 MiB"):
         read(whole, "state.json")
 

@@ -8,14 +8,14 @@ import orjson
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.plan.change import place_all
 from avactl.plan.cluster_state import configured, declared, machines
-from avactl.plan.make import make_plan
 from avactl.plan.model import Entry, Plan, Verdict
-from avactl.plan.snapshot import SnapshotError, read, strip, write
-from avactl.plan.text import render_text
+from avactl.plan.output.text import render_text
+from avactl.plan.planner import make_plan
+from avactl.plan.rollout import place_all
+from avactl.plan.simulator import World
+from avactl.plan.snapshot.loader import SnapshotError, read, strip, write
 from avactl.plan.workloads import surroundings, workloads
-from avactl.plan.world import World
 from tests.kinds.compiling import DIGEST, unchecked
 
 IMAGE = f"registry.example.com/x{DIGEST}"

@@ -13,8 +13,8 @@ import yaml
 
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
-from avactl.plan.snapshot import SnapshotError, read
-from avactl.plan.take import take
+from avactl.plan.snapshot.capture import take
+from avactl.plan.snapshot.loader import SnapshotError, read
 from tests.cli.running import Run
 from tests.kinds.compiling import DIGEST
 from tests.plan.arena import SYSTEM, Arena

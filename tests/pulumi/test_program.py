@@ -17,7 +17,8 @@ from avactl_components.host import provider as component_provider
 from pulumi.provider.experimental.util import camel_case
 
 from avactl.emit import stack
-from avactl.kinds import Metadata, introspect, registry
+from avactl.kinds import Metadata, registry
+from avactl.kinds.reference import introspect
 from avactl.kinds.workspace import WorkspaceSpec
 from tests.pulumi.mocks import Registered, run
 from tests.pulumi.repository import compiled, files

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.emit import pulumi_past
+from avactl.emit import pulumi_aliases
 from avactl.emit.pulumi import of_stack, register
 from avactl.emit.pulumi_plan import needs
 from avactl.source.tree import DirTree
@@ -125,8 +125,8 @@ def test_the_provider_applies_on_the_server_and_is_known_by_its_cluster() -> Non
 def renamed(*replace: tuple[str, str]) -> list[Registered]:
     """The team's stack after a change, with the aliases that follow from the state before."""
     before, after = compiled(), compiled(*replace)
-    past = pulumi_past.from_manifests(of_stack(before, "main", "vision"), "main.vision")
-    former = pulumi_past.aliases(past, of_stack(after, "main", "vision"), "main.vision")
+    past = pulumi_aliases.from_manifests(of_stack(before, "main", "vision"), "main.vision")
+    former = pulumi_aliases.aliases(past, of_stack(after, "main", "vision"), "main.vision")
     return registered(after, "main", "vision", former=former)
 
 
@@ -168,27 +168,27 @@ def test_a_new_spec_that_is_not_like_the_one_that_went_is_no_rename() -> None:
 
 def test_what_a_spec_left_behind_is_kept_with_what_it_needs_and_is_no_rename() -> None:
     before = of_stack(compiled(), "main", "vision")
-    past = pulumi_past.from_manifests(before, "main.vision")
+    past = pulumi_aliases.from_manifests(before, "main.vision")
     of_anna = {key: entry for key, entry in past.objects.items() if entry.parent.endswith("Workspace::vision/anna")}
     home = next(entry for key, entry in of_anna.items() if key[0].kind == "PersistentVolumeClaim")
     service = next(entry for key, entry in of_anna.items() if key[0].kind == "Service")
     after = [manifest for manifest in before if manifest.item.spec_name != "anna"]
-    assert pulumi_past.kept(past, after, pulumi_past.Aliases()) == [home]
+    assert pulumi_aliases.kept(past, after, pulumi_aliases.Aliases()) == [home]
     needing = home._replace(needs=(service.urn,))
-    assert pulumi_past.left_alone(past, [needing]) == {home.urn, service.urn, home.parent}
-    rest = pulumi_past.Past(
+    assert pulumi_aliases.left_alone(past, [needing]) == {home.urn, service.urn, home.parent}
+    rest = pulumi_aliases.Past(
         {k: e for k, e in past.objects.items() if e not in of_anna.values() or e is home}, past.components
     )
     other = of_stack(compiled(("metadata: {name: anna,", "metadata: {name: ben,")), "main", "vision")
-    assert pulumi_past.aliases(past, other, "main.vision").specs
-    assert not pulumi_past.aliases(rest, other, "main.vision").specs
+    assert pulumi_aliases.aliases(past, other, "main.vision").specs
+    assert not pulumi_aliases.aliases(rest, other, "main.vision").specs
 
 
 def test_an_object_that_another_spec_asks_for_now_stays_the_same_resource() -> None:
     compilation = compiled()
     manifests = of_stack(compilation, "main", None)
-    past = pulumi_past.from_manifests(manifests, "main")
+    past = pulumi_aliases.from_manifests(manifests, "main")
     (key, entry) = next(item for item in past.objects.items() if item[0][0].kind == "Role")
     elsewhere = entry.urn.replace("avactl:kinds:Team", "avactl:kinds:Quota").replace("authorization.k8s.io/v1", "x/v0")
-    moved = pulumi_past.Past({**past.objects, key: entry._replace(urn=elsewhere)}, past.components)
-    assert pulumi_past.aliases(moved, manifests, "main").objects == {entry.urn: elsewhere}
+    moved = pulumi_aliases.Past({**past.objects, key: entry._replace(urn=elsewhere)}, past.components)
+    assert pulumi_aliases.aliases(moved, manifests, "main").objects == {entry.urn: elsewhere}

@@ -14,8 +14,8 @@ import pytest
 from avactl.kube import access
 from avactl.kube.client import Client, UnreachableError
 from avactl.reconcile.api import Api
-from avactl.reconcile.plan import Action, Step
-from avactl.reconcile.report import Result, as_json, as_text
+from avactl.reconcile.diffing.actions import Action, Step
+from avactl.reconcile.reporting.report import Result, as_json, as_text
 from tests.kinds.compiling import DIGEST
 from tests.proxy import Proxy
 from tests.reconcile.world import ROOT, World

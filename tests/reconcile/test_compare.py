@@ -9,11 +9,11 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.kinds import registry
-from avactl.reconcile.compare import Comparison, compare
-from avactl.reconcile.fields import dotted
-from avactl.reconcile.hands import Hands, left, without
+from avactl.reconcile.diffing.actions import holds_data
+from avactl.reconcile.diffing.field_policy import Hands, left, without
+from avactl.reconcile.diffing.managed_fields import dotted
+from avactl.reconcile.diffing.object_diff import Comparison, compare
 from avactl.reconcile.health import State, health, of_pods
-from avactl.reconcile.plan import holds_data
 from avactl.source.tree import DirTree
 from tests.reconcile.world import AVA
 

@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from avactl.emit.pulumi_plan import Key
-from avactl.reconcile import events, status
 from avactl.reconcile.api import Gvk
+from avactl.reconcile.diffing.actions import Action, Step
 from avactl.reconcile.health import Health, State
-from avactl.reconcile.plan import Action, Step
-from avactl.reconcile.record import Records
-from avactl.reconcile.report import Result, as_text
+from avactl.reconcile.inventory import Records
+from avactl.reconcile.reporting import commit_status, events
+from avactl.reconcile.reporting.report import Result, as_text
 from avactl.terminal import inert
 
 HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
@@ -62,7 +62,7 @@ def test_events(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_path_of_a_repository(url: str, path: str) -> None:
-    assert status._path(url) == path
+    assert commit_status._path(url) == path
 
 
 class FakeApi:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from avactl.reconcile import status
+from avactl.reconcile.reporting import commit_status
 from avactl.reconcile.source import Branch, Revision, WorkingDirectory, without_credentials
 from avactl.source.git import GitError
 from avactl.source.tree import MemoryTree
@@ -125,18 +125,18 @@ def revision(url: str) -> Revision:
 
 
 def test_the_status_of_a_commit(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(status.tell(revision("https://github.com/acme/platform.git"), "train", "success", "fine"))
+    asyncio.run(commit_status.tell(revision("https://github.com/acme/platform.git"), "train", "success", "fine"))
     assert forge.seen == []  # no token, no status
     monkeypatch.setenv("GITHUB_TOKEN", "t1")
     forge.failures = [502]
-    asyncio.run(status.tell(revision("git@github.com:acme/platform.git"), "train", "failure", "x" * 300))
+    asyncio.run(commit_status.tell(revision("git@github.com:acme/platform.git"), "train", "failure", "x" * 300))
     path, token, body = forge.seen[-1]
     assert len(forge.seen) == 2  # sent again after 502
     assert (path, token) == ("/repos/acme/platform/statuses/c0ffee", "Bearer t1")
     assert (body["state"], body["context"], len(body["description"])) == ("failure", "avactl/train", 140)
     monkeypatch.delenv("GITHUB_TOKEN")
     monkeypatch.setenv("GITLAB_TOKEN", "t2")
-    asyncio.run(status.tell(revision("https://gitlab.com/acme/ml/platform.git"), "train", "failure", "no"))
+    asyncio.run(commit_status.tell(revision("https://gitlab.com/acme/ml/platform.git"), "train", "failure", "no"))
     path, token, body = forge.seen[-1]
     assert (path, token) == ("/api/v4/projects/acme%2Fml%2Fplatform/statuses/c0ffee", "t2")
     assert body["state"] == "failed"
@@ -147,6 +147,6 @@ def test_a_refused_status_is_a_note(
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "t1")
     forge.failures = [403]
-    asyncio.run(status.tell(revision("https://github.com/acme/platform"), "train", "success", "fine"))
+    asyncio.run(commit_status.tell(revision("https://github.com/acme/platform"), "train", "success", "fine"))
     assert "was not set: 403" in capsys.readouterr().err
     assert len(forge.seen) == 1

@@ -19,10 +19,10 @@ from avactl.compiler import compile_tree
 from avactl.kube import access
 from avactl.kube.client import Client
 from avactl.reconcile import command
-from avactl.reconcile.engine import once
-from avactl.reconcile.observe import ALWAYS
-from avactl.reconcile.report import Result
-from avactl.reconcile.wanted import INVENTORY, Wanted
+from avactl.reconcile.desired import INVENTORY, Wanted
+from avactl.reconcile.live_state import ALWAYS
+from avactl.reconcile.reconciler import once
+from avactl.reconcile.reporting.report import Result
 from avactl.source.tree import DirTree
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.review.comment import compose
-from avactl.review.sides import LOWERING, SectionOf, Sides, review_of
+from avactl.review.comparison import LOWERING, SectionOf, Sides, review_of
 from avactl.source.tree import MemoryTree
 from tests.diff.sides import edited
 

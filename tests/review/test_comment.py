@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from avactl.cli.ci import plan_of
+from avactl.cli.changes.ci import plan_of
 from avactl.diff.model import Diff
 from avactl.review.comment import Artifact, Review, Section, compose, marker, whole
+from avactl.review.comparison import Sides
 from avactl.review.environment import LIMITS
-from avactl.review.sides import Sides
 from tests.diff.sides import HEAD
 from tests.review.scenarios import BASE, CASES, case_sides, comment_of, sides_of
 

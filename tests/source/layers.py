@@ -47,4 +47,4 @@ def change(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
 
 def run(root: Path, source: str, seconds: float = 30.0) -> Answer:
     (root / "spec.py").write_text(textwrap.dedent(source))
-    return sandbox_runner.run("avactl.kinds.capture", os.path.realpath(root), seconds, {"path": "spec.py"})
+    return sandbox_runner.run("avactl.kinds.python_capture", os.path.realpath(root), seconds, {"path": "spec.py"})

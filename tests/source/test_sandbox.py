@@ -201,7 +201,7 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
         print(child.pid, flush=True)
         return child
     subprocess.Popen = popen
-    sandbox_runner.run("avactl.kinds.capture", sys.argv[1], 60.0, {"path": "spec.py"})
+    sandbox_runner.run("avactl.kinds.python_capture", sys.argv[1], 60.0, {"path": "spec.py"})
     """
     command = [sys.executable, "-c", textwrap.dedent(program), os.path.realpath(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

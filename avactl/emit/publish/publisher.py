@@ -24,7 +24,7 @@ from avactl.emit.paths import object_path
 from avactl.emit.publish.order import Order, quiet_between, relation
 from avactl.emit.publish.store import FILE, Entry, PublishError, Store
 from avactl.emit.publish.target import Local, Remote
-from avactl.kinds.modes import FOLLOW_FILES, RENDERED_BRANCH
+from avactl.kinds.fields.reconcile_modes import FOLLOW_FILES, RENDERED_BRANCH
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import RENDERED, DirTree
 from avactl.terminal import visible

@@ -11,10 +11,10 @@ from avactl.kinds.cache_tier import names
 from avactl.kinds.cache_tier.check_properties import credentials, properties
 from avactl.kinds.cache_tier.pods import pools, worker_count
 from avactl.kinds.cache_tier.stores import foreign, scheme
-from avactl.kinds.images import require_image
-from avactl.kinds.overhead import worker_memory
+from avactl.kinds.feasibility.cache_overhead import worker_memory
+from avactl.kinds.fields.images import require_image
+from avactl.kinds.fields.values import format_quantity, quantity, seconds
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import format_quantity, quantity, seconds
 
 GIB = 1024**3
 RESERVED = GIB

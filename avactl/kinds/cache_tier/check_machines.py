@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.pods import pools
-from avactl.kinds.overhead import worker_memory
+from avactl.kinds.feasibility.cache_overhead import worker_memory
+from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import format_quantity, quantity
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:

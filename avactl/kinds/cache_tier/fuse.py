@@ -19,8 +19,8 @@ from avactl.kinds.cache_tier.pods import (
 )
 from avactl.kinds.cache_tier.properties import fuse_options
 from avactl.kinds.dataset_access import host_path
+from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Body
-from avactl.kinds.pods import resources
 from avactl.kinds.program import Item, Program, pool_size
 
 

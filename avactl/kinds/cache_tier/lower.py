@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import k8s
 from avactl.kinds.cache_tier import names
 from avactl.kinds.cache_tier.fuse import fuse_pod, fuse_script
 from avactl.kinds.cache_tier.masters import master_pod
@@ -14,6 +13,7 @@ from avactl.kinds.cache_tier.shell import FREE_SCRIPT, LOAD_SCRIPT, job, shell_p
 from avactl.kinds.cache_tier.stores import environment, mount_script
 from avactl.kinds.cache_tier.workers import worker_pod
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 

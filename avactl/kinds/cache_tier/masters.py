@@ -15,8 +15,8 @@ from avactl.kinds.cache_tier.pods import (
     spare_tolerations,
     split_memory,
 )
+from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Body
-from avactl.kinds.pods import resources
 from avactl.kinds.program import Item, Program
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import k8s
 from avactl.kinds.cache_tier import names
 from avactl.kinds.cluster.daemons import SYSTEM_PRIORITY
+from avactl.kinds.fields.values import quantity
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import container_security, pod_security
 from avactl.kinds.manifest import Body
-from avactl.kinds.pods import container_security, pod_security
 from avactl.kinds.program import Item, Program, pool_size
-from avactl.kinds.values import quantity
 from avactl.names import POOL_LABEL
 
 MIB = 1024 * 1024

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from avactl.kinds.cache_tier import names
 from avactl.kinds.dataset_access import host_path
+from avactl.kinds.fields.values import quantity, seconds
 from avactl.kinds.program import Item
-from avactl.kinds.values import quantity, seconds
 
 USER = "alluxio"
 """The user that all processes log in as. Alluxio's `SIMPLE` authentication believes what a client says, so tenants

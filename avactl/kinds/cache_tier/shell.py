@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.kinds import k8s
 from avactl.kinds.cache_tier import names
 from avactl.kinds.cache_tier.pods import SITE_MOUNT, config_volume, image, java, pod, spare_tolerations
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import container_security, resources
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pods import container_security, resources
 from avactl.kinds.program import Item, Program
 
 MEMORY = 1024

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Name, NodePoolRef, ObjectUrl
+from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Name, NodePoolRef, ObjectUrl
 
 
 class StorageTier(Model):

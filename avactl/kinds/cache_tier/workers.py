@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from avactl.kinds import k8s
 from avactl.kinds.cache_tier import names
 from avactl.kinds.cache_tier.pods import (
     LOGGING_MOUNT,
@@ -21,11 +20,12 @@ from avactl.kinds.cache_tier.pods import (
     split_memory,
     tolerations,
 )
+from avactl.kinds.feasibility.cache_overhead import JOB_WORKER_CPU, worker_memory
+from avactl.kinds.fields.values import format_quantity
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import USER_ID, resources
 from avactl.kinds.manifest import Body
-from avactl.kinds.overhead import JOB_WORKER_CPU, worker_memory
-from avactl.kinds.pods import USER_ID, resources
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import format_quantity
 
 
 def worker_pod(item: Item, program: Program) -> Body:

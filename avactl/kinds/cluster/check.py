@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds import namespaces
 from avactl.kinds.cluster import builtin, check_reconcile
 from avactl.kinds.cluster.prices import price_problems
-from avactl.kinds.entries import duplicates
-from avactl.kinds.images import require_image
+from avactl.kinds.fields.images import require_image
+from avactl.kinds.fields.unique_entries import duplicates
+from avactl.kinds.lowering import namespaces
 from avactl.kinds.program import Item, Program
 
 OLDEST = (1, 29)

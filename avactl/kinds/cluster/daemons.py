@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from avactl import names
-from avactl.kinds import k8s
 from avactl.kinds.base import GROUP
 from avactl.kinds.cluster import builtin, rbac, topology
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.namespaces import tiers
+from avactl.kinds.lowering.pods import container_security, pod_security, resources
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.namespaces import tiers
-from avactl.kinds.pods import container_security, pod_security, resources
 from avactl.kinds.program import Item, Program
 
 POLICY = "avactl-policy"

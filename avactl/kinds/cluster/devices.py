@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from avactl.kinds import k8s
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.manifest import Manifest
-from avactl.kinds.pods import device_class
 from avactl.kinds.program import Item, Program
 
 NVIDIA = "gpu.nvidia.com"

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import k8s, registry
+from avactl.kinds import registry
 from avactl.kinds.base import GROUP
-from avactl.kinds.k8s import compact
+from avactl.kinds.fields.reconcile_modes import RENDERED_BRANCH
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.modes import RENDERED_BRANCH
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import seconds
 
 NAMESPACES = {"flux": "flux-system", "argocd": "argocd", "pulumiOperator": "pulumi-kubernetes-operator"}
 """Where each engine is installed by its own instructions."""

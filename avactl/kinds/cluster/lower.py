@@ -4,11 +4,11 @@ what the GitOps engine needs to follow the repository."""
 from __future__ import annotations
 
 from avactl import names
-from avactl.kinds import k8s, namespaces
 from avactl.kinds.cluster.daemons import SYSTEM_PRIORITY, daemons, policy
 from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import follow
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.lowering import k8s, namespaces
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 

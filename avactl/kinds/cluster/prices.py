@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.base import Model
-from avactl.kinds.compute import GpuModel
+from avactl.kinds.fields.compute import GpuModel
+from avactl.kinds.fields.values import bad
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import bad
 
 _CURRENCY_PATTERN = r"^[A-Z]{3}$"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.kinds.k8s import policy_rule as rule
+from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body
 
 WATCH = ("get", "list", "watch")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.values import Duration, Name, RelPath, Says, bad, seconds, want_length
+from avactl.kinds.fields.values import Duration, Name, RelPath, Says, bad, seconds, want_length
 
 Mode = Literal["pulumi", "files", "flux", "argocd", "pulumiOperator", "builtin"]
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from avactl.kinds.base import Labels, Model, Resource
 from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.cluster.reconcile import Reconcile
-from avactl.kinds.values import Duration, Name, PinnedImage, bad, label_key
+from avactl.kinds.fields.values import Duration, Name, PinnedImage, bad, label_key
 
 _VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
 _SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"

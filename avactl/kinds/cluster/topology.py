@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from avactl import names
-from avactl.kinds import k8s
 from avactl.kinds.cluster import rbac
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import container_security, pod_security, resources
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pods import container_security, pod_security, resources
 from avactl.kinds.program import Item, Program
 
 NAME = "avactl-topology"

@@ -11,10 +11,10 @@ from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds.cache_tier.facts import capacity
 from avactl.kinds.dataset.listing import MAX_LIST, listing
 from avactl.kinds.dataset.lower import prewarmed
-from avactl.kinds.entries import duplicates
+from avactl.kinds.fields.tier_urls import url_in_tier
+from avactl.kinds.fields.unique_entries import duplicates
+from avactl.kinds.fields.values import format_quantity, quantity, seconds
 from avactl.kinds.program import Item, Program
-from avactl.kinds.tier_check import url_in_tier
-from avactl.kinds.values import format_quantity, quantity, seconds
 from avactl.source.tree import MAX_INPUT
 
 Path = tuple[str | int, ...]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.kinds.fields.values import OBJECT_SCHEMES
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import OBJECT_SCHEMES
 
 MAX_LIST = 900 * 1024
 """Largest manifest that goes to pods in a ConfigMap, bytes. Kubernetes takes 1 MiB, with what is around it."""

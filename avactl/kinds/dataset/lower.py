@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import k8s
 from avactl.kinds.cache_tier.pods import template
 from avactl.kinds.cache_tier.shell import job, shell_pod
 from avactl.kinds.dataset.listing import listing
@@ -16,9 +15,10 @@ from avactl.kinds.dataset_access import (
     mounted,
     tier_path,
 )
+from avactl.kinds.fields.values import quantity, seconds
+from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.values import quantity, seconds
 
 Place = tuple[str, str, str | None]
 """Cluster, namespace and team of pods that read a dataset."""

@@ -7,7 +7,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Duration, Name, ObjectUrl, RepositoryFile, TeamRef
+from avactl.kinds.fields.values import (
+    Bytes,
+    CacheTierRef,
+    ClusterRef,
+    Duration,
+    Name,
+    ObjectUrl,
+    RepositoryFile,
+    TeamRef,
+)
 
 
 class Version(Model):

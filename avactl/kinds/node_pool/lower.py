@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from avactl import names
-from avactl.kinds import k8s
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.machine_type.hardware import machine_facts
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pods import device_class
 from avactl.kinds.program import Item, Program
 
 

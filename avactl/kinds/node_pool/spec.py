@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from avactl.kinds.base import Labels, Model, Resource
-from avactl.kinds.values import ClusterRef, MachineTypeRef, bad, label_key, label_value
+from avactl.kinds.fields.values import ClusterRef, MachineTypeRef, bad, label_key, label_value
 
 
 def _taint_key(value: str) -> str:

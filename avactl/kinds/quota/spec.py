@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.compute import GpuModel
-from avactl.kinds.values import AnyBytes, ClusterRef, Count, Cpu
+from avactl.kinds.fields.compute import GpuModel
+from avactl.kinds.fields.values import AnyBytes, ClusterRef, Count, Cpu
 
 Gpus = Annotated[int, Field(ge=0, le=1_000_000)]
 

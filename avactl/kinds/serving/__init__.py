@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.capacity import gpu_model
+from avactl.kinds.feasibility.capacity import gpu_model
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, Kind
 from avactl.kinds.serving.check import check

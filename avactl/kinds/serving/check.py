@@ -7,13 +7,13 @@ from math import ceil
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.capacity import gpu_problems
-from avactl.kinds.credentials import argument_problems, credential_problems
-from avactl.kinds.images import require_image
+from avactl.kinds.feasibility.capacity import gpu_problems
+from avactl.kinds.fields.credentials import argument_problems, credential_problems
+from avactl.kinds.fields.images import require_image
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.lower import bounds
 from avactl.kinds.serving.runtimes import default_ports, ports
-from avactl.kinds.values import seconds
 
 _VERSIONS = ("tensorflowServing", "triton")
 _RUNTIME_NAMES = {

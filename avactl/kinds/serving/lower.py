@@ -6,15 +6,16 @@ from math import ceil
 from typing import Any
 
 from avactl import names
-from avactl.kinds import dataset_access, k8s, pods
+from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP
-from avactl.kinds.k8s import compact
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.ownership import Owned
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
-from avactl.kinds.values import seconds
 
 CLASS_LABEL = f"{GROUP}/resource-class"
 """Label of a service's pods: what they need most. Pods of one class keep apart, those of different ones attract."""

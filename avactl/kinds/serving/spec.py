@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.compute import Compute
-from avactl.kinds.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
+from avactl.kinds.fields.compute import Compute
+from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
 
 ResourceClass = Literal["gpu", "cpu", "io"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds import namespaces
-from avactl.kinds.entries import duplicates
+from avactl.kinds.fields.tier_urls import url_in_tier
+from avactl.kinds.fields.unique_entries import duplicates
+from avactl.kinds.lowering import namespaces
 from avactl.kinds.program import Item, Program
-from avactl.kinds.tier_check import url_in_tier
 
 
 def check(item: Item, program: Program) -> Iterable[Diagnostic]:

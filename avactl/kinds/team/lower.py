@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl import names
-from avactl.kinds import k8s, namespaces
+from avactl.kinds.lowering import k8s, namespaces
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT

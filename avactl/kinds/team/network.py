@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.kinds import k8s
+from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.names import TEAM_LABEL

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import k8s
-from avactl.kinds.k8s import policy_rule as rule
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 

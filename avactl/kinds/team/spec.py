@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Model, Resource
-from avactl.kinds.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, bad
+from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, bad
 
 
 def _subject(value: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import dataset_access, k8s
+from avactl.kinds import dataset_access
+from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import TEAM_BUCKETS, bucket_variable

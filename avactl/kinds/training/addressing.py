@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
+from avactl.kinds.lowering.pods import env_list
 from avactl.kinds.manifest import Body
-from avactl.kinds.pods import env_list
 from avactl.kinds.program import Item
-from avactl.kinds.training.parts import Part, bounds, host, hosts, job_name, rendezvous_name
+from avactl.kinds.training.roles import Part, bounds, host, hosts, job_name, rendezvous_name
 
 INDEX = "JOB_COMPLETION_INDEX"
 _INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from avactl.kinds import dataset_access
-from avactl.kinds.capacity import gpu_model
-from avactl.kinds.compute import DatasetMount
+from avactl.kinds.feasibility.capacity import gpu_model
+from avactl.kinds.fields.compute import DatasetMount
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact
-from avactl.kinds.training.parts import bounds
+from avactl.kinds.training.roles import bounds
 
 
 def facts(item: Item, program: Program) -> dict[str, Fact]:

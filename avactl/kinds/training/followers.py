@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import k8s
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import RUN_ANNOTATION, container_security, env_list, resources
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pods import RUN_ANNOTATION, container_security, env_list, resources
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field
 

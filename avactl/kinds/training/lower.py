@@ -6,17 +6,17 @@ from math import ceil
 from typing import Any
 
 from avactl import names
-from avactl.kinds import k8s, pods
-from avactl.kinds.k8s import compact
+from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.modes import STARTS_JOBS_AGAIN
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import port, rendezvous
-from avactl.kinds.training.board import board
-from avactl.kinds.training.parts import DATA_ROLES, Part, bounds, job_name, parts, rendezvous_name
 from avactl.kinds.training.pod import gang_size, is_gang, template
-from avactl.kinds.values import seconds
+from avactl.kinds.training.roles import DATA_ROLES, Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.tensorboard import board
 
 FOLLOWERS_LATER = 600
 """Seconds after its leader's deadline at which a Job that follows is ended, whatever it does."""

@@ -10,10 +10,10 @@ Source of the variables: `ompi_info --all`; Open MPI 5 reads those of PRRTE.
 
 from __future__ import annotations
 
-from avactl.kinds import k8s
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.ownership import Owned
+from avactl.kinds.lowering.pods import USER_ID, Volumes, container_security, env_list, resources
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.ownership import Owned
-from avactl.kinds.pods import USER_ID, Volumes, container_security, env_list, resources
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
 from avactl.kinds.training.followers import TOKEN_PATH, access, token_volume

@@ -6,17 +6,18 @@ from math import ceil
 from typing import Any
 
 from avactl import names
-from avactl.kinds import dataset_access, k8s, pods
-from avactl.kinds.gpu import link_annotations
-from avactl.kinds.k8s import compact
+from avactl.kinds import dataset_access
+from avactl.kinds.fields.gpu import link_annotations
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import environment
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
-from avactl.kinds.training.parts import DATA_ROLES, Part, bounds, job_name, rendezvous_name
-from avactl.kinds.values import seconds
+from avactl.kinds.training.roles import DATA_ROLES, Part, bounds, job_name, rendezvous_name
 
 CHECKPOINTS = "/checkpoint"
 """Where a checkpoint volume is mounted."""

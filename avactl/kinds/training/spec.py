@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.compute import Code, Compute, DatasetMount, GpuLinkCompute
-from avactl.kinds.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, ObjectUrl
+from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute
+from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, ObjectUrl
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
 Framework = Literal["pytorch", "tensorflow", "mxnet", "caffe", "custom"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.capacity import gpu_problems
-from avactl.kinds.credentials import argument_problems, credential_problems
 from avactl.kinds.dataset_access import mount_problems
+from avactl.kinds.feasibility.capacity import gpu_problems
+from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.program import Item, Program
 from avactl.kinds.workspace.lower import image, is_shared
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.kinds import k8s, pods
 from avactl.kinds.base import GROUP
-from avactl.kinds.compute import Compute
-from avactl.kinds.k8s import compact
+from avactl.kinds.fields.compute import Compute
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
-from avactl.kinds.values import seconds
 from avactl.names import DEVICES, GPU_SHARE
 
 COMPONENT = "workspace"

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.compute import DatasetMount, GpuModel
-from avactl.kinds.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
+from avactl.kinds.fields.compute import DatasetMount, GpuModel
+from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
 
 
 class WorkspaceSpec(Model):

@@ -1,0 +1,1 @@
+"""Commands on a change: what it means, and applying it through Pulumi."""

@@ -1,0 +1,193 @@
+"""`avactl ci`: what pipelines call."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail, find_root
+
+if TYPE_CHECKING:
+    from avactl.compiler import Compilation
+    from avactl.diff import Diff
+    from avactl.review.comparison import SectionOf, Sides
+    from avactl.review.environment import Pipeline
+
+PLAN = 15_000
+"""Bytes of the plan in a comment: below the quarter of the smaller forge's comment that a further part may have."""
+
+ci = typer.Typer(
+    help="For pipelines: the comment on a pull request.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+class ForgeChoice(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+    github = "github"
+    gitlab = "gitlab"
+
+
+@ci.callback()
+def _group() -> None:
+    """For pipelines: the comment on a pull request."""
+
+
+@ci.command()
+def comment(
+    path: Annotated[Path, typer.Argument(help="Repository of specs.")] = Path(),
+    base: Annotated[
+        str | None,
+        typer.Option(metavar="REV", help="Revision to compare with.", show_default="the pull request's base"),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="REV", help="Revision that is new.", show_default="what is checked out"),
+    ] = None,
+    forge: Annotated[ForgeChoice | None, typer.Option(help="Where to comment.", show_default="the pipeline's")] = None,
+    pr: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Number of the pull request.", show_default="the pipeline's", min=1),
+    ] = None,
+    artifact: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the whole diff here; the comment links to it.")
+    ] = None,
+    plan: Annotated[bool, typer.Option(help="Tell also whether it will run, as `avactl plan` does.")] = True,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For the plan: what runs now, by `avactl snapshot`.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the comment, and send nothing.")] = False,
+) -> None:
+    """Write what a change means as one comment on its pull request; the next run edits the same comment.
+
+    The token is GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to tell; 1 the specs have errors, which
+    the comment tells; 2 wrong usage; 3 git or the forge failed.
+    """
+    from avactl.review.comparison import look
+    from avactl.review.environment import EnvironmentProblem, detect
+    from avactl.source.git import GitError
+
+    try:
+        pipeline = detect(os.environ, forge.value if forge else None, pr)
+    except EnvironmentProblem as error:
+        fail(str(error), USAGE, error.hint)
+    if not dry_run:
+        _want_pipeline(pipeline)
+    known = base or (pipeline.base if pipeline else None)
+    if head is None and pipeline is not None:
+        head = "HEAD"
+    try:
+        sides = look(find_root(path), known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
+    except GitError as error:
+        unnamed = known is None and "`origin/HEAD`" in str(error)
+        fail(str(error), MISSING, "name what to compare with: `--base main`" if unnamed else error.hint)
+    body, mark = _body(sides, pipeline, artifact)
+    if dry_run:
+        sys.stdout.write(body)
+    elif pipeline is not None:
+        _publish(pipeline, mark, body, sides.review.quiet)
+    if not sides.review.ok:
+        raise typer.Exit(PROBLEMS)
+
+
+def plan_of(snapshot: Path | None) -> SectionOf:
+    """The part of the comment that tells whether it will run. Exits where the snapshot is none."""
+    from avactl.cli.changes.plan import read_snapshot
+    from avactl.review.comment import Section
+
+    live = read_snapshot(snapshot) if snapshot is not None else None
+
+    def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
+        try:
+            from avactl.kube import logs
+            from avactl.plan.output.markdown import TITLE, render_body
+            from avactl.plan.planner import clusters, make_plan
+            from avactl.plan.snapshot.loader import SnapshotError
+        except ModuleNotFoundError as error:
+            print(f"no plan in the comment: it needs the package {error.name}: `pip install 'avactl[cluster]'`",
+                  file=sys.stderr)  # fmt: skip
+            return None
+        logs.mute()
+        base = before if before.ok else None
+        states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
+        try:
+            plans = [make_plan(base, after, name, state) for name, state in states.items()]
+        except SnapshotError as error:
+            fail(str(error), USAGE, error.hint)
+        told = [found for found in plans if found.shown or found.effects]
+        return Section(TITLE.lstrip("# "), render_body(told, limit=PLAN)) if told else None
+
+    return make
+
+
+def _want_pipeline(pipeline: Pipeline | None) -> None:
+    """Exits where it is not known where to comment."""
+    if pipeline is None:
+        hint = "`--dry-run` prints the comment; or name the forge: `--forge github --pr 7`, with GITHUB_REPOSITORY"
+        fail("this is no pipeline of GitHub or GitLab", USAGE, hint)
+    if pipeline.number is None:
+        fail("this run is not for a pull request", USAGE, "run it on pull requests only, or name one: `--pr 7`")
+    if not pipeline.token:
+        if pipeline.forge == "github":
+            fail("GITHUB_TOKEN is not set", MISSING, "`env: {GITHUB_TOKEN: ${{ github.token }}}` gives the job's own")
+        from avactl.review.gitlab import NEEDED
+
+        why = "CI_JOB_TOKEN may not write comments, and GITLAB_TOKEN is not set"
+        fail(why if pipeline.job_token else "GITLAB_TOKEN is not set", MISSING, NEEDED)
+
+
+def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[str, str]:
+    """The comment and its marker; the whole diff is written to `file`."""
+    from avactl.review.comment import Artifact, compose, marker, whole
+    from avactl.review.environment import LIMITS
+
+    artifact = None
+    if file is not None:
+        try:
+            file.write_text(whole(sides.review, sides.source), encoding="utf-8")
+        except OSError as error:
+            fail(f"{file}: {(error.strerror or str(error)).lower()}", MISSING, "name a file that can be written")
+        artifact = Artifact(file.name, pipeline.link(file.as_posix()) if pipeline else "")
+    limit = LIMITS[pipeline.forge if pipeline else "github"]
+    return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)
+
+
+def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
+    try:
+        from avactl.review.forge import ForgeError, ReadOnlyError, open_forge
+    except ImportError:
+        fail("comments need the package httpx", MISSING, "`pip install 'avactl[ci]'`")
+    from avactl.review.publish import publish
+
+    try:
+        forge = open_forge(pipeline)
+        done = publish(forge, marker, body, quiet=quiet)
+    except ReadOnlyError as error:
+        if not _to_summary(pipeline, body):
+            fail(str(error), MISSING, error.hint)
+        print(f"no comment, the job's summary has it: {error}", file=sys.stderr)
+        if not pipeline.fork:
+            fail("the token may not write comments", MISSING, error.hint)
+        return
+    except ForgeError as error:
+        fail(str(error), MISSING, error.hint)
+    said = {"nothing": "no changes, and no comment yet: none is written", "unchanged": "the comment says it already"}
+    print(said.get(done, f"comment {done} on {forge.noun}"))
+
+
+def _to_summary(pipeline: Pipeline, body: str) -> bool:
+    """Puts the comment on the page of the run, where there is one."""
+    if pipeline.summary is None:
+        return False
+    try:
+        with pipeline.summary.open("a", encoding="utf-8") as file:
+            file.write(body)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,116 @@
+"""`avactl diff`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
+from avactl.cli.common import Format as ProblemFormat
+
+if TYPE_CHECKING:
+    from avactl.compiler import Compilation
+    from avactl.diff import Diff
+
+
+class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+
+
+def diff(
+    path: Annotated[Path, typer.Argument(help="Repository, or a part of one.")] = Path(),
+    base: Annotated[str, typer.Option(metavar="REV", help="Revision to compare with.")] = "HEAD",
+    head: Annotated[
+        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+    ] = None,
+    merge_base: Annotated[
+        bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+    ] = False,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Markdown fits a comment on GitHub.")] = Format.text,
+    objects: Annotated[bool, typer.Option(help="Tell the Kubernetes objects beneath.")] = True,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 where there are changes.")] = False,
+) -> None:
+    """What a change means: facts, pods, data, quota, and the Kubernetes objects beneath.
+
+    Both sides are compiled from git; no checkout is touched. Exit codes: 0 compared; 1 the head has errors (they are
+    printed instead); 2 wrong usage; 3 git or a revision is missing; 4 changes, with --exit-code.
+    """
+    from avactl.compiler import compile_tree
+    from avactl.diff.compare import compare, touches
+    from avactl.diff.revisions import open_sides
+    from avactl.source.git import GitError
+
+    if head is None and not path.exists():
+        fail(f"{path}: no such file or directory", USAGE)
+    root = find_root(path)
+    try:
+        sides = open_sides(root, base, head, common=merge_base)
+        after, before = compile_tree(sides.head), compile_tree(sides.base)
+    except GitError as error:
+        fail(str(error), MISSING, error.hint)
+    if not after.ok:
+        _problems(after, format)
+        raise typer.Exit(PROBLEMS)
+    gc.freeze()  # two compilations stay until the end: the collector need not walk them
+    changes = compare(before, after)
+    inside = path.resolve().relative_to(root.resolve()).as_posix()
+    if inside != ".":
+        changes = touches(changes, [inside])
+    sys.stdout.write(_render(changes, format, objects))
+    if exit_code and not changes.empty:
+        raise typer.Exit(CHANGES)
+
+
+def _render(changes: Diff, format: Format, objects: bool) -> str:
+    if format is Format.json:
+        from avactl.diff.json_output import render_json
+
+        return render_json(changes, objects=objects)
+    if format is Format.markdown:
+        from avactl.diff.markdown import render_markdown
+
+        return render_markdown(changes, objects=objects)
+    from avactl.diff.text import render_text
+
+    return render_text(changes, colour=colour(), objects=objects)
+
+
+def _problems(after: Compilation, format: Format) -> None:
+    """What is wrong with the head, where its diff would stand."""
+    if format is Format.json:
+        from avactl.diff.json_output import render_problems
+
+        sys.stdout.write(render_problems(after.diagnostics))
+        return
+    from avactl.source.tree import DirTree
+
+    coloured = format is Format.text and colour()
+    if isinstance(after.tree, DirTree):
+        text = render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, coloured)
+    else:
+        from avactl.diagnostics.text import render_text
+
+        text = render_text(after.diagnostics, _source(after), coloured)
+    if format is Format.markdown:
+        from avactl.diff.markdown import render_problems as as_markdown
+
+        text = as_markdown(text)
+    sys.stdout.write(text)
+
+
+def _source(compilation: Compilation) -> Callable[[str], str | None]:
+    """The text of files of a compilation."""
+
+    def read(file: str) -> str | None:
+        data = compilation.program.read_file(file)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    return read

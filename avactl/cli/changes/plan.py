@@ -1,0 +1,222 @@
+"""`avactl plan`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import packages
+from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
+from avactl.cli.common import Format as ProblemFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from avactl.compiler import Compilation
+    from avactl.plan.cluster_state import ClusterState
+    from avactl.plan.model import Plan
+    from avactl.source.git_tree import GitTree
+    from avactl.source.tree import DirTree
+
+_WIDE = 160
+"""Columns where nobody says how many there are."""
+
+
+class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+
+
+def plan(
+    path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
+    base: Annotated[str, typer.Option(metavar="REV", help="Revision that runs now.")] = "HEAD",
+    head: Annotated[
+        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+    ] = None,
+    merge_base: Annotated[
+        bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Tell of all specs, also of those that stay.")] = False,
+    snapshot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What runs now, by `avactl snapshot`; `-` is standard input.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="Only this cluster. Default: all, or the snapshot's.")] = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Markdown fits a comment.")] = Format.text,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 4 where something new, or that ran, will not run.")
+    ] = False,
+) -> None:
+    """Will it run? Places the changed jobs, services and workspaces as the scheduler would: a check, no reservation.
+
+    Without --snapshot the machines are those that the pools declare, and all that the base has runs on them. Exit
+    codes: 0 told; 1 the head has errors (they are printed instead); 2 wrong usage; 3 git or a revision is missing; 4
+    something will not run, with --exit-code.
+    """
+    gc.disable()  # all that is made stays until the end: the collector would only walk it again and again
+    text = None if snapshot is None else _content(snapshot)
+    plans = None
+    if snapshot is not None and text is not None and cluster is None:
+        plans = _at_once(path, base, head, merge_base, everything, snapshot, text)
+    if plans is None:
+        before, after = _compiled(path, base, head, merge_base)
+        from avactl.plan.snapshot.loader import SnapshotError
+
+        planner = _maker()
+        live = None if snapshot is None or text is None else _parsed(snapshot, text)
+        asked = _asked(planner.clusters(before, after), cluster, live)
+        try:
+            plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
+        except SnapshotError as error:
+            fail(str(error), USAGE, error.hint)
+    sys.stdout.write(_render(plans, output))
+    gc.freeze()  # nor need it do so once more at the end
+    if exit_code and not all(each.fine for each in plans):
+        raise typer.Exit(CHANGES)
+
+
+def read_snapshot(path: Path) -> ClusterState:
+    """A snapshot's file. Exits with USAGE where it is none."""
+    return _parsed(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
+    from avactl.plan.snapshot.loader import MAX_BYTES
+
+    try:
+        if str(path) == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "`avactl snapshot > state.json` takes one")
+
+
+def _parsed(path: Path, text: bytes) -> ClusterState:
+    from avactl.plan.snapshot.loader import SnapshotError, read
+
+    try:
+        return read(text, "standard input" if str(path) == "-" else str(path))
+    except SnapshotError as error:
+        fail(str(error), USAGE, error.hint)
+
+
+def _maker() -> ModuleType:
+    """What makes plans. Exits with MISSING where it is not installed."""
+    with packages():
+        from avactl.kube import logs
+        from avactl.plan import planner
+    logs.mute()  # the scheduler tells of its decisions, which here are not made
+    return planner
+
+
+def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> list[str]:
+    """The clusters to plan for. Exits with USAGE where the names do not go together."""
+    from avactl.diagnostics.suggest import did_you_mean
+
+    if cluster is not None and cluster not in known:
+        fail(f"there is no cluster {cluster} in the specs", USAGE, did_you_mean(cluster, known, "declared"))
+    if live is None:
+        return [cluster] if cluster is not None else known
+    if cluster is not None and cluster != live.cluster:
+        fail(f"the snapshot is of cluster {live.cluster}, not of {cluster}", USAGE, "leave out `--cluster`")
+    if live.cluster not in known:
+        hint = did_you_mean(live.cluster, known, "declared")
+        fail(f"the snapshot is of cluster {live.cluster}, which the specs do not declare", USAGE, hint)
+    return [live.cluster]
+
+
+def _at_once(
+    path: Path, base: str, head: str | None, common: bool, everything: bool, snapshot: Path, text: bytes
+) -> list[Plan] | None:
+    """The plan where both sides compile while this process reads the snapshot. None: it has to be done in turn."""
+    from avactl import parallel
+    from avactl.plan.parallel_compile import GoneWrongError, begin
+
+    if head is None and not path.exists():
+        return None
+    parallel.allow()  # before anything that has threads is imported
+    root = find_root(path)
+    sides = begin(partial(_base, root, base, head, common), partial(_head, root, base, head, common), text)
+    if sides is None:
+        return None
+    planner = _maker()
+    try:
+        return [planner.plan_live(_parsed(snapshot, text), sides, everything=everything)]
+    except GoneWrongError:
+        return None
+
+
+def _base(root: Path, base: str, head: str | None, common: bool) -> GitTree:
+    from avactl.diff.revisions import open_sides
+
+    return open_sides(root, base, head, common=common).base
+
+
+def _head(root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree:
+    from avactl.source.tree import DirTree
+
+    if head is None:
+        return DirTree(root)
+    from avactl.diff.revisions import open_sides
+
+    return open_sides(root, base, head, common=common).head
+
+
+def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
+    """Base (None where it has errors) and head. Exits where there is no head to plan for."""
+    from avactl import parallel
+    from avactl.compiler import compile_tree
+    from avactl.diff.revisions import open_sides
+    from avactl.source.git import GitError
+    from avactl.source.tree import DirTree
+
+    if head is None and not path.exists():
+        fail(f"{path}: no such file or directory", USAGE)
+    parallel.allow()  # before anything that has threads is imported
+    try:
+        sides = open_sides(find_root(path), base, head, common=common)
+        after, before = compile_tree(sides.head), compile_tree(sides.base)
+    except GitError as error:
+        fail(str(error), MISSING, error.hint)
+    if not after.ok:
+        if isinstance(after.tree, DirTree):
+            text = render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, colour(sys.stderr))
+        else:
+            from avactl.diagnostics.text import render_text
+
+            text = render_text(after.diagnostics, lambda _: None, colour(sys.stderr))
+        sys.stderr.write(text)
+        raise typer.Exit(PROBLEMS)
+    if not before.ok:
+        from avactl.diff.text import NO_BASE, empty_base
+
+        nothing = empty_base(before.diagnostics)
+        print(f"avactl: {NO_BASE if nothing else 'the base does not compile: all specs count as new'}", file=sys.stderr)
+        return None, after
+    return before, after
+
+
+def _render(plans: Sequence[Plan], output: Format) -> str:
+    if output is Format.json:
+        from avactl.plan.output.json_output import render_json
+
+        return render_json(plans)
+    if output is Format.markdown:
+        from avactl.plan.output.markdown import render_markdown
+
+        return render_markdown(plans)
+    import shutil
+
+    from avactl.plan.output.text import render_text
+
+    coloured = colour()
+    width = shutil.get_terminal_size((_WIDE, 24)).columns
+    return render_text(plans, colour=coloured, width=width)

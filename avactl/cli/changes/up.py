@@ -1,0 +1,63 @@
+"""`avactl up`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.changes.preview import (
+    AdoptOption,
+    ContextOption,
+    KubeconfigOption,
+    PathArgument,
+    RefreshOption,
+    StackOption,
+    each_stack,
+    print_head,
+    print_preview,
+)
+from avactl.cli.common import USAGE, fail
+
+if TYPE_CHECKING:
+    from avactl.emit.engine import Session
+    from avactl.emit.engine_report import Change
+
+
+def up(
+    path: PathArgument = Path(),
+    stack: StackOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    refresh: RefreshOption = False,
+    adopt: AdoptOption = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Write the state of a new stack once, at the end; if killed, --adopt.")
+    ] = False,
+) -> None:
+    """Apply a stack with the Pulumi engine."""
+    if not yes and not sys.stdin.isatty():
+        fail("up asks before it applies, and nobody can answer here", USAGE, "add --yes")
+
+    def apply(session: Session) -> None:
+        from avactl.emit.engine_report import line, summary, warnings
+
+        print_head(session, refresh)
+        if not yes and not (print_preview(session) and typer.confirm("  apply?")):
+            return
+
+        if session.fast:
+            print("  the state is written at the end; if this run is killed, the next one needs --adopt", flush=True)
+
+        def say(change: Change) -> None:
+            print(f"  {line(change)}", flush=True)
+
+        done = session.up(say)
+        for text in warnings(done):
+            print(f"  {text}")
+        print(f"  {summary(done)}")
+
+    each_stack(path, stack or (), kubeconfig, context or (), adopt, apply, apply=True, fast=fast)

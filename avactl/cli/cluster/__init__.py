@@ -1,0 +1,1 @@
+"""Commands on a cluster, and the daemons in it."""

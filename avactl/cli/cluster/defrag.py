@@ -1,0 +1,132 @@
+"""`avactl defrag`: room for a job that waits, by moving as few pods as possible."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
+from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail
+
+if TYPE_CHECKING:
+    from avactl.placement.request import Request
+    from avactl.scheduler.defrag.planner import DefragPlan, Move
+    from avactl.scheduler.inspection.cluster_view import ClusterView
+    from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
+
+
+def defrag(
+    job: Annotated[
+        str | None, typer.Argument(help="A job that waits; `NAMESPACE/NAME` names its namespace.", show_default=False)
+    ] = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
+    gpus: Annotated[int, typer.Option(min=1, max=16, help="Without a job: GPUs of each pod.")] = 8,
+    gpu: Annotated[str, typer.Option(help="Without a job: GPU model.", show_default="any")] = "",
+    pods: Annotated[int, typer.Option(min=1, max=10_000, help="Without a job: how many pods.")] = 1,
+    cpu: Annotated[str, typer.Option(help="Without a job: CPUs of each pod.")] = "0",
+    memory: Annotated[str, typer.Option(help="Without a job: memory of each pod.")] = "0",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="With --yes: seconds to wait until the job is placed.")] = 300.0,
+    output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json`.")] = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    system_namespace: SystemNamespace = "avactl-system",
+) -> None:
+    """Propose the fewest moves that make room for a job, or for pods as the options say; `--yes` does it.
+
+    Moved are only pods of jobs with checkpoints that may be stopped. They go on elsewhere from their last checkpoint.
+    """
+    if job is not None and "/" in job:
+        namespace, job = job.split("/", 1)
+    if yes and job is None:
+        fail("`--yes` needs a job: room that nobody waits for would not stay free", USAGE)
+    if output not in ("table", "json"):
+        fail(f"`--output {output}` is neither table nor json", USAGE)
+
+    async def show(view: ClusterView) -> None:
+        from avactl.scheduler.defrag import planner
+        from avactl.scheduler.objects.node_rules import RuleError
+
+        unit: QueuedPodGroup | None = None
+        try:
+            if job is None:
+                asked = _request(view, gpus, gpu, cpu, memory)
+                plan = planner.for_request(view, asked, pods)
+                title = f"{pods} pod{'' if pods == 1 else 's'} with {gpus} {gpu or 'GPUs'}"
+            else:
+                unit = planner.unit_of(view, namespace, job)
+                plan, title = planner.for_unit(view, unit), f"{namespace}/{job}"
+        except (planner.NoPlanError, RuleError) as error:
+            fail(plain(str(error)), PROBLEMS)
+        _print(title, plan, output, yes)
+        if yes and unit is not None and plan.moves:
+            await _move(view, unit, plan, timeout)
+
+    viewing(show, kubeconfig, context, system_namespace, everything=True, with_volumes=True)
+
+
+def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
+    from avactl.diagnostics.suggest import did_you_mean
+    from avactl.scheduler.defrag import planner
+    from avactl.scheduler.objects.quantity import amount
+
+    known = planner.models(view)
+    if gpu and gpu not in known:
+        fail(f"the cluster has no GPU `{gpu}`", USAGE, did_you_mean(gpu, known, "GPU models"))
+    try:
+        return planner.request(view, gpus, gpu, amount("cpu", cpu), amount("memory", memory))
+    except ValueError as error:
+        fail(f"`--cpu {cpu} --memory {memory}`: {error}", USAGE)
+
+
+def _print(title: str, plan: DefragPlan, output: str, yes: bool) -> None:
+    if output == "json":
+        moves = [
+            {
+                "pod": move.pod.key, "job": move.job, "gpus": move.gpus, "from": move.source, "to": move.target,
+                "lostSeconds": move.lost, "withIt": move.with_it,
+            }
+            for move in plan.moves
+        ]  # fmt: skip
+        print(json.dumps({"for": title, "moves": moves, "places": sorted(set(plan.places.values()))}, indent=2))
+        return
+    nodes = sorted(set(plan.places.values()))
+    shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+    if not plan.moves:
+        print(f"{title}: there is room as things are ({shown}); nothing has to move")
+        return
+    _table(plan.moves)
+    gpus, count = sum(move.gpus for move in plan.moves), len(plan.moves)
+    print(f"\n{title}: {count} move{'' if count == 1 else 's'} ({gpus:g} GPUs) make room on {shown}")
+    if not yes:
+        print(
+            "nothing was changed; `--yes` does it. Where moved pods go is a proposal: the scheduler has the last word"
+        )
+
+
+def _table(moves: list[Move]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
+    for column in ("pod", "job", "gpus", "from", "to", "loses"):
+        table.add_column(column, justify="right" if column == "gpus" else "left", overflow="fold")
+    for move in moves:
+        gang = f", and the {move.with_it} others of its gang" if move.with_it else ""
+        loses = f"at most {span(move.lost)} of work{gang}"
+        table.add_row(move.pod.key, move.job, f"{move.gpus:g}", move.source, move.target, loses)
+    write(table)
+
+
+async def _move(view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, timeout: float) -> None:
+    from avactl.scheduler.defrag.executor import DefragExecutor, StoppedError
+
+    mover = DefragExecutor(view.client, view, unit, plan, lambda text: print(plain(text), flush=True))
+    try:
+        placed = await mover.run(timeout)
+    except StoppedError as error:
+        fail(f"nothing was moved: {plain(str(error))}", MISSING)
+    if not placed:
+        fail(f"the job is not placed after {timeout:g} s", MISSING, "the scheduler goes on; `avactl why` tells")
+    print(f"the job has its place: {', '.join(mover.nodes())}")

@@ -1,0 +1,56 @@
+"""`avactl snapshot`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused
+from avactl.cli.common import MISSING, USAGE, fail
+
+if TYPE_CHECKING:
+    from avactl.kube.access import Access
+
+
+def snapshot(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. Default: standard output.")
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Namespace of avactl's ConfigMaps: the Cluster's systemNamespace.")
+    ] = "avactl-system",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """What runs in the cluster now, as `avactl plan --snapshot` reads it. Reads only; takes no secrets.
+
+    Of pods only what scheduling needs is taken: no environment, arguments, images, or annotations but avactl's own.
+    """
+    with packages():
+        from avactl.plan.snapshot.loader import capture  # noqa: F401 - what reads snapshots schedules too
+    text = asyncio.run(_take(connection(kubeconfig, context), namespace))
+    if output is None:
+        sys.stdout.buffer.write(text)
+        return
+    try:
+        output.write_bytes(text)
+    except OSError as error:
+        fail(f"{output}: {(error.strerror or str(error)).lower()}", USAGE)
+    print(f"{output}: {len(text) / 1e6:.1f} MB", file=sys.stderr)
+
+
+async def _take(found: Access, namespace: str) -> bytes:
+    from avactl.kube.client import Client, UnreachableError
+    from avactl.plan.snapshot.loader import SnapshotError
+
+    async with Client(found, "avactl-snapshot", connections=8) as client:
+        try:
+            return await capture(client, namespace)
+        except UnreachableError as error:
+            refused(error, found)
+        except SnapshotError as error:
+            fail(str(error), MISSING, error.hint)

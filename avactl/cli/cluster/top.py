@@ -1,0 +1,278 @@
+"""`avactl top`: teams, pools and jobs of a cluster, live in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    Kubeconfig,
+    SystemNamespace,
+    age,
+    console,
+    plain,
+    span,
+    viewing,
+    write,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from avactl.scheduler.inspection.cluster_view import ClusterView
+    from avactl.scheduler.inspection.usage import Job, Pool, Team
+
+_PAUSE = 0.5
+"""Seconds between two pictures at least."""
+_CLOCK = 5.0
+"""Seconds after which ages are brought up to date."""
+_NOWHERE = re.compile(r"^fits on none of \d+ nodes: ")
+"""What most reasons begin with; what follows tells more, and a line is short."""
+_JOBS = 6
+"""Lines that jobs have at least: the largest tables above give way."""
+
+
+def top(
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Jobs of this namespace only.", show_default="all")
+    ] = "",
+    once: Annotated[bool, typer.Option("--once", help="Print once; so it does where this is no terminal.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json` (once, and complete).")] = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    system_namespace: SystemNamespace = "avactl-system",
+) -> None:
+    """Teams with their quotas, pools, and the jobs that run and wait: live, until Ctrl-C. Reads only."""
+    from avactl.cli.common import USAGE, fail
+
+    if output not in ("table", "json"):
+        fail(f"`--output {output}` is neither table nor json", USAGE)
+    live = output == "table" and not once and sys.stdout.isatty()
+
+    async def show(view: ClusterView) -> None:
+        if live:
+            await _live(view, namespace)
+        elif output == "json":
+            print(_json(view, namespace))
+        else:
+            write(_page(view, namespace))
+
+    viewing(show, kubeconfig, context, system_namespace, namespace)
+
+
+async def _live(view: ClusterView, namespace: str) -> None:
+    from rich.live import Live
+
+    screen_of, changed = console(), asyncio.Event()
+    with Live(console=screen_of, screen=True, auto_refresh=False) as screen:
+        following = asyncio.ensure_future(view.follow(changed.set))
+        try:
+            while not following.done():
+                screen.update(_page(view, namespace, screen_of.height), refresh=True)
+                changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), _CLOCK)
+                await asyncio.sleep(_PAUSE)
+        finally:
+            following.cancel()
+    await following
+
+
+def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
+    """Teams and pools only where all that they count is shown."""
+    from avactl.placement.fragmentation import Measure
+    from avactl.scheduler.inspection import usage
+
+    view.fresh()
+    fleet, pods = view.fleet, list(view.pods())
+    mine = [pod for pod in pods if not namespace or pod.namespace == namespace]
+    jobs = usage.jobs(fleet, mine, view.messages)
+    if view.hidden.keys() & {"pods", "nodes"}:
+        return [], [], jobs
+    measure = Measure(view.expected().shares(), len(fleet.state.resources))
+    return usage.teams(fleet, pods), usage.pools(fleet, measure), jobs
+
+
+def _json(view: ClusterView, namespace: str) -> str:
+    import json
+
+    teams, pools, jobs = _facts(view, namespace)
+    data: dict[str, Any] = {
+        "cluster": view.cluster,
+        "teams": [team._asdict() for team in teams],
+        "pools": [pool._asdict() for pool in pools],
+        "jobs": [job._asdict() | {"waiting": job.waiting} for job in jobs],
+        "hidden": view.hidden,
+        "broken": view.broken,
+    }
+    return json.dumps(data, indent=2)
+
+
+def _page(view: ClusterView, namespace: str, height: int | None = None) -> RenderableType:
+    """Everything, or as many jobs as there are lines."""
+    from rich.console import Group
+    from rich.text import Text
+
+    teams, pools, jobs = _facts(view, namespace)
+    total, used = sum(pool.gpus for pool in pools), sum(pool.used for pool in pools)
+    running, waiting = sum(job.running for job in jobs), sum(job.waiting for job in jobs)
+    head = [plain(view.cluster)] if view.cluster else []
+    if pools:
+        head += [f"{sum(pool.machines for pool in pools)} machines", f"{_number(used)} of {total} GPUs in use"]
+    head += [
+        f"{_count(running, 'pod')} {'runs' if running == 1 else 'run'}",
+        f"{waiting} {'waits' if waiting == 1 else 'wait'}",
+    ]
+    parts: list[RenderableType] = [Text(" · ".join(head), style="bold"), ""]
+    hidden = _hidden(view)
+    if view.silent is not None:
+        hidden.append(
+            f"since {span(monotonic() - view.silent)} the API server gives no answer: this is how it was then"
+        )
+    rows = [len(teams), len(pools), len(jobs)]
+    if height is not None:
+        # Each table has a headline, the two above an empty line too; the page begins with two lines.
+        rows = _share(rows, height - 2 - len(hidden) - 2 * bool(teams) - 2 * bool(pools) - 1)
+    if teams:
+        kept = _foremost(teams, rows[0])
+        parts += [_teams([team for team in teams if team in kept], len(teams) - len(kept)), ""]
+    if pools:
+        parts += [_pools(pools[: rows[1]], len(pools) - min(len(pools), rows[1])), ""]
+    parts.append(_jobs(jobs[: rows[2]]) if jobs else "no jobs with GPUs, and none that wait")
+    if rows[2] < len(jobs):
+        parts.append(f"… and {len(jobs) - rows[2]} more (`avactl top --once` shows all)")
+    return Group(*parts, *hidden)
+
+
+def _foremost(teams: list[Team], most: int) -> list[Team]:
+    """Where not all can be told: the teams whose pods wait, and that have most."""
+    waiting, used = Counter[str](), Counter[str]()
+    for team in teams:
+        waiting[team.name] += team.waiting > 0
+        used[team.name] += round(team.used + team.waiting)
+    return sorted(
+        teams, key=lambda team: (not waiting[team.name], -used[team.name], team.name, not team.used + team.waiting)
+    )[:most]
+
+
+def _share(wanted: list[int], lines: int) -> list[int]:
+    """The rows of each table in so many lines, the last table's first; a table that is cut says so in a line more."""
+    *above, jobs = wanted
+    left, rows = lines - min(jobs, _JOBS), list(above)
+    while sum(rows) + sum(shown < all_ for shown, all_ in zip(rows, above, strict=True)) > left and max(rows) > 1:
+        rows[rows.index(max(rows))] -= 1
+    left = lines - sum(rows) - sum(shown < all_ for shown, all_ in zip(rows, above, strict=True))
+    return [*rows, jobs if jobs <= left else max(1, left - 1)]
+
+
+def _hidden(view: ClusterView) -> list[str]:
+    """What is missing from the page, a line each."""
+    broken = [
+        f"ConfigMap {plain(name)} is not understood, and left out: {plain(why)}" for name, why in view.broken.items()
+    ]
+    return [*_unseen(view), *sorted(broken)]
+
+
+def _unseen(view: ClusterView) -> list[str]:
+    if "pods" in view.hidden:
+        return ["teams and pools are not shown: this account may read the pods of this namespace only"]
+    if "nodes" in view.hidden:
+        return ["teams and pools are not shown: this account may not read nodes"]
+    if "configmaps" in view.hidden:
+        return ["quotas and GPU links are not known: this account may not read the ConfigMaps of the system namespace"]
+    if "policy" in view.hidden:
+        return [f"racks are not known, and maybe no quotas: {plain(view.hidden['policy'])}; `--system-namespace`?"]
+    return []
+
+
+def _table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
+    """Columns by name and whether they are numbers. Those that give way where the terminal is narrow hold `_cell`s."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
+    for name, number in columns:
+        justify: Literal["right", "left"] = "right" if number else "left"
+        table.add_column(name, justify=justify, no_wrap=name not in gives, overflow="ellipsis")
+    return table
+
+
+def _cell(text: str) -> Text:
+    """One line, cut where there is no room for it."""
+    from rich.text import Text
+
+    return Text(plain(text), no_wrap=True, overflow="ellipsis")
+
+
+def _teams(teams: list[Team], more: int) -> Table:
+    names = ("team", False), ("gpu", False), ("used", True), ("guaranteed", True), ("borrowed", True), ("waiting", True)
+    table = _table(*names, gives=("team",))
+    for team in teams:
+        most = "" if team.borrow == 0 or team.guaranteed is None else f" of {_number(team.borrow)}"
+        table.add_row(
+            _cell(team.name), plain(team.model) or "any", _number(team.used),
+            "" if team.guaranteed is None else _number(team.guaranteed),
+            "" if team.guaranteed is None else _number(team.borrowed) + most,
+            _number(team.waiting) if team.waiting else "",
+            style="yellow" if team.waiting else None,
+        )  # fmt: skip
+    if more:
+        table.add_row(_cell(f"… and {more} more"))
+    return table
+
+
+def _pools(pools: list[Pool], more: int) -> Table:
+    table = _table(
+        ("pool", False), ("gpu", False), ("machines", True), ("away", True), ("gpus", True), ("used", True),
+        ("free", True), ("whole free", True), ("fragmented", True), gives=("pool",),
+    )  # fmt: skip
+    for pool in pools:
+        lost = "" if pool.lost is None else f"{_number(pool.lost)} ({100 * pool.lost / max(pool.free, 1e-9):.0f}%)"
+        table.add_row(
+            _cell(pool.name or "(none)"), plain(pool.model), str(pool.machines), str(pool.away or ""), str(pool.gpus),
+            _number(pool.used), _number(pool.free), str(pool.whole), lost if pool.free else "",
+        )  # fmt: skip
+    if more:
+        table.add_row(_cell(f"… and {more} more"))
+    return table
+
+
+def _jobs(jobs: list[Job]) -> Table:
+    now = datetime.now(UTC)
+    table = _table(
+        ("job", False), ("kind", False), ("team", False), ("pods", True), ("gpus", True), ("gpu", False), ("age", True),
+        ("state", False), gives=("job", "team", "state"),
+    )  # fmt: skip
+    for job in jobs:
+        pods = str(job.pods) if job.running in (0, job.pods) else f"{job.running} of {job.pods}"
+        table.add_row(
+            _cell(f"{job.namespace}/{job.name}"), job.kind, _cell(job.team), pods,
+            _number(job.gpus) if job.gpus else "", plain(job.model), age(job.since, now), _cell(_state(job)),
+            style="yellow" if job.waiting else None,
+        )  # fmt: skip
+    return table
+
+
+def _state(job: Job) -> str:
+    if not job.waiting:
+        return "runs"
+    why = _NOWHERE.sub("", plain(job.why))
+    return why if why.startswith("waits ") else f"waits: {why}" if why else "waits"
+
+
+def _number(value: float | None) -> str:
+    return "any" if value is None else f"{round(value, 3) + 0:.4g}" if value < 1000 else f"{value:.0f}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

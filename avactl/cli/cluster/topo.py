@@ -1,0 +1,212 @@
+"""`avactl topo`: machines as `nvidia-smi topo -m` shows them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
+from avactl.cli.common import PROBLEMS, USAGE, colour, fail, find_root, open_repository
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from avactl.diagnostics import Diagnostic
+    from avactl.hardware.machine import Machine
+    from avactl.hardware.topo_matrix import Matrix
+
+topo = typer.Typer(
+    help="Machine types from the output of `nvidia-smi topo -m`, and machines against their declared type.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+_MOST_BYTES = 4 * 1024 * 1024
+_File = Annotated[str, typer.Argument(help="Output of `nvidia-smi topo -m`; `-` is standard input.")]
+
+
+def _read(file: str) -> tuple[str, str]:
+    """The text of a file and how to call it."""
+    from avactl.hardware.topo_text import decode
+
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                data = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", USAGE)
+    if len(data) > _MOST_BYTES:
+        fail(f"{file} is larger than {_MOST_BYTES >> 20} MiB", USAGE, "pass only the output of `nvidia-smi topo -m`")
+    return decode(data), "<stdin>" if file == "-" else file
+
+
+def _print(problems: Sequence[Diagnostic], content: str) -> None:
+    from avactl.diagnostics.text import render_text
+
+    sys.stderr.write(render_text(problems, lambda _: content, colour(sys.stderr)))
+
+
+def _matrix(content: str, name: str) -> Matrix:
+    from avactl.hardware.topo_matrix import Matrix, read
+
+    matrix = read(content, name)
+    if not isinstance(matrix, Matrix):
+        _print(matrix, content)
+        raise typer.Exit(PROBLEMS)
+    return matrix
+
+
+@topo.command("import")
+def import_(
+    file: _File = "-",
+    name: Annotated[str | None, typer.Option("--name", help="Name of the type. Default: model and GPUs.")] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU model, e.g. H100.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory of one GPU, e.g. 80Gi.")] = None,
+    cpu: Annotated[str | None, typer.Option("--cpu", help="CPU cores that pods may use.")] = None,
+    memory_host: Annotated[str | None, typer.Option("--memory-host", help="Memory that pods may use.")] = None,
+    nic_gbit: Annotated[float | None, typer.Option("--nic-gbit", min=0.001, help="Speed of a NIC, Gbit/s.")] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            help="Output of `nvidia-smi -L` or `nvidia-smi --query-gpu=name,memory.total --format=csv`, for the GPU "
+            "model and memory. It may stand in FILE as well.",
+        ),
+    ] = None,
+) -> None:
+    """Write a MachineType, as YAML on standard output, from the output of `nvidia-smi topo -m`."""
+    from avactl.compiler.validate import validate_document
+    from avactl.emit.machine_type import machine_type_yaml
+    from avactl.hardware.topo_gpu import listed
+    from avactl.hardware.topo_spec import Given, describe
+    from avactl.kinds.machine_type.check import problems
+    from avactl.kinds.program import Item
+    from avactl.source.yaml import load_yaml
+
+    content, shown = _read(file)
+    matrix = _matrix(content, shown)
+    gpus = listed(_read(query)[0] if query else content)
+    described = describe(matrix, Given(name, gpu, memory, cpu, memory_host, nic_gbit), gpus)
+    comments = [f"Imported from {Path(shown).name} (`nvidia-smi topo -m`) by `avactl topo import`."]
+    comments += [f"- {remark}" for remark in described.remarks]
+    text = machine_type_yaml(described.name, described.spec, comments, described.assumed)
+    documents, found = load_yaml("<machine type>", text.encode())
+    if not found:
+        resource = validate_document(documents[0])
+        found = resource if isinstance(resource, list) else list(problems(Item(documents[0], resource)))
+    if found:
+        _print(found, text)
+        fail("with these options it is no valid machine type; nothing was written", USAGE)
+    sys.stdout.write(text)
+    guesses = [path for path in described.assumed if path != "cpu"]
+    if guesses:
+        print(f"avactl: assumed: {', '.join(guesses)} (comments in the output say how)", file=sys.stderr)
+
+
+@topo.command()
+def check(
+    file: _File,
+    type_: Annotated[str, typer.Option("--type", help="Name of the MachineType: of the repository, or shipped.")],
+    path: Annotated[
+        Path | None, typer.Argument(help="Repository, or file, that declares it.", show_default="the current directory")
+    ] = None,
+) -> None:
+    """Compare a machine with its declared type. Exit code 0: it is of that type, 1: it differs."""
+    from avactl.hardware.nvidia_topo import find
+    from avactl.hardware.topo_check import compare
+
+    machine, generation = _declared(type_, path)
+    content, shown = _read(file)
+    matrix = _matrix(content, shown)
+    result = compare(machine, matrix, find(matrix, generation))
+    for info in result.infos:
+        print(f"info: {info}")
+    if not result.differences:
+        print(f"ok: the machine is a {type_}")
+        return
+    for difference in result.differences:
+        print(f"{shown}: {difference}")
+    count = len(result.differences)
+    print(f"{count} difference{'' if count == 1 else 's'} from {type_}")
+    raise typer.Exit(PROBLEMS)
+
+
+def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
+    """The facts of a machine type, and its NVLink generation."""
+    from avactl.compiler.resolve import shipped
+    from avactl.diagnostics.suggest import did_you_mean
+    from avactl.hardware import library
+    from avactl.hardware.machine import Machine
+    from avactl.kinds.machine_type.check import problems
+    from avactl.kinds.machine_type.hardware import machine_facts
+    from avactl.kinds.program import Item
+
+    items: dict[str, Item] = {}
+    wrong: list[Diagnostic] = []
+    read: Any = None
+    if path is not None or (find_root(Path()) / "avactl.yaml").is_file():
+        tree, _ = open_repository([path or Path()])
+        read = tree.read
+        items, wrong = _machine_types(tree)
+    item = items.get(name)
+    if item is None and name in library.names():
+        item = Item(*shipped(name))
+    if item is None:
+        hint = did_you_mean(name, {*items, *library.names()}, "MachineTypes")
+        told = f"; {len(wrong)} spec files have errors: `avactl validate`" if wrong else ""
+        fail(f"there is no MachineType `{name}`{told}", USAGE, hint)
+    found = list(problems(item))
+    if found:
+        _print(found, read(item.doc.file).decode("utf-8", "replace") if read else "")
+        fail(f"MachineType {name} has errors of its own", USAGE)
+    spec = item.spec
+    return Machine.from_dict(machine_facts(spec)), spec.nvlink.generation if spec.nvlink else None
+
+
+def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
+    """The machine types of a repository by name; what is wrong in it otherwise does not matter here."""
+    from avactl.compiler.load import load
+    from avactl.compiler.pass_state import State
+    from avactl.compiler.validate import validate
+    from avactl.kinds.program import Item
+
+    state = validate(load(State(tree)))
+    items = {r.metadata.name: Item(doc, r) for doc, r in state.resources if r.KIND == "MachineType"}
+    return items, [problem for problem in state.diagnostics if problem.severity == "error"]
+
+
+@topo.command()
+def watch(
+    node: Annotated[str, typer.Option("--node", envvar="NODE_NAME", help="Name of the node that this machine is.")],
+    pool: Annotated[Path, typer.Option("--pool", help="pool.json, as the NodePool compiles it.")],
+    command: Annotated[
+        str, typer.Option("--command", help="What prints the matrix; words are split as a shell does.")
+    ] = "nvidia-smi topo -m",
+    interval: Annotated[float, typer.Option("--interval", min=1, help="Seconds between two looks.")] = 300.0,
+    once: Annotated[bool, typer.Option("--once", help="Print what would be told, and tell nobody.")] = False,
+    kubeconfig: DaemonKubeconfig = None,
+) -> None:
+    """Run on a machine: keep its node's condition `avactl.dev/TopologyMatches` up to date."""
+    import asyncio
+    import shlex
+
+    with packages():
+        from avactl.topology import daemon
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        fail(f"--command: {str(error).lower()}", USAGE)
+    if not words:
+        fail("--command is empty", USAGE)
+    options = daemon.Options(node, pool, words, interval)
+    if once:
+        verdict = asyncio.run(daemon.look(options))
+        print(f"{verdict.status}: {verdict.message}")
+        raise typer.Exit(PROBLEMS if verdict.status != "True" else 0)
+    asyncio.run(daemon.run(connection(kubeconfig), options))

@@ -1,0 +1,185 @@
+"""`avactl why`: why a pod or a job does not run, as the scheduler and those who make its pods last said it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from avactl import names
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, plain, refused, span, write
+from avactl.cli.common import USAGE, fail
+from avactl.terminal import inert
+
+if TYPE_CHECKING:
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+    from avactl.scheduler.inspection.pod_controllers import Maker
+
+_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", names.GANG_LABEL, "app.kubernetes.io/instance")
+_FIRST = ("refused", "waits")
+"""States that are told first: something is the matter."""
+
+
+class Found(NamedTuple):
+    """What the API server shows of a job."""
+
+    pods: list[dict[str, Any]]
+    makers: list[Maker]
+    """Those that lack pods."""
+    devices: dict[str, str]
+    """By ResourceClaim, the devices that it has."""
+
+
+class Row(NamedTuple):
+    """Pods of which the same is to be said."""
+
+    pods: list[str]
+    state: str
+    age: str
+    words: str
+
+
+def why(
+    name: Annotated[
+        str,
+        typer.Argument(help="A pod, a job, a service, or a workspace; `NAMESPACE/NAME` names its namespace."),
+    ],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Say why a pod or a job waits, and where the rest of it runs."""
+    if "/" in name:
+        namespace, name = name.split("/", 1)
+    if not name or not namespace or "/" in name:
+        fail("that names no pod or job", USAGE, "write NAME, or NAMESPACE/NAME")
+    found = asyncio.run(_look(connection(kubeconfig, context), namespace, name))
+    if not found.pods and not found.makers:
+        fail(f"there is no pod or job {name} in namespace {namespace}", USAGE, "`-n NAMESPACE` looks elsewhere")
+    _print(f"{namespace}/{name}", rows(found, datetime.now(UTC)))
+
+
+async def _look(access: Access, namespace: str, name: str) -> Found:
+    from avactl.kube.client import ApiError, Client, UnreachableError
+    from avactl.scheduler.inspection import pod_controllers
+
+    async with Client(access, connections=1) as client:
+        try:
+            answer = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
+            pods = select(answer["items"] or [], name)
+            lacking = (
+                []
+                if any(pod["metadata"]["name"] == name for pod in pods)
+                else await pod_controllers.short(client, namespace, name)
+            )
+            has = any(pod["spec"].get("resourceClaims") and pod["spec"].get("nodeName") for pod in pods)
+            return Found(pods, lacking, await _devices(client, namespace) if has else {})
+        except (ApiError, UnreachableError) as error:
+            refused(error, access)
+
+
+async def _devices(client: Client, namespace: str) -> dict[str, str]:
+    """The devices of ResourceClaims; none where the API server does not show them."""
+    from avactl.kube.client import ApiError
+
+    try:
+        answer = await client.request("GET", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims")
+    except ApiError:
+        return {}
+    found = {}
+    for item in answer["items"] or ():
+        results = ((item.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
+        found[item["metadata"]["name"]] = ", ".join(sorted((each["device"] for each in results), key=_natural))
+    return found
+
+
+def select(pods: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The pod of that name, else those of the job of that name, or of what makes them."""
+    named = [pod for pod in pods if pod["metadata"]["name"] == name]
+    return named or [pod for pod in pods if name in _names(pod)]
+
+
+def _names(pod: dict[str, Any]) -> list[str]:
+    labels = pod["metadata"].get("labels") or {}
+    found = [labels[label] for label in _JOB_LABELS if label in labels]
+    for owner in pod["metadata"].get("ownerReferences") or ():
+        # A ReplicaSet is its Deployment's name and the hash of the template.
+        found += [owner["name"], owner["name"].removesuffix(f"-{labels.get('pod-template-hash', '')}")]
+    return found
+
+
+def rows(found: Found, now: datetime) -> list[Row]:
+    """Pods of which the same is to be said, and what lacks pods; those first that wait for something."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for pod in found.pods:
+        groups.setdefault(_state(pod, found.devices), []).append(pod)
+    told = []
+    for (state, words), group in groups.items():
+        oldest = min(pod["metadata"]["creationTimestamp"] for pod in group)
+        mine = sorted((pod["metadata"]["name"] for pod in group), key=_natural)
+        told.append(Row(mine, state, _age(oldest, now), words))
+    for maker in found.makers:
+        if maker.state == "refused" or not found.pods:
+            told.append(Row([maker.name], maker.state, _age(maker.since, now), maker.words))
+    return sorted(told, key=lambda row: (row.state not in _FIRST, row.state, row.words))
+
+
+def _state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
+    status, node = pod.get("status") or {}, pod["spec"].get("nodeName")
+    if "deletionTimestamp" in pod["metadata"]:
+        return "ends", ": ".join(filter(None, ("it is being deleted", _stopped(status))))
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return "ended", status.get("message") or _stopped(status) or status["phase"].lower()
+    if node:
+        return "has a node", ", ".join(filter(None, (node, _gpus(pod, devices))))
+    if pod["spec"].get("schedulingGates"):
+        gates = ", ".join(gate["name"] for gate in pod["spec"]["schedulingGates"])
+        return "waits", f"held back by scheduling gates: {gates}"
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return "waits", condition.get("message") or condition.get("reason") or ""
+    scheduler = pod["spec"].get("schedulerName")
+    return "waits", f"scheduler `{scheduler}` has not said anything about it yet"
+
+
+def _stopped(status: dict[str, Any]) -> str:
+    """For whom, or why, a pod is stopped; empty where nobody says."""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return condition.get("message") or ""
+    return ""
+
+
+def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
+    """The GPUs of a pod that runs, by index or as its claims name them."""
+    indexes = (pod["metadata"].get("annotations") or {}).get(names.DEVICES)
+    made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
+    claims = (
+        str(each.get("resourceClaimName") or made.get(each["name"])) for each in pod["spec"].get("resourceClaims") or ()
+    )
+    held = [devices[claim] for claim in claims if devices.get(claim)]
+    return ", ".join([*([f"GPUs {indexes}"] if indexes else []), *([f"devices {', '.join(held)}"] if held else [])])
+
+
+def _age(since: str, now: datetime) -> str:
+    return span((now - datetime.fromisoformat(since)).total_seconds())
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in name.split("-")]
+
+
+def _print(title: str, found: list[Row]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in ("pods", "state", "since", "why or where"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("state", "since"))
+    for row in found:
+        few = ", ".join(row.pods) if len(row.pods) < 3 else f"{row.pods[0]} … {row.pods[-1]} ({len(row.pods)})"
+        table.add_row(plain(few), row.state, row.age, plain(row.words))
+    print(inert(plain(title)))
+    write(table)

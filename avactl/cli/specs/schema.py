@@ -1,0 +1,36 @@
+"""`avactl schema`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.common import MISSING, USAGE, fail
+
+
+def schema(
+    kind: Annotated[str | None, typer.Argument(help="Kind to print. Default: all kinds in one.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory to write every schema to.")] = None,
+) -> None:
+    """JSON Schema of the kinds, for editors."""
+    from avactl.compiler.json_schema import ALL, file_name, schemas
+    from avactl.diagnostics.suggest import did_you_mean
+    from avactl.kinds import registry
+
+    files = schemas()
+    if out is None:
+        by_lower = {name.lower(): name for name in registry.names()}
+        if kind is not None and kind.lower() not in by_lower:
+            fail(f"there is no kind `{kind}`", USAGE, did_you_mean(kind, registry.names(), "known kinds"))
+        sys.stdout.write(files[ALL if kind is None else file_name(by_lower[kind.lower()])])
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (out / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{out}: {error.strerror}", MISSING)
+    print(f"{len(files)} schemas in {out}")

@@ -1,0 +1,1 @@
+"""Incremental compile: results of single specs, kept on disk by content."""

@@ -1,0 +1,252 @@
+"""Pass 7: the policies of the repository, its own and the ready-made ones that it switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from avactl.compiler.config import Config, load_config
+from avactl.compiler.errors import dotted, show, to_diagnostics
+from avactl.compiler.pass_state import State, Tree
+from avactl.compiler.selection import is_policy, policy_files
+from avactl.diagnostics import Diagnostic, Span, sort_diagnostics
+from avactl.diagnostics.secrets import redacted
+from avactl.diagnostics.suggest import closest
+from avactl.kinds import registry
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item
+from avactl.policy import Problem
+from avactl.policy.settings import Ready, SchemaFile
+from avactl.source.document import Document, Path, strings
+from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
+
+if TYPE_CHECKING:
+    from avactl.compiler.driver import Compilation
+    from avactl.policy import custom
+
+Judged = tuple[Item | None, Diagnostic]
+"""A problem, and the spec that it is about; None where a policy itself is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Everything that is demanded of a repository."""
+
+    ready: Ready
+    files: tuple[str, ...]
+    """Files of the repository's own policies."""
+    python: bool
+    """Whether Python files are evaluated."""
+    timeout: float
+    """Longest run of one file, seconds."""
+
+
+def rules_of(config: Config, paths: Collection[str]) -> Rules | None:
+    """What the repository demands, None where that is nothing."""
+    files = tuple(policy_files(config.exclude, paths))
+    if not files and not config.policies.model_fields_set:
+        return None
+    return Rules(config.policies, files, config.python.allow, float(seconds(config.python.timeout)))
+
+
+def enforce(state: State) -> State:
+    """The problems that the policies find; no object is left where one is an error."""
+    if state.rules is None or state.program is None or state.failed:
+        return state
+    problems = tuple(problem for _, problem in judge(state.rules, state.tree, state.program.items, state.manifests))
+    manifests = () if any(problem.severity == "error" for problem in problems) else state.manifests
+    return replace(state, diagnostics=state.diagnostics + problems, manifests=manifests)
+
+
+def policies_of(compilation: Compilation) -> tuple[Diagnostic, ...]:
+    """What the policies find in a compilation without errors that was made without them."""
+    tree = compilation.tree
+    rules = rules_of(load_config(tree)[0], tree.paths())
+    if rules is None:
+        return ()
+    found = judge(rules, tree, compilation.program.items, compilation.manifests)
+    return tuple(sort_diagnostics(redacted(problem) for _, problem in found))
+
+
+def judge(rules: Rules, tree: Tree, items: Iterable[Item], manifests: Sequence[Manifest]) -> list[Judged]:
+    """Hold specs and their objects against the rules."""
+    mine = [item for item in items if not item.doc.file.startswith("<avactl>")]
+    found = list(_ready(rules.ready, mine, manifests)) if rules.ready.model_fields_set else []
+    if rules.files:
+        found += _own(rules, tree, mine, manifests)
+    return found
+
+
+# -- ready-made ------------------------------------------------------------------------------------------------------
+
+
+def _ready(ready: Ready, items: Sequence[Item], manifests: Sequence[Manifest]) -> Iterator[Judged]:
+    from avactl.policy.builtin import HELP, active
+
+    for policy in active(ready):
+        exempt = frozenset(policy.rule.exempt)
+        hint = HELP.get(policy.name, "")
+        if policy.over_spec:
+            for item in items:
+                if _label(item) not in exempt:
+                    for problem in policy.over_spec(item, policy.rule):
+                        yield item, _of_spec(policy.name, policy.rule.severity, item, problem, hint)
+        if policy.over_manifest:
+            of: dict[Item, list[tuple[Manifest, Problem]]] = {}
+            for manifest in manifests:
+                if _label(manifest.item) not in exempt:
+                    for problem in policy.over_manifest(manifest, policy.rule):
+                        of.setdefault(manifest.item, []).append((manifest, problem))
+            for item, problems in of.items():
+                # One of a spec: its objects mostly have one thing in common.
+                manifest, problem = problems[0]
+                if len(problems) > 1:
+                    problem = problem._replace(message=f"{problem.message}, and {len(problems) - 1} more like it")
+                yield item, _of_manifest(policy.name, policy.rule.severity, manifest, problem, hint)
+
+
+def _label(item: Item) -> str:
+    return f"{item.team}/{item.spec_name}" if item.team else item.spec_name
+
+
+# -- where a problem stands ------------------------------------------------------------------------------------------
+
+
+def _of_spec(name: str, severity: str, item: Item, problem: Problem, hint: str = "") -> Diagnostic:
+    whole = not problem.path or isinstance(item.doc.get(*problem.path), dict | list)
+    path: Path = problem.path or ("metadata", "name")
+    span = item.span(*path, key=whole and bool(problem.path))
+    return _diagnostic(name, severity, problem.message, span, problem.help or hint)
+
+
+def _of_manifest(name: str, severity: str, manifest: Manifest, problem: Problem, hint: str = "") -> Diagnostic:
+    where = f"{manifest.id}: {dotted(problem.path)}" if problem.path else str(manifest.id)
+    span = _origin(manifest, problem.path)
+    return _diagnostic(name, severity, f"{problem.message} ({where})", span, problem.help or hint)
+
+
+def _origin(manifest: Manifest, path: Path) -> Span:
+    """The place in the spec that a value of an object came from: where the same text stands, if only there."""
+    value: object = manifest.body
+    for step in path:
+        try:
+            value = value[step]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            break
+    if isinstance(value, str) and len(value) > 2:
+        same = [at for at, text, is_key in strings(manifest.item.doc.value) if text == value and not is_key]
+        if len(same) == 1:
+            return manifest.item.span(*same[0])
+    return manifest.item.span("metadata", "name")
+
+
+def _diagnostic(name: str, severity: str, message: str, span: Span, hint: str) -> Diagnostic:
+    return Diagnostic("policy", message, span, "warning" if severity == "warning" else "error", hint=hint, rule=name)
+
+
+# -- the repository's own --------------------------------------------------------------------------------------------
+
+
+def _own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Manifest]) -> list[Judged]:
+    from avactl.policy import custom
+    from avactl.source.python import laid_out
+
+    sources, problems = read(rules, tree)
+    found: list[Judged] = [(None, problem) for problem in problems]
+    if not sources:
+        return found
+    subjects = custom.Subjects(items, manifests)
+    try:
+        reports = custom.run(sources, laid_out(tree), subjects, rules.timeout)
+    finally:
+        subjects.close()
+    for report in reports:
+        found += [(None, problem) for problem in report.problems]
+        found += [(None, problem) for problem in _unknown_kinds(report)]
+        for each in report.findings:
+            if isinstance(each.subject, Manifest):
+                problem = _of_manifest(each.policy, each.severity, each.subject, each.problem)
+                found.append((each.subject.item, problem))
+            else:
+                found.append((each.subject, _of_spec(each.policy, each.severity, each.subject, each.problem)))
+    return [*found, *((None, problem) for problem in _same_names(reports))]
+
+
+def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic]]:
+    """The repository's own policies, and the files that hold none though they should."""
+    from avactl.policy.custom import Source
+
+    sources: list[Source] = []
+    problems: list[Diagnostic] = []
+    for path in rules.files:
+        try:
+            size = tree.size(path)
+            data = tree.read(path) if size <= MAX_BYTES else b""
+        except OSError as error:
+            message = f"cannot be read: {error.strerror or error}"
+            problems.append(
+                Diagnostic("file-unreadable", message, Span(path), hint="look at its permissions", rule=path)
+            )
+            continue
+        if size > MAX_BYTES:
+            problems.append(too_large(path, size))
+        elif not path.endswith(".py"):
+            documents, wrong = load_yaml(path, data)
+            problems += [problem for problem in wrong if problem.code != "empty-file"]
+            for document in documents:
+                schema = _schema(document, problems)
+                if schema:
+                    sources.append(Source(path, schema, document))
+        elif not is_policy(data):
+            continue  # a module of helpers
+        elif rules.python:
+            sources.append(Source(path))
+        else:
+            hint = "set `python: {allow: true}` in avactl.yaml, or write the policy as JSON Schema"
+            message = "Python policies are not allowed here"
+            problems.append(Diagnostic("python-not-allowed", message, Span(path), hint=hint, rule=path))
+    return sources, problems
+
+
+def _schema(document: Document, problems: list[Diagnostic]) -> SchemaFile | None:
+    value = document.value
+    if not isinstance(value, dict) or ("policy" not in value and "kind" in value):
+        what = "a spec, and its folder is for policies" if isinstance(value, dict) else f"{show(value)}, not a policy"
+        hint = "a policy has `policy: NAME` and `schema: {…}`; specs belong into another folder"
+        problems.append(Diagnostic("policy-error", f"this is {what}", document.span(), hint=hint, rule=document.file))
+        return None
+    try:
+        return SchemaFile.model_validate(value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problems += to_diagnostics(SchemaFile, document, error)
+        return None
+
+
+def _unknown_kinds(report: custom.Report) -> Iterator[Diagnostic]:
+    """A policy over specs of a kind that there is not would never find anything."""
+    known = registry.names()
+    for policy in report.declared:
+        for kind in policy["kinds"]:
+            if policy["over"] == "manifests" and kind in known:
+                hint = "name kinds of Kubernetes, such as `Job`; or look at specs: `over: specs`"
+                message = f"policy {policy['name']}: `{kind}` is a kind of specs, and it is over manifests"
+                yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
+            if policy["over"] == "specs" and kind not in known:
+                near = closest(str(kind), known)
+                hint = f"did you mean `{near}`?" if near else "for kinds of Kubernetes, it is over `manifests`"
+                message = f"policy {policy['name']}: there is no kind `{kind}` of specs"
+                yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
+
+
+def _same_names(reports: Iterable[custom.Report]) -> Iterator[Diagnostic]:
+    seen: dict[str, Span] = {}
+    for report in reports:
+        for policy in report.declared:
+            first = seen.setdefault(policy["name"], policy["span"])
+            if first is not policy["span"]:
+                message = f"two policies are called {policy['name']}; the other one is at {first}"
+                yield Diagnostic("policy-error", message, policy["span"], hint="rename one", rule=policy["name"])

@@ -1,0 +1,64 @@
+"""What the cache takes of every machine of a pool before anybody's work does."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from avactl.kinds.fields.values import quantity
+from avactl.kinds.program import Item, Program
+
+JOB_WORKER_CPU = "500m"
+"""CPU of the job worker beside each cache worker."""
+
+
+class Taken(NamedTuple):
+    """CPU cores and bytes of memory that are taken of one machine, and by whom."""
+
+    cpu: Fraction
+    memory: Fraction
+    by: tuple[str, ...]
+    """Names of cache tiers."""
+
+
+def worker_memory(item: Item) -> int:
+    """Memory of a cache worker's pod, bytes: its processes and the MEM tier, whose files count to it."""
+    workers = item.spec.workers
+    in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
+    return int(quantity(workers.memory) + in_memory)
+
+
+def _of_tier(item: Item, program: Program) -> tuple[str, tuple[str, ...], str, int, str, int]:
+    """Cluster; pools, CPU and memory of workers that run on each machine; CPU and memory of FUSE."""
+    workers, fuse = item.spec.workers, item.spec.fuse
+    everywhere = workers.replicas is None
+    cpu = quantity(workers.cpu) + quantity(JOB_WORKER_CPU) if everywhere else Fraction(0)
+    mounting = quantity(fuse.cpu) if fuse.enabled else Fraction(0)
+    return (
+        item.spec.cluster,
+        tuple(workers.pools),
+        str(cpu),
+        worker_memory(item) if everywhere else 0,
+        str(mounting),
+        int(quantity(fuse.memory)) if fuse.enabled else 0,
+    )
+
+
+def taken(program: Program, pool: Item) -> Taken:
+    """What the DaemonSets of cache tiers ask for on each machine of a pool.
+
+    Workers of a tier that says how many there are stand on some machines only: they are not counted, so that what does
+    not fit beside the rest never fits.
+    """
+    cpu, memory, by = Fraction(0), Fraction(0), []
+    for tier in program.of("CacheTier"):
+        cluster, pools, worker_cpu, worker_bytes, fuse_cpu, fuse_bytes = program.derive(tier, _of_tier)
+        if cluster != pool.spec.cluster:
+            continue
+        here = not pools or pool.name in pools
+        cores = Fraction(fuse_cpu) + (Fraction(worker_cpu) if here else 0)
+        size = fuse_bytes + (worker_bytes if here else 0)
+        if cores or size:
+            cpu, memory = cpu + cores, memory + size
+            by.append(tier.spec_name)
+    return Taken(cpu, memory, tuple(by))

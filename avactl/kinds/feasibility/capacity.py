@@ -1,0 +1,211 @@
+"""Capacity: which GPUs a spec asks for, and whether the cluster's machines can ever give them.
+
+What is checked here needs only the specs, so an error means *never*, not *not now*; whether GPUs are free at the
+moment only the scheduler knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import one_of
+from avactl.kinds.feasibility import fit
+from avactl.kinds.program import Item, Program
+
+
+class GpuCompute(Protocol):
+    """What asks for GPUs: a `Compute`, or the spec of a Workspace."""
+
+    @property
+    def gpus(self) -> int | float: ...
+    @property
+    def gpu(self) -> str | None: ...
+    @property
+    def pool(self) -> str | None: ...
+    @property
+    def cpu(self) -> str | None: ...
+    @property
+    def memory(self) -> str | None: ...
+
+
+class Role(NamedTuple):
+    """Pods of one make in a spec."""
+
+    path: tuple[str, ...]
+    """Where the role's compute stands in the document."""
+    compute: Any
+    least: int
+    """Pods that must run at the same time for the spec to do its work."""
+    most: int
+    """Pods that it may grow to."""
+
+
+def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None:
+    """The GPU model that pods get: the one asked for, that of the pool, or the only one of the cluster.
+
+    None where no GPUs are asked for, or where it cannot be told (`gpu_problems` has the diagnostic).
+    """
+    if not compute.gpus:
+        return None
+    if compute.gpu is not None:
+        return compute.gpu
+    if compute.pool is not None:
+        pools = program.candidate_pools(cluster, None, compute.pool)
+        return str(program.machine(pools[0]).gpus.model) if pools else None
+    models = program.gpu_models(cluster)
+    return models[0] if len(models) == 1 else None
+
+
+def roles(item: Item) -> Iterator[Role]:
+    """The pods that a spec asks for when it runs; none of a spec that is stopped or suspended."""
+    spec = item.spec
+    if item.kind == "TrainingJob" and not spec.suspended:
+        workers = spec.workers
+        elastic = spec.strategy == "elastic"
+        least = (workers.min if elastic else None) or workers.replicas
+        most = (workers.max if elastic else None) or workers.replicas
+        yield Role(("spec", "workers"), workers, least, max(least, most))
+        for key in ("servers", "launcher", "evaluator"):
+            role = getattr(spec, key)
+            if role is not None:
+                yield Role(("spec", key), role, role.replicas, role.replicas)
+    elif item.kind == "ServingDeployment":
+        replicas = spec.replicas
+        least, most = (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
+        yield Role(("spec", "resources"), spec.resources, least, max(least, most))
+    elif item.kind == "Workspace" and spec.running:
+        yield Role(("spec",), spec, 1, 1)
+
+
+def demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[str, str], int | float]:
+    """GPUs that a spec asks for, by cluster and GPU model; empty where it asks for none or does not run.
+
+    Training jobs (all roles), services and workspaces; at their largest, or with `least` at the smallest size with
+    which they work (`min` of elastic jobs and autoscaled services). A shared GPU of a workspace counts as its share.
+    """
+    sums: dict[tuple[str, str], Fraction] = {}
+    for role in roles(item):
+        model = gpu_model(program, item.cluster, role.compute)
+        if model is not None:
+            key = (item.cluster, model)
+            gpus = Fraction(str(role.compute.gpus)) * (role.least if least else role.most)
+            sums[key] = sums.get(key, Fraction(0)) + gpus
+    return {key: int(value) if value.denominator == 1 else float(value) for key, value in sums.items()}
+
+
+def gpu_problems(
+    item: Item,
+    program: Program,
+    compute: GpuCompute,
+    path: tuple[str | int, ...],
+    replicas: int = 1,
+    link: str | None = None,
+) -> list[Diagnostic]:
+    """Why the pods of one role can never run on the machines of the item's cluster; empty where they can.
+
+    `path` is where `compute` stands in the document, e.g. `("spec", "workers")`. `replicas` is the number of pods
+    that must run at the same time: all workers of a gang, `min` of an elastic job or of an autoscaled service.
+    `link` is the link level that must be had; by default `compute.link` where `link_policy` is `required`.
+
+    One diagnostic a cause, the first cause first. Room is counted on empty machines, each machine for itself, so
+    what is told never fits; that the rest fits beside other pods is not said.
+    """
+    if compute.pool is not None and program.get("NodePool", compute.pool).spec.cluster != item.cluster:
+        return [_other_cluster(item, program, compute.pool, path)]
+    if not compute.gpus and compute.pool is None:
+        return []  # Machines without GPUs are not declared: nothing is known of where such pods run.
+    if fit.unknown_capacity(program):
+        return []
+    if link is None and getattr(compute, "link_policy", None) == "required":
+        link = getattr(compute, "link", None)
+    # Many roles ask for the same: for how many such pods there is room is worked out once.
+    rdma = getattr(compute, "rdma", False)
+    key = (item.cluster, compute.gpus, compute.gpu, compute.pool, compute.cpu, compute.memory, rdma, link)
+    if replicas <= program.memo(("room", key), lambda: _room(item, program, compute, path, link)):
+        return []
+    problem = _model_problem(item, program, compute, path)
+    if problem is None:
+        ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
+        found = fit.offers(program, item.cluster, ask.model, compute.pool)
+        problem = (
+            fit.pod_problem(item, ask, found, path)
+            or fit.gang_problem(item, ask, found, path, replicas)
+            or fit.allocation_problem(item, ask, found, path)
+            or fit.link_warning(item, program, ask, found, path)
+        )
+    return [] if problem is None else [problem]
+
+
+def _room(item: Item, program: Program, compute: GpuCompute, path: fit.Path, link: str | None) -> int:
+    """How many pods of this make the empty machines hold; -1 where something else is to be said about them."""
+    if _model_problem(item, program, compute, path) is not None:
+        return -1
+    ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
+    found = fit.offers(program, item.cluster, ask.model, compute.pool)
+    if fit.pod_problem(item, ask, found, path) or fit.allocation_problem(item, ask, found, path):
+        return -1
+    return -1 if fit.link_warning(item, program, ask, found, path) else fit.room(ask, found)
+
+
+def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | int, ...]) -> Diagnostic:
+    pool = program.get("NodePool", name)
+    here = [other.name for other in program.pools(item.cluster)]
+    return Diagnostic(
+        "other-cluster",
+        f"pool {name} is on cluster {pool.spec.cluster}, and {item} runs on {item.cluster}",
+        item.span(*path, "pool"),
+        hint=f"pools of {item.cluster}: {one_of(here)}" if here else f"cluster {item.cluster} has no pools",
+        notes=(Note(pool.span("spec", "cluster"), "the pool's cluster"),),
+    )
+
+
+def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tuple[str | int, ...]) -> Diagnostic | None:
+    """A GPU model that is not there, or that cannot be told."""
+    if not compute.gpus:
+        return None
+    cluster = item.cluster
+    models = program.gpu_models(cluster)
+    if not models:
+        hint = f"declare one: `kind: NodePool` with `cluster: {cluster}`"
+        message = f"cluster {cluster} has no node pool, and so no GPUs"
+        return Diagnostic("gpu-not-in-cluster", message, item.span(*path, "gpus"), hint=hint)
+    if compute.gpu is not None and compute.gpu not in models:
+        return unknown_model(item, program, cluster, compute.gpu, (*path, "gpu"))
+    if compute.pool is not None:
+        pool = program.get("NodePool", compute.pool)
+        model = program.machine(pool).gpus.model
+        if compute.gpu not in (None, model):
+            others = [other.name for other in program.candidate_pools(cluster, compute.gpu, None)]
+            return Diagnostic(
+                "gpu-not-in-cluster",
+                f"pool {pool.name} has {model}, not {compute.gpu}",
+                item.span(*path, "gpu"),
+                hint=f"write `gpu: {model}`, or choose pool {one_of(others)}",
+                notes=(Note(pool.span("spec", "machineType"), f"machines with {model}"),),
+            )
+    elif compute.gpu is None and len(models) > 1:
+        return Diagnostic(
+            "ambiguous-reference",
+            f"cluster {cluster} has GPUs of several models: which one is {item} for?",
+            item.span(*path, "gpus"),
+            hint=f"add `gpu: …`: {one_of(models)}",
+        )
+    return None
+
+
+def unknown_model(item: Item, program: Program, cluster: str, model: str, path: tuple[str | int, ...]) -> Diagnostic:
+    """The diagnostic for a GPU model that no pool of the cluster has."""
+    known = program.gpu_models(cluster)
+    # `v100` and `V100-32GB` mean V100; H100 does not, however near the letters are.
+    folded = model.lower().replace("-", "").replace(".", "")
+    near = [name for name in known if folded.startswith(name.lower()) or name.lower().startswith(folded)]
+    elsewhere = [other.name for other in program.of("Cluster") if model in program.gpu_models(other.name)]
+    if len(near) == 1:
+        hint = f"did you mean `{near[0]}`?"
+    else:
+        hint = f"it has {one_of(known)}" if known else f"declare a pool: `kind: NodePool` with `cluster: {cluster}`"
+        hint += f"; cluster {one_of(elsewhere)} has {model}" if elsewhere else ""
+    return Diagnostic("gpu-not-in-cluster", f"cluster {cluster} has no GPU `{model}`", item.span(*path), hint=hint)

@@ -1,0 +1,309 @@
+"""How many pods the machines of a cluster's pools can hold, and what to say where it is too few."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import Any, NamedTuple
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.hardware.topology import Topology, satisfies
+from avactl.kinds.feasibility.cache_overhead import Taken, taken
+from avactl.kinds.fields.values import format_quantity, quantity
+from avactl.kinds.machine_type.check import is_sound
+from avactl.kinds.machine_type.hardware import pool_topology
+from avactl.kinds.program import Item, Program, pool_size
+
+Path = tuple[str | int, ...]
+
+
+class Ask(NamedTuple):
+    """What one pod asks for. `cpu` in cores, `memory` in bytes."""
+
+    gpus: int
+    model: str | None
+    cpu: Fraction
+    memory: Fraction
+    link: str
+    """Link level that its GPUs must have; `any` where it does not matter."""
+    rdma: bool
+
+    @classmethod
+    def of(cls, compute: Any, model: str | None, link: str | None) -> Ask:
+        """From a `Compute` or the spec of a Workspace; what that leaves to its team's defaults counts as nothing."""
+        return cls(
+            gpus=ceil(compute.gpus),
+            model=model,
+            cpu=quantity(compute.cpu) if compute.cpu is not None else Fraction(0),
+            memory=quantity(compute.memory) if compute.memory is not None else Fraction(0),
+            link=link or "any",
+            rdma=bool(getattr(compute, "rdma", False)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.gpus} {self.model}" if self.gpus else "their CPU and memory"
+
+
+class Offer(NamedTuple):
+    """The machines of one pool, empty."""
+
+    pool: Item
+    machines: int
+    topology: Topology
+    cpu: Fraction
+    """CPU cores of one machine that pods may have, beside what the cache takes."""
+    memory: Fraction
+    """The same of memory, bytes."""
+    taken: Taken
+
+    def pods(self, ask: Ask) -> int:
+        """How many such pods one machine holds."""
+        limits = []
+        if ask.gpus:
+            limits.append(self.topology.room(ask.gpus, ask.link))
+        if ask.cpu:
+            limits.append(int(self.cpu / ask.cpu))
+        if ask.memory:
+            limits.append(int(self.memory / ask.memory))
+        return min(limits, default=1_000_000)
+
+    def limit(self, ask: Ask) -> str:
+        """What keeps a machine from holding more such pods: `CPU`, `memory`, or nothing but GPUs."""
+        pods = self.pods(ask)
+        if ask.gpus and self.topology.room(ask.gpus, ask.link) == pods:
+            return ""
+        return "CPU" if ask.cpu and int(self.cpu / ask.cpu) == pods else "memory"
+
+    def __str__(self) -> str:
+        machine = self.topology.machine
+        count = f"{self.machines} machine{'' if self.machines == 1 else 's'}"
+        return f"pool {self.pool.name}: {count} with {machine.gpus} {machine.gpu}"
+
+    @property
+    def cache(self) -> str:
+        """Who takes what of each machine, in words; nothing where nobody does."""
+        if not self.taken.by:
+            return ""
+        tiers = f"cache tier{'' if len(self.taken.by) == 1 else 's'} {' and '.join(self.taken.by)}"
+        takes = "takes" if len(self.taken.by) == 1 else "take"
+        size = format_quantity(self.taken.memory)
+        return f"{tiers} {takes} {_number(self.taken.cpu)} CPU cores and {size} memory of each machine"
+
+    @property
+    def size_key(self) -> str:
+        """The key of the pool's spec that says how many machines it has."""
+        spec = self.pool.spec
+        return "nodes" if spec.nodes is not None else "autoscaling" if spec.autoscaling is not None else "count"
+
+
+def unknown_capacity(program: Program) -> bool:
+    """Whether pools or machine types have problems of their own, so that nothing can be said about capacity."""
+
+    def find() -> bool:
+        return (
+            any(kind in ("NodePool", "MachineType") for kind, _ in program.broken)
+            or not all(pool_size(pool) for pool in program.of("NodePool"))
+            or not all(is_sound(machine) for machine in program.of("MachineType"))
+        )
+
+    return bool(program.memo("unknown capacity", find))
+
+
+def offers(program: Program, cluster: str, model: str | None, pool: str | None) -> list[Offer]:
+    """The machines of a cluster that pods asking for this GPU model and pool may run on."""
+
+    def find() -> list[Offer]:
+        found = []
+        for item in program.candidate_pools(cluster, model, pool):
+            machine = program.machine(item)
+            cache = taken(program, item)
+            cpu = max(Fraction(0), quantity(machine.cpu) - cache.cpu)
+            memory = max(Fraction(0), quantity(machine.memory) - cache.memory)
+            found.append(Offer(item, pool_size(item), pool_topology(program, item), cpu, memory, cache))
+        return found
+
+    found: list[Offer] = program.memo(("offers", cluster, model, pool), find)
+    return found
+
+
+def total_gpus(program: Program, cluster: str, model: str) -> int:
+    """GPUs of a model in all pools of a cluster, at their largest."""
+    return sum(offer.machines * offer.topology.count for offer in offers(program, cluster, model, None))
+
+
+def room(ask: Ask, found: list[Offer]) -> int:
+    """How many such pods the machines hold at once when they are empty."""
+    return sum(offer.machines * offer.pods(ask) for offer in found)
+
+
+# -- diagnostics -------------------------------------------------------------------------------------------------------
+
+
+def _where(item: Item, found: list[Offer]) -> str:
+    return f"pool {found[0].pool.name}" if len(found) == 1 else f"cluster {item.cluster}"
+
+
+def pool_notes(found: list[Offer], most: int = 3, sizes: bool = False) -> tuple[Note, ...]:
+    """The first pools that were looked at, with what they have; `sizes`: CPU and memory matter too."""
+
+    def words(offer: Offer) -> str:
+        return f"{offer}; {offer.cache}" if sizes and offer.cache else str(offer)
+
+    return tuple(Note(offer.pool.span("spec", offer.size_key), words(offer)) for offer in found[:most])
+
+
+def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
+    """One pod asks for more than any machine has."""
+    where = _where(item, found)
+    largest = max(offer.topology.count for offer in found)
+    if ask.gpus > largest:
+        return Diagnostic(
+            "pod-never-fits",
+            f"a pod asks for {ask.gpus} {ask.model}, and no machine of {where} has more than {largest}",
+            item.span(*path, "gpus"),
+            hint=f"write `gpus: {largest}` or fewer, and more `replicas`",
+            notes=pool_notes(found),
+        )
+    linked = [offer for offer in found if offer.topology.room(ask.gpus, ask.link)] if ask.gpus else found
+    if not linked:
+        return _link_problem(item, ask, [offer for offer in found if offer.topology.count >= ask.gpus], path)
+    if any(offer.pods(ask) for offer in linked):
+        return None
+    cpu, memory = max(offer.cpu for offer in linked), max(offer.memory for offer in linked)
+    machines = f"machines of {_where(item, linked)}" + (f" with {ask.model}" if ask.model and len(linked) > 1 else "")
+    if ask.cpu > cpu:
+        key, message = "cpu", f"a pod asks for {_number(ask.cpu)} CPU cores, and {machines} give pods {_number(cpu)}"
+        hint = f"write `cpu: {_number(cpu)}` or less"
+    elif ask.memory > memory:
+        key, size = "memory", format_quantity(memory)
+        message = f"a pod asks for {format_quantity(ask.memory)} memory, and {machines} give pods {size}"
+        hint = f"write `memory: {size}` or less"
+    else:
+        enough = next(offer for offer in linked if offer.cpu >= ask.cpu)
+        key, size = "memory", format_quantity(enough.memory)
+        both = f"{_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} memory"
+        message = f"a pod asks for {both}, and no machine of cluster {item.cluster} has both"
+        hint = f"machines of pool {enough.pool.name} have the cores: write `memory: {size}` or less"
+    return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=pool_notes(linked, sizes=True))
+
+
+def _number(value: Fraction) -> str:
+    return f"{float(value):g}"
+
+
+def _link_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic:
+    """No machine has so many GPUs with the link that the pod requires."""
+    counts = {offer.topology.count for offer in found}
+    reachable = max(
+        (count for offer in found for count in range(2, max(counts) + 1) if offer.topology.room(count, ask.link)),
+        default=0,
+    )
+    levels = {str(offer.topology.reachable_level(ask.gpus)) for offer in found}
+    best = min(levels, key=lambda level: ("nvlink", "pcieSwitch", "socket", "node").index(level))
+    if reachable:
+        hint = (
+            f"at most {reachable} GPUs have it: write `gpus: {reachable}`, `link: {best}`, or `linkPolicy: preferred`"
+        )
+    else:
+        hint = f"write `link: {best}`, or `linkPolicy: preferred`"
+    return Diagnostic(
+        "link-unreachable",
+        f"no machine of {_where(item, found)} has {ask.gpus} {ask.model} with link `{ask.link}`; `{best}` is the best",
+        item.span(*path, "link") if item.doc.get(*path, "link") else item.span(*path, "gpus"),
+        hint=hint,
+        notes=pool_notes(found),
+    )
+
+
+def _replicas_path(item: Item, path: Path, replicas: int) -> Path | None:
+    """Where the number of pods stands: the key that has exactly this value."""
+    for candidate in ((*path, "min"), (*path, "replicas"), ("spec", "replicas", "min"), ("spec", "replicas")):
+        if item.doc.get(*candidate) == replicas:
+            return candidate
+    return None
+
+
+def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas: int) -> Diagnostic | None:
+    """All machines together cannot hold all pods at the same time."""
+    most = room(ask, found)
+    if replicas <= most:
+        return None
+    at = _replicas_path(item, path, replicas)
+    where = _where(item, found)
+    limits = {offer.limit(ask) for offer in found if offer.pods(ask)}
+    why = ""
+    if ask.gpus and "" not in limits:
+        one = next(offer for offer in found if offer.pods(ask))
+        per = one.pods(ask)
+        why = f", because of {' and '.join(sorted(limits))}: {per} on a machine of {one.topology.count} GPUs"
+    pods = f"{replicas} pods" if not ask.gpus else f"{replicas} pods of {ask}"
+    hint = f"at most {most} fit at once: write `{at[-1]}: {most}` or less" if at else f"at most {most} fit at once"
+    pools = {offer.pool.name for offer in found}
+    hint += f", or add machines to pool {found[0].pool.name}" if len(pools) == 1 else ", or add machines to a pool"
+    return Diagnostic(
+        "gang-never-fits",
+        f"{pods} never fit at once: {where} has room for {most}{why}",
+        item.span(*(at or (*path, "gpus"))),
+        label=f"{replicas} × {ask.gpus} = {replicas * ask.gpus} {ask.model}" if ask.gpus else "",
+        hint=hint,
+        notes=pool_notes(found, sizes=bool(why)),
+    )
+
+
+def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
+    """The pools give out GPUs or NICs in different ways, and a pod can be written for one of them only."""
+    if not ask.gpus:
+        return None
+    specs = [offer.pool.spec for offer in found]
+    if ask.rdma and not any(spec.rdma_resource for spec in specs):
+        return Diagnostic(
+            "rdma-unavailable",
+            f"{_where(item, found)} gives pods with {ask.model} no RDMA NICs",
+            item.span(*path, "rdma"),
+            hint="add `rdmaResource: …`, the extended resource of the RDMA device plugin, to the pool",
+            notes=pool_notes(found),
+        )
+    ways = {
+        (
+            spec.allocation,
+            spec.resource_name if spec.allocation == "devicePlugin" else "",
+            ask.rdma and spec.rdma_resource,
+        )
+        for spec in specs
+    }
+    if len(ways) == 1:
+        return None
+    notes = tuple(
+        Note(offer.pool.span("spec", "allocation"), f"pool {offer.pool.name}: {_way(offer.pool.spec, ask)}")
+        for offer in found
+    )
+    return Diagnostic(
+        "mixed-allocation",
+        f"the {ask.model} pools of cluster {item.cluster} give pods their devices in different ways",
+        item.span(*path, "gpus"),
+        hint=f"choose one: add `pool: {found[0].pool.name}`",
+        notes=notes,
+    )
+
+
+def _way(spec: Any, ask: Ask) -> str:
+    way = "ResourceClaims (`dra`)" if spec.allocation == "dra" else f"`{spec.resource_name}`"
+    return f"{way}, RDMA by {spec.rdma_resource or 'nothing'}" if ask.rdma else way
+
+
+def link_warning(item: Item, program: Program, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
+    """A required link on a cluster where nobody looks at links when GPUs are chosen."""
+    if ask.link == "any" or ask.gpus < 2 or program.cluster_spec(item.cluster).daemons.scheduler:
+        return None
+    for offer in found:
+        level = offer.topology.certain_level(ask.gpus)
+        if level is not None and not satisfies(level, ask.link):
+            return Diagnostic(
+                "link-not-enforced",
+                f"link `{ask.link}` is required, and the scheduler of cluster {item.cluster} does not look at links",
+                item.span(*path, "link"),
+                severity="warning",
+                hint="add `daemons: {scheduler: true}` to the Cluster, or take all GPUs of a machine",
+                notes=(Note(offer.pool.span("spec", "machineType"), f"{ask.gpus} GPUs at random have `{level}`"),),
+            )
+    return None

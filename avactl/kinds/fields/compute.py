@@ -1,0 +1,108 @@
+"""Parts that workspaces, training jobs and services share: compute, code, mounts."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from avactl.kinds.base import Model
+from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad, want_length
+
+Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
+"""The slowest connection that GPUs of one pod may have, best first. `any`: also across machines' sockets."""
+
+_GPU_MODEL_PATTERN = r"^[A-Za-z0-9]+([.-][A-Za-z0-9]+)*$"
+_GPU_MODEL = re.compile(_GPU_MODEL_PATTERN).match
+
+
+def _gpu_model(value: str) -> str:
+    # The model is a node label's value and a part of a device class's name.
+    if len(value) > 40 or not _GPU_MODEL(value) or value.endswith("\n"):
+        short = re.sub(r"[^A-Za-z0-9.-]+", "-", re.sub(r"^(nvidia|tesla)[\s_-]+", "", value, flags=re.IGNORECASE))
+        short = short.strip("-.")[:40]
+        hint = f"write `{short}`" if _GPU_MODEL(short) else "use letters, digits, `-` and `.`: `V100`, `A100-80GB`"
+        raise bad(f"`{value[:60]}` is not a GPU model", hint)
+    return value
+
+
+GpuModel = Annotated[
+    str,
+    AfterValidator(_gpu_model),
+    WithJsonSchema({"type": "string", "pattern": _GPU_MODEL_PATTERN, "maxLength": 40}),
+]
+"""A GPU model as machine types name it: `V100`, `H100`."""
+
+
+class Compute(Model):
+    """CPU, memory and GPUs of one pod."""
+
+    cpu: Cpu = Field("1", description="CPU cores of one pod.")
+    memory: Bytes = Field("2Gi", description="Memory of one pod, bytes.")
+    gpus: int = Field(0, ge=0, le=16, description="GPUs of one pod.")
+    gpu: GpuModel | None = Field(
+        None, description="GPU model. Default: the only one that the cluster has. Needed where there are several."
+    )
+    pool: NodePoolRef | None = Field(None, description="Node pool to run in. Default: any with the GPU model.")
+    shared_memory: Bytes | None = Field(
+        None, description="Size of /dev/shm, bytes; counts to memory. PyTorch data loaders need it."
+    )
+
+
+class GpuLinkCompute(Compute):
+    """Compute of a pod whose GPUs talk to each other."""
+
+    link: Link = Field("any", description="Slowest connection allowed between two GPUs of one pod.")
+    link_policy: Literal["required", "preferred"] = Field(
+        "preferred", description="Whether to wait for GPUs with that link, or to take what is free."
+    )
+    rdma: bool = Field(False, description="Give each pod an RDMA NIC next to its GPUs.")
+
+
+# Each part ends at a character that it cannot hold, so that no text is walked twice.
+_GIT_URL = re.compile(r"https://[^\s@/]+/\S+|ssh://[^\s:]\S+|[\w.-]+@[\w.-]+:\S+").fullmatch
+
+
+def _git_url(value: str) -> str:
+    want_length(value)
+    if not _GIT_URL(value):
+        hint = "write `https://host/path.git` or `git@host:path.git`; credentials belong into `secret`"
+        shown = re.sub(r"//[^/@]*@", "//***@", value)
+        raise bad(f"`{shown}` is not a git URL over https or ssh", hint)
+    return value
+
+
+def _git_ref(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", value) or ".." in value:
+        raise bad(f"`{value[:80]}` is not a git revision", "write a commit, tag or branch")
+    return value
+
+
+class GitCode(Model):
+    """Code that an init container fetches before the pod starts."""
+
+    url: Annotated[str, AfterValidator(_git_url)] = Field(description="Repository, over https or ssh.")
+    ref: Annotated[str, AfterValidator(_git_ref)] = Field(description="Commit, tag or branch; a commit is repeatable.")
+    path: RelPath = Field(".", description="Directory of the repository to work in.")
+    mount: AbsPath = Field("/workspace/code", description="Where the repository is mounted; the working directory.")
+    secret: Name | None = Field(
+        None, description="Secret with `ssh-privatekey`, or `username` and `password`, for a private repository."
+    )
+
+
+class Code(Model):
+    """Where the code comes from when it is not in the image."""
+
+    git: GitCode = Field(description="A git repository.")
+
+
+class DatasetMount(Model):
+    """A dataset in a pod."""
+
+    name: str = Field(
+        description="Dataset of the team or of the platform; `TEAM/NAME` for one that another team shares.",
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
+    )
+    version: Name | None = Field(None, description="Version. Default: the dataset's newest.")
+    mount: AbsPath = Field("/data", description="Directory in the pod. Read-only.")

@@ -1,0 +1,139 @@
+"""How pods get GPUs: resources, claims, the machines they may run on, and what the scheduler reads of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from avactl import names
+from avactl.kinds.feasibility.capacity import gpu_model
+from avactl.kinds.fields.compute import Compute, GpuLinkCompute
+from avactl.kinds.lowering.k8s import compact, manifest
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+
+NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""Environment of pods without GPUs: CUDA images ask for all, and the NVIDIA runtime gives a GPU machine's to them."""
+
+
+class _Steering(NamedTuple):
+    """What all requests for one model in one pool have in common."""
+
+    pools: list[Item]
+    select: dict[str, str]
+    tolerations: list[Body]
+
+
+class GpuRequest:
+    """How the pods of one role get their GPUs in the pools that they may run in."""
+
+    def __init__(self, item: Item, program: Program, compute: Compute, role: str) -> None:
+        self.item = item
+        self.cluster = item.cluster
+        self.count = compute.gpus
+        self.model = gpu_model(program, self.cluster, compute)
+        self.rdma = bool(getattr(compute, "rdma", False))
+        self.claim_name = f"{item.name}-{role}-gpus"
+        self._scheduler = bool(program.cluster_spec(self.cluster).daemons.scheduler)
+        key = ("gpu steering", self.cluster, self.model, compute.pool, self.rdma)
+        self._steering: _Steering = program.memo(
+            key, lambda: _steering(program, self.cluster, self.model, compute.pool, self.rdma)
+        )
+        self.pools = self._steering.pools
+        self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
+
+    def resources(self) -> dict[str, str]:
+        """Extended resources of the container."""
+        result: dict[str, str] = {}
+        if self.count and self.pools and not self.dra:
+            result[self.pools[0].spec.resource_name] = str(self.count)
+        if self.rdma and self.pools and self.pools[0].spec.rdma_resource:
+            result[self.pools[0].spec.rdma_resource] = "1"
+        return result
+
+    def env(self) -> list[Body]:
+        """Which GPUs the NVIDIA runtime shows: none, or those that the scheduler's Binding names.
+
+        Under DRA the driver's CDI files say it; without avactl's scheduler the device plugin does.
+        """
+        if not self.count:
+            return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
+        if self._scheduler and not self.dra and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
+            source = {"fieldPath": f"metadata.annotations['{names.DEVICES}']"}
+            return [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": source}}]
+        return []
+
+    def claim(self, namespace: str) -> list[Manifest]:
+        """The ResourceClaimTemplate, on pools that use DRA."""
+        if not self.dra:
+            return []
+        exactly = {
+            "deviceClassName": device_class(str(self.model)),
+            "allocationMode": "ExactCount",
+            "count": self.count,
+        }
+        return [
+            manifest(
+                self.item, self.cluster, "resource.k8s.io/v1", "ResourceClaimTemplate", self.claim_name,
+                namespace=namespace, spec={"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
+            )
+        ]  # fmt: skip
+
+    def pod_fields(self) -> Body:
+        """What the pod spec needs: claims, node selector, tolerations."""
+        select, tolerations = self._steering.select, self._steering.tolerations
+        return compact(
+            resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": self.claim_name}] if self.dra else None,
+            nodeSelector=dict(select) if select else None,
+            tolerations=[dict(toleration) for toleration in tolerations] if tolerations else None,
+        )
+
+
+def _steering(program: Program, cluster: str, model: str | None, pool: str | None, rdma: bool) -> _Steering:
+    pools = program.candidate_pools(cluster, model, pool) if model or pool else []
+    if rdma:
+        pools = [item for item in pools if item.spec.rdma_resource]
+    if pools:
+        # A pod asks in one way: pools that hand GPUs out in another are none of its candidates.
+        first = pools[0].spec
+        way = (first.allocation, first.resource_name, first.rdma_resource if rdma else None)
+        pools = [
+            item
+            for item in pools
+            if (item.spec.allocation, item.spec.resource_name, item.spec.rdma_resource if rdma else None) == way
+        ]
+    select: dict[str, str] = {}
+    if pool:
+        select[names.POOL_LABEL] = pool
+    if model:
+        select[names.GPU_LABEL] = model
+    if pools:
+        # Labels that all candidate pools share leave other machines out.
+        for key, value in pools[0].spec.labels.items():
+            if all(item.spec.labels.get(key) == value for item in pools):
+                select.setdefault(key, value)
+    taints: dict[tuple[str, str, str], Any] = {}
+    for item in pools:
+        for taint in item.spec.taints:
+            taints.setdefault((taint.key, taint.value, taint.effect), taint)
+    tolerations = [
+        compact(
+            key=taint.key,
+            operator="Equal" if taint.value else "Exists",
+            value=taint.value or None,
+            effect=taint.effect,
+        )
+        for taint in taints.values()
+    ]
+    return _Steering(pools, select, tolerations)
+
+
+def link_annotations(compute: GpuLinkCompute) -> dict[str, str]:
+    """What the scheduler reads of the link between a pod's GPUs; nothing where it does not matter."""
+    if compute.gpus < 2 or compute.link == "any":
+        return {}
+    return {names.LINK: compute.link, names.LINK_POLICY: compute.link_policy}
+
+
+def device_class(model: str) -> str:
+    """Name of the DRA device class of a GPU model."""
+    return f"gpu-{model.lower()}"

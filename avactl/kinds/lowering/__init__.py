@@ -1,0 +1,1 @@
+"""Building blocks of Kubernetes objects that the kinds lower to."""

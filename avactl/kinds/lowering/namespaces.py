@@ -1,0 +1,123 @@
+"""Namespaces: which spec claims which, the names that nobody may claim, and their pod-security labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item, Program
+
+
+class Claim(NamedTuple):
+    """A namespace that a spec asks for; `path` leads to its name in the document."""
+
+    name: str
+    item: Item
+    path: tuple[str | int, ...]
+    what: str
+    """What it is for, e.g. `namespace of team vision`."""
+
+
+def tiers(program: Program, cluster: str) -> list[Item]:
+    """The cache tiers of a cluster, by name."""
+    found: list[Item] = program.memo(
+        ("tiers", cluster), lambda: [tier for tier in program.of("CacheTier") if tier.spec.cluster == cluster]
+    )
+    return found
+
+
+def of_cluster(item: Item, program: Program) -> Iterator[Claim]:
+    """The namespaces of a cluster itself."""
+    own = ("spec", "systemNamespace") if item.doc.get("spec", "systemNamespace") else ("metadata", "name")
+    yield Claim(item.spec.system_namespace, item, own, "namespace of avactl's daemons")
+    for tier in tiers(program, item.name)[:1]:
+        yield Claim(CACHE_NAMESPACE, tier, ("metadata", "name"), "namespace of the cache tiers")
+    for index, namespace in enumerate(item.spec.namespaces):
+        path = ("spec", "namespaces", index, "name")
+        yield Claim(namespace.name, item, path, f"namespace of Cluster {item.name}")
+
+
+def of_team(team: Item) -> Iterator[Claim]:
+    """The namespaces of a team, the default one first."""
+    what = f"namespace of team {team.name}"
+    if not team.spec.namespaces:
+        yield Claim(team.name, team, ("metadata", "name"), what)
+    for index, namespace in enumerate(team.spec.namespaces or ()):
+        yield Claim(namespace.name, team, ("spec", "namespaces", index, "name"), what)
+
+
+def _claimed(program: Program, cluster: str) -> dict[str, Claim]:
+    """The claim of each namespace of a cluster that counts: the cluster's own, then that of a team whose name it is,
+    then the teams' by name."""
+    claimed: dict[str, Claim] = program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
+    return claimed
+
+
+def _first_claims(program: Program, cluster: str) -> dict[str, Claim]:
+    first: dict[str, Claim] = {}
+    item = program.find("Cluster", cluster)
+    for claim in of_cluster(item, program) if item is not None else ():
+        first.setdefault(claim.name, claim)
+    claims = [claim for team in program.teams(cluster) for claim in of_team(team)]
+    for claim in sorted(claims, key=lambda claim: claim.name != claim.item.name):
+        first.setdefault(claim.name, claim)
+    return first
+
+
+def _rename(claim: Claim) -> str:
+    if claim.path[0] == "spec":
+        return "choose another name"
+    return "rename the team, or give it namespaces of other names: `namespaces: [{name: …}]`"
+
+
+def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
+    """Of the claims of one spec: reserved names, and names that another claim has already on one of the clusters."""
+    for claim in claims:
+        if claim.name in ("default", CACHE_NAMESPACE) or claim.name.startswith("kube-"):
+            if claim.what == "namespace of the cache tiers":
+                continue
+            owner = "avactl's cache tiers" if claim.name == CACHE_NAMESPACE else "Kubernetes"
+            yield Diagnostic(
+                "reserved-namespace",
+                f"namespace `{claim.name}` belongs to {owner}",
+                claim.item.span(*claim.path),
+                hint=_rename(claim),
+            )
+            continue
+        for cluster in clusters:
+            other = _claimed(program, cluster)[claim.name]
+            if (other.item, other.path) != (claim.item, claim.path):
+                yield Diagnostic(
+                    "duplicate-namespace",
+                    f"namespace `{claim.name}` is taken on cluster {cluster}: it is the {other.what}",
+                    claim.item.span(*claim.path),
+                    hint=_rename(claim),
+                    notes=(Note(other.item.span(*other.path), other.what),),
+                )
+                break
+
+
+def pod_security(program: Program, cluster: str, level: str) -> dict[str, str]:
+    """Labels of pod-security admission: `level` is enforced, and audit and warn say the same, all at the cluster's
+    minor version, so that an upgrade of Kubernetes changes them in one reviewed step.
+
+    Source: https://kubernetes.io/docs/concepts/security/pod-security-admission/
+    """
+    version = "v" + ".".join(program.cluster_spec(cluster).kubernetes_version.split(".")[:2])
+    labels = {}
+    for mode in ("enforce", "audit", "warn"):
+        labels[f"pod-security.kubernetes.io/{mode}"] = level
+        labels[f"pod-security.kubernetes.io/{mode}-version"] = version
+    return labels
+
+
+def manifest(
+    item: Item, program: Program, cluster: str, name: str, level: str, labels: Mapping[str, str], *, holds_data: bool
+) -> Manifest:
+    """A Namespace. Labels of the spec come first, so that they cannot weaken pod security."""
+    extra = {**labels, **pod_security(program, cluster, level)}
+    return k8s.manifest(item, cluster, "v1", "Namespace", name, extra_labels=extra, holds_data=holds_data)

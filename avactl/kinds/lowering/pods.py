@@ -1,0 +1,317 @@
+"""Pods of users: the restricted security context, datasets, buckets, code. GPUs are in `avactl.kinds.fields.gpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from avactl import names
+from avactl.kinds import dataset_access
+from avactl.kinds.base import GROUP, SecretValue
+from avactl.kinds.fields.compute import DatasetMount, GitCode
+from avactl.kinds.fields.gpu import NO_GPUS as NO_GPUS
+from avactl.kinds.fields.gpu import GpuRequest as GpuRequest
+from avactl.kinds.fields.gpu import device_class as device_class
+from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.manifest import Body
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import TEAM_BUCKETS
+
+USER_ID = 1000
+"""User and group of pods of users. Pod security `restricted` wants any but 0."""
+
+RUN_ANNOTATION = f"{GROUP}/run"
+"""Annotation of a job's objects and pods: digest of all that makes a new run. Another one starts the job anew."""
+
+TMP = "/tmp"  # noqa: S108 - in the container
+
+
+def container_security() -> Body:
+    """The container's half of pod security `restricted`."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def pod_security(user: int = USER_ID) -> Body:
+    """The pod's half of pod security `restricted`."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        # A volume of a million checkpoint files would else be walked at each start.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def env_list(env: Mapping[str, Any]) -> list[Body]:
+    """Environment variables in the order of the spec; Secrets by reference."""
+    result: list[Body] = []
+    for name, value in env.items():
+        if isinstance(value, SecretValue):
+            source = {"name": value.secret.name, "key": value.secret.key}
+            result.append({"name": name, "valueFrom": {"secretKeyRef": source}})
+        else:
+            result.append({"name": name, "value": value})
+    return result
+
+
+def merge_env(*parts: Iterable[Body]) -> list[Body]:
+    """Environment variables in order; of a name that comes again the last one counts, at its place."""
+    result: dict[str, Body] = {}
+    for part in parts:
+        for entry in part:
+            # Kubernetes reads `$(NAME)` of what stands above only, so the later place is the safe one.
+            result.pop(entry["name"], None)
+            result[entry["name"]] = entry
+    return list(result.values())
+
+
+def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, claims: bool = False) -> Body:
+    """Requests equal to limits for memory and devices; CPU has no limit, so that idle cores are used."""
+    extra = extended or {}
+    result: Body = {
+        "requests": {"cpu": cpu, "memory": memory, **extra},
+        "limits": {"memory": memory, **extra},
+    }
+    if claims:
+        result["claims"] = [{"name": "gpus"}]
+    return result
+
+
+class Volumes:
+    """The volumes of a pod and where its main container mounts them, gathered piece by piece."""
+
+    def __init__(self, item: Item, program: Program) -> None:
+        self.item = item
+        self.program = program
+        self.volumes: list[Body] = []
+        self.mounts: list[Body] = []
+        self.init: list[Body] = []
+        self.env_from: list[Body] = []
+
+    def empty(self, name: str, path: str, *, size: str | None = None, memory: bool = False) -> None:
+        """An emptyDir; `size` in bytes."""
+        source = compact(sizeLimit=size, medium="Memory" if memory else None)
+        self.volumes.append({"name": name, "emptyDir": source})
+        self.mounts.append({"name": name, "mountPath": path})
+
+    def claim(self, name: str, claim: str, path: str, *, read_only: bool = False, fuse: bool = False) -> None:
+        """A PersistentVolumeClaim; `fuse`: follow mounts that the host makes anew."""
+        source = compact(claimName=claim, readOnly=True if read_only else None)
+        self.volumes.append({"name": name, "persistentVolumeClaim": source})
+        self.mounts.append(
+            compact(
+                name=name,
+                mountPath=path,
+                readOnly=True if read_only else None,
+                mountPropagation="HostToContainer" if fuse else None,
+            )
+        )
+
+    def config(
+        self, name: str, config_map: str, path: str, *, keys: Sequence[str] = (), executable: bool = False
+    ) -> None:
+        """A ConfigMap as files: all of its keys, or those given."""
+        source = compact(
+            name=config_map,
+            items=[{"key": key, "path": key} for key in keys] or None,
+            defaultMode=0o555 if executable else None,
+        )
+        self.volumes.append({"name": name, "configMap": source})
+        self.mounts.append({"name": name, "mountPath": path, "readOnly": True})
+
+    def file(self, volume: str, key: str, path: str) -> None:
+        """One file of a ConfigMap's volume that is there already, at a path of its own."""
+        self.mounts.append({"name": volume, "mountPath": path, "subPath": key, "readOnly": True})
+
+    def datasets(self, mounts: Sequence[DatasetMount]) -> None:
+        """Datasets, through their cache tier or fetched from the object store."""
+        for index, mount in enumerate(mounts):
+            volume = f"dataset-{index}"
+            access = dataset_access.resolve(self.program, self.item, mount)
+            if access.claim:
+                self.claim(volume, access.claim, mount.mount, read_only=True, fuse=True)
+                if access.manifest:
+                    # Beside the data: nothing can be mounted below a read-only directory.
+                    self.config(f"{volume}-list", access.manifest, f"{mount.mount.rstrip('/')}.manifest")
+                continue
+            self.empty(volume, mount.mount, size=access.size)
+            self.init.append(fetch_container(self.program, self.item, f"fetch-{index}", access, volume, mount.mount))
+
+    def buckets(self) -> None:
+        """The team's buckets: the URLs of all in the environment, those with a cache tier below /buckets."""
+        team = self.program.find("Team", self.item.team) if self.item.team else None
+        if team is not None and team.spec.buckets:
+            self.env_from.append({"configMapRef": {"name": TEAM_BUCKETS}})
+        for bucket in dataset_access.buckets(self.program, self.item):
+            claim = dataset_access.bucket_claim(bucket.name)
+            self.claim(
+                f"bucket-{bucket.name}", claim, f"/buckets/{bucket.name}",
+                read_only=bucket.access == "read", fuse=True,
+            )  # fmt: skip
+
+    def code(self, git: GitCode) -> None:
+        """A git repository, fetched by an init container."""
+        self.empty("code", git.mount)
+        mounts: list[Body] = [{"name": "code", "mountPath": git.mount}, {"name": "code-tmp", "mountPath": TMP}]
+        self.volumes.append({"name": "code-tmp", "emptyDir": {}})
+        settings = {"safe.directory": "*"}  # the volume's root belongs to root
+        env = {"URL": git.url, "REF": git.ref, "TARGET": git.mount, "HOME": TMP}
+        if git.secret:
+            self.volumes.append({"name": "git-secret", "secret": {"secretName": git.secret, "defaultMode": 0o440}})
+            mounts.append({"name": "git-secret", "mountPath": GIT_SECRET, "readOnly": True})
+            settings["credential.helper"] = f"!sh {GIT_SECRET_HELPER}"
+        for index, (key, value) in enumerate(settings.items()):
+            env |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
+        env["GIT_CONFIG_COUNT"] = str(len(settings))
+        self.init.append(
+            {
+                "name": "code",
+                "image": self.program.cluster_spec(self.item.cluster).images.git,
+                "command": ["sh", "-c", GIT_SCRIPT],
+                "env": env_list(env),
+                "resources": resources("100m", "256Mi"),
+                "securityContext": container_security(),
+                "volumeMounts": mounts,
+            }
+        )
+
+
+GIT_SECRET = "/etc/git-secret"  # noqa: S105 - a path
+GIT_SECRET_HELPER = f"{TMP}/credential-helper"
+GIT_SCRIPT = f"""\
+set -eu
+if [ -f {GIT_SECRET}/username ]; then
+  printf 'echo "username=$(cat {GIT_SECRET}/username)"; echo "password=$(cat {GIT_SECRET}/password)"' \\
+    > {GIT_SECRET_HELPER}
+fi
+if [ -f {GIT_SECRET}/ssh-privatekey ]; then
+  # ssh wants a name for the user that runs it.
+  if ! id -un >/dev/null 2>&1; then
+    echo "the git image has no user $(id -u): git over ssh needs one" >&2
+    exit 1
+  fi
+  check=accept-new hosts={TMP}/known_hosts
+  if [ -f {GIT_SECRET}/known_hosts ]; then check=yes hosts={GIT_SECRET}/known_hosts; fi
+  export GIT_SSH_COMMAND="ssh -i {GIT_SECRET}/ssh-privatekey -o IdentitiesOnly=yes \\
+    -o StrictHostKeyChecking=$check -o UserKnownHostsFile=$hosts"
+fi
+cd "$TARGET"
+[ -d .git ] || git init -q .
+git remote remove origin 2>/dev/null || true
+git remote add origin "$URL"
+# Most servers give one commit by its name; the others give all of them.
+if git fetch -q --depth 1 origin "$REF"; then
+  git checkout -q --force --detach FETCH_HEAD
+else
+  git fetch -q --tags origin '+refs/heads/*:refs/remotes/origin/*'
+  git checkout -q --force --detach "$REF"
+fi
+git log -1 --format='code: %H %s'
+"""
+"""Fetches one revision into TARGET. May run again in a volume that it has filled."""
+
+_RCLONE: dict[str, dict[str, str]] = {
+    "s3": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "AWS"},
+    "oss": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "Alibaba"},
+    "cos": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "TencentCOS"},
+    "kodo": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "Qiniu"},
+    "gs": {"BACKEND": "gcs"},
+    "hdfs": {"BACKEND": "hdfs"},
+}
+"""rclone's backend for each scheme of object-store URLs. Source: https://rclone.org/s3/#s3-provider"""
+
+FETCH_SCRIPT = """\
+set -eu
+place="${SOURCE#*://}"
+if [ "$BACKEND" = hdfs ]; then
+  export RCLONE_HDFS_NAMENODE="${place%%/*}"
+  case "$place" in */*) place="/${place#*/}" ;; *) place=/ ;; esac
+fi
+if [ "$BACKEND" = s3 ] && [ -z "${RCLONE_S3_ACCESS_KEY_ID:-}" ]; then export RCLONE_S3_ENV_AUTH=true; fi
+if [ "${RCLONE_S3_PROVIDER:-}" = AWS ] && [ -n "${RCLONE_S3_ENDPOINT:-}" ]; then export RCLONE_S3_PROVIDER=Other; fi
+exec rclone copy --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "$TARGET"
+"""
+
+
+def secret_env(secret: str, variables: Mapping[str, str]) -> list[Body]:
+    """Environment variables from the keys of a Secret that need not be there: variable → key."""
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
+        for name, key in variables.items()
+    ]
+
+
+def fetch_container(
+    program: Program, item: Item, name: str, access: dataset_access.Access, volume: str, path: str
+) -> Body:
+    """An init container that copies a prefix of an object store into a volume.
+
+    The Secret's keys: `accessKeyId`, `secretAccessKey`, `endpoint`; `serviceAccount` (JSON) for Google's store.
+    """
+    scheme = access.url.partition("://")[0]
+    env = env_list({"SOURCE": access.url, "TARGET": path, "RCLONE_CONFIG": "/notfound", **_RCLONE[scheme]})
+    if access.secret and scheme == "gs":
+        env += secret_env(access.secret, {"RCLONE_GCS_SERVICE_ACCOUNT_CREDENTIALS": "serviceAccount"})
+    elif access.secret:
+        keys = {"RCLONE_S3_ACCESS_KEY_ID": "accessKeyId", "RCLONE_S3_SECRET_ACCESS_KEY": "secretAccessKey"}
+        env += secret_env(access.secret, {**keys, "RCLONE_S3_ENDPOINT": "endpoint"})
+    return {
+        "name": name,
+        "image": program.cluster_spec(item.cluster).images.fetch,
+        "command": ["sh", "-c", FETCH_SCRIPT],
+        "env": env,
+        "resources": resources("500m", "1Gi"),
+        "securityContext": container_security(),
+        "volumeMounts": [{"name": volume, "mountPath": path}],
+    }
+
+
+def pod_spec(
+    item: Item,
+    program: Program,
+    main: Body,
+    *,
+    volumes: Volumes | None = None,
+    gpu: GpuRequest | None = None,
+    service_account: str,
+    priority: str | None = None,
+    more_containers: Sequence[Body] = (),
+    **more: Any,
+) -> Body:
+    """The spec of a pod around its main container; `more` are further fields of the pod spec.
+
+    The main container gets the volumes' mounts and the security context. Tokens are mounted only for pods whose
+    caller asks with `automountServiceAccountToken=True`.
+    """
+    cluster = program.cluster_spec(item.cluster)
+    gathered = volumes or Volumes(item, program)
+    container = {**main, "securityContext": container_security()}
+    if gathered.mounts:
+        container["volumeMounts"] = gathered.mounts
+    if gathered.env_from:
+        container["envFrom"] = gathered.env_from
+    fields: Body = {
+        "serviceAccountName": service_account,
+        "automountServiceAccountToken": False,
+        "securityContext": pod_security(),
+        "containers": [container, *more_containers],
+        "enableServiceLinks": False,
+        **compact(
+            initContainers=gathered.init or None,
+            volumes=gathered.volumes or None,
+            priorityClassName=priority,
+            schedulerName=names.SCHEDULER_NAME if cluster.daemons.scheduler else None,
+            imagePullSecrets=[{"name": name} for name in cluster.pull_secrets] or None,
+        ),
+    }
+    if gpu is not None:
+        fields.update(gpu.pod_fields())
+    fields.update(more)
+    return fields

@@ -1,0 +1,243 @@
+"""What the specs of a team ask for against its quota.
+
+A training job or a workspace that does not fit now waits until something ends, so only what can never run is an
+error: one spec that asks for more than the team may ever have, beside the team's services, which run all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
+
+from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.kinds.feasibility import fit
+from avactl.kinds.feasibility.capacity import Role, gpu_model, roles
+from avactl.kinds.fields.values import format_quantity, quantity
+from avactl.kinds.program import Item, Program
+from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
+
+Milli = int
+"""An amount in thousandths: GPUs, CPU cores or bytes. Exact for all that quantities can say, and fast to add."""
+
+
+@lru_cache(maxsize=4096)
+def milli(value: str | int | float) -> Milli:
+    """An amount in thousandths, rounded up."""
+    return ceil(quantity(value) * 1000)
+
+
+_RUNNING_KINDS = ("ServingDeployment", "Workspace", "TrainingJob")
+
+
+Ask = tuple[tuple[str, ...], int, tuple[tuple[str, str, Milli], ...]]
+"""What one role asks for: where it stands, its pods, and of each resource (key, GPU model) how much for a pod."""
+
+
+class Part(NamedTuple):
+    """What one role of a spec asks of one resource."""
+
+    path: tuple[str, ...]
+    pods: int
+    each: Milli
+
+    @property
+    def total(self) -> Milli:
+        return self.pods * self.each
+
+
+class Use(NamedTuple):
+    """What one spec asks of one resource, at the smallest size with which it works."""
+
+    item: Item
+    parts: tuple[Part, ...]
+    total: Milli
+
+    @property
+    def main(self) -> Part:
+        """The role that asks for most."""
+        return max(self.parts, key=lambda part: part.total)
+
+
+class Resource(NamedTuple):
+    """One thing that a quota limits: GPUs of a model, CPU cores, or memory."""
+
+    key: str
+    """Key of a role's compute: `gpus`, `cpu`, `memory`."""
+    model: str = ""
+
+    def number(self, amount: Milli) -> str:
+        """An amount without what it is of."""
+        return format_quantity(Fraction(amount, 1000)) if self.key == "memory" else f"{amount / 1000:g}"
+
+    def show(self, amount: Milli) -> str:
+        """An amount with what it is of."""
+        return f"{self.number(amount)} {self.model or ('memory' if self.key == 'memory' else 'CPU cores')}"
+
+
+def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
+    """The problems of the specs that a quota is for. A change of one team's specs is looked at with its quota alone."""
+
+    def by_team() -> dict[tuple[str | None, str], list[Item]]:
+        found: dict[tuple[str | None, str], list[Item]] = {}
+        for kind in _RUNNING_KINDS:
+            for item in program.of(kind):
+                found.setdefault((item.team, item.cluster), []).append(item)
+        return found
+
+    if quota_of(program, quota.team, quota.cluster) is quota:
+        running: dict[tuple[str | None, str], list[Item]] = program.memo("running specs", by_team)
+        yield from _team(program, quota, in_file_order(running.get((quota.team, quota.cluster), [])))
+
+
+def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnostic]:
+    uses: dict[Resource, list[Use]] = {}
+    for item in items:
+        refused = list(_containers(item, program, quota))
+        yield from refused
+        for resource, use in _uses(item, program):
+            if not refused or resource.model:  # smaller pods may well fit together
+                uses.setdefault(resource, []).append(use)
+    limits = gpu_limits(quota.spec)
+    told: set[Item] = set()
+    """Specs that have their diagnostic: one of them is enough, GPUs first."""
+    for resource in sorted(uses, key=lambda resource: not resource.model):
+        if resource.model:
+            has = fit.total_gpus(program, quota.cluster, resource.model)
+            # What the cluster never holds is told by the spec's own check.
+            told.update(use.item for use in uses[resource] if use.total > 1000 * has)
+            limit = limits.get(resource.model, Limit(0, 0))
+            yield from _resource(quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
+        elif most := milli(getattr(quota.spec, resource.key) or 0):
+            yield from _resource(quota, resource, most, resource.show(most), uses[resource], told)
+
+
+def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
+    parts: dict[Resource, list[Part]] = {}
+    for path, pods, amounts in program.derive(item, asks):
+        for key, model, each in amounts:
+            parts.setdefault(Resource(key, model), []).append(Part(path, pods, each))
+    for resource, found in parts.items():
+        yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found))
+
+
+def asks(item: Item, program: Program) -> list[Ask]:
+    """What the roles of a spec ask for."""
+    found = []
+    for role in roles(item):
+        amounts = [(key, "", _amount(item, program, role, key)) for key in ("cpu", "memory")]
+        model = gpu_model(program, item.cluster, role.compute)
+        if model is not None and model in program.gpu_models(item.cluster):
+            amounts.insert(0, ("gpus", model, milli(role.compute.gpus)))
+        found.append((role.path, role.least, tuple(amounts)))
+    return found
+
+
+def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
+    value = getattr(role.compute, key)
+    if value is None:  # a workspace takes its team's default
+        value = getattr(program.get("Team", str(item.team)).spec.workspace, key)
+    return milli(value)
+
+
+def _resource(
+    quota: Item, resource: Resource, limit: Milli, allowed: str, uses: list[Use], told: set[Item]
+) -> Iterator[Diagnostic]:
+    """Uses of one resource against its limit, in file order."""
+    uses = [use for use in uses if use.item not in told]
+    services = [use for use in uses if use.item.kind == "ServingDeployment"]
+    always = _sum(services)
+    if always > limit:
+        before: list[Use] = []
+        for use in services:
+            if _sum(before) + use.total > limit:
+                told.update(each.item for each in uses)
+                yield _exceeded(quota, resource, limit, allowed, use, before)
+                return
+            before.append(use)
+    never = [use for use in uses if use.item.kind != "ServingDeployment" and use.total + always > limit]
+    for use in never:
+        told.add(use.item)
+        yield _exceeded(quota, resource, limit, allowed, use, services if use.total <= limit else [])
+    workspaces = [use for use in uses if use.item.kind == "Workspace"]
+    if workspaces and not never and _sum(workspaces) + always > limit:
+        yield _waits(quota, resource, allowed, workspaces, services)
+
+
+def _sum(uses: Iterable[Use]) -> Milli:
+    return sum(use.total for use in uses)
+
+
+def _place(span: Span) -> str:
+    return f"{span.file}:{span.line}"
+
+
+def _raise(quota: Item, resource: Resource) -> str:
+    """The remedy in the quota."""
+    if not resource.model:
+        return f"raise `{resource.key}` in {_place(quota.span('spec', resource.key))}"
+    limit = gpu_limits(quota.spec).get(resource.model)
+    if limit is None:
+        return f"add `{{gpu: {resource.model}, guaranteed: …}}` to `gpus` in {_place(quota.span('spec', key=True))}"
+    return f"raise `borrow` in {_place(entry_span(quota, resource.model, 'borrow', 'guaranteed'))}"
+
+
+def _exceeded(quota: Item, resource: Resource, limit: Milli, allowed: str, use: Use, beside: list[Use]) -> Diagnostic:
+    main, number = use.main, resource.number
+    label = f"{main.pods} × {number(main.each)} = {number(main.total)}" if main.pods > 1 else ""
+    if use.total != main.total:
+        label = f"{label or number(main.total)}, {number(use.total)} with its other roles"
+    if beside:
+        who = f"{beside[0].item.team}/{beside[0].item.name}" if len(beside) == 1 else f"{len(beside)} services"
+        label = f"{label or number(main.total)}, with {number(_sum(beside))} of {who}"
+    left = limit - _sum(beside) - (use.total - main.total)
+    fits = left // main.each
+    hint = _raise(quota, resource)
+    if main.pods > 1 and fits > 0:
+        hint = f"at most {fits} replica{'s fit' if fits > 1 else ' fits'}; or {hint}"
+    return Diagnostic(
+        "quota-exceeded",
+        f"team {quota.team} asks for {resource.show(use.total + _sum(beside))}, and may have {allowed}",
+        use.item.span(*main.path, resource.key),
+        label=label,
+        hint=hint,
+        notes=tuple(
+            Note(other.item.span(*other.main.path, resource.key), f"{other.item} asks for {resource.show(other.total)}")
+            for other in beside[:6]
+        ),
+    )
+
+
+def _waits(quota: Item, resource: Resource, allowed: str, workspaces: list[Use], services: list[Use]) -> Diagnostic:
+    last = workspaces[-1]
+    what = "services and workspaces" if services else "workspaces"
+    total = _sum(workspaces) + _sum(services)
+    return Diagnostic(
+        "quota-waits",
+        f"the {what} of team {quota.team} ask for {resource.show(total)}, and may have {allowed}: some wait",
+        last.item.span(*last.main.path, resource.key),
+        severity="warning",
+        label=f"{len(workspaces)} workspaces" if len(workspaces) > 1 else "",
+        hint=f"write `running: false` in those that nobody uses; or {_raise(quota, resource)}",
+    )
+
+
+def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
+    """Containers that the LimitRange would refuse."""
+    for key, limit_key in (("cpu", "podMaxCpu"), ("memory", "podMaxMemory")):
+        most = quota.spec.pod_max_cpu if key == "cpu" else quota.spec.pod_max_memory
+        if not milli(most or 0):
+            continue
+        resource = Resource(key)
+        for path, _, amounts in program.derive(item, asks):
+            amount = next(each for name, _, each in amounts if name == key)
+            if amount > milli(most):
+                yield Diagnostic(
+                    "quota-exceeded",
+                    f"a pod asks for {resource.show(amount)}, and one of team {quota.team} may have {most}",
+                    item.span(*path, key),
+                    hint=f"write `{key}: {most}` or less; or raise `{limit_key}` in "
+                    f"{_place(quota.span('spec', limit_key))}",
+                )

@@ -1,0 +1,1 @@
+"""Reference of the kinds: `avactl explain`, introspection of models, JSON Schema."""

@@ -1,0 +1,199 @@
+"""What a kind and its fields mean, as text. Everything comes from the models' docstrings and descriptions."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from avactl.diagnostics.codes import CODES
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.kinds import registry
+from avactl.kinds.fields.values import Ref, Says
+from avactl.kinds.lowering.ownership import KUBERNETES, Owned
+from avactl.kinds.reference import introspect
+
+
+class UnknownTopicError(Exception):
+    """There is no such kind, field or code; `hint` is the remedy."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        self.hint = hint
+        super().__init__(message)
+
+
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
+
+
+def _bounds(marks: tuple[Any, ...]) -> str:
+    low = next((getattr(m, n) for m in marks for n in ("ge", "gt") if getattr(m, n, None) is not None), None)
+    high = next((getattr(m, n) for m in marks for n in ("le", "lt") if getattr(m, n, None) is not None), None)
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    return f" from {low}" if low is not None else f" up to {high}" if high is not None else ""
+
+
+def type_text(annotation: Any, marks: tuple[Any, ...] = ()) -> str:
+    """A type in words: `list of names`, `one of single, mpi`, `whole number from 1 to 16`."""
+    ref = next((mark.kind for mark in marks if isinstance(mark, Ref)), None)
+    if ref:
+        return f"name of a {ref}"
+    says = next((mark.text for mark in marks if isinstance(mark, Says)), None)
+    if says:
+        return says
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *inner_marks = get_args(annotation)
+        flat = [m for mark in inner_marks for m in (getattr(mark, "metadata", None) or [mark])]
+        return type_text(inner, (*marks, *flat))
+    if origin is Literal:
+        return "one of " + ", ".join(str(arg) for arg in get_args(annotation))
+    if origin in (list, tuple):
+        return f"list of {type_text(get_args(annotation)[0])}"
+    if origin is dict:
+        return f"mapping from text to {type_text(get_args(annotation)[1])}"
+    if introspect.is_model(annotation):
+        return "mapping"
+    branches = [arg for arg in get_args(annotation) if arg is not type(None)]
+    if branches:
+        return " or ".join(dict.fromkeys(type_text(branch, marks) for branch in branches))
+    return _PLAIN.get(annotation, "text") + _bounds(marks)
+
+
+def _default_text(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.default
+    if field.default_factory is not None:
+        default = field.default_factory()  # type: ignore[call-arg]
+    if default is PydanticUndefined or default is None or default in ([], {}) or isinstance(default, BaseModel):
+        return ""
+    if isinstance(default, bool):
+        return f"default {str(default).lower()}"
+    return f"default {', '.join(map(str, default)) if isinstance(default, list) else default}"
+
+
+def _sub_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    for branch in introspect.branches(annotation):
+        if introspect.is_model(branch):
+            yield branch
+        elif get_origin(branch) in (list, dict):
+            yield from _sub_models(get_args(branch)[-1])
+
+
+class _Style:
+    def __init__(self, colour: bool) -> None:
+        self.bold, self.dim, self.off = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
+
+
+def _fields(model: type[BaseModel], style: _Style, indent: str = "  ") -> str:
+    out = []
+    for key, field in introspect.fields_by_key(model).items():
+        about = "; ".join(
+            part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part
+        )
+        out.append(f"{indent}{style.bold}{key}{style.off}  {style.dim}{about}{style.off}\n")
+        out.append(textwrap.fill(field.description or "", 100, initial_indent=indent + "    ",
+                                 subsequent_indent=indent + "    ") + "\n")  # fmt: skip
+    return "".join(out)
+
+
+def explain_text(topic: str | None, colour: bool = False) -> str:
+    """The text of `avactl explain`. Raises UnknownTopicError."""
+    style = _Style(colour)
+    if not topic:
+        return _overview(style)
+    if topic in CODES:
+        return f"{style.bold}{topic}{style.off}\n  {CODES[topic]}\n"
+    head, *path = re.sub(r"\[[^\]]*\]", "", topic).split(".")  # as diagnostics write paths: `spec.datasets[0].name`
+    by_lower = {name.lower(): name for name in registry.names()}
+    name = by_lower.get(head.lower())
+    if name is None:
+        known = [*registry.names(), *(() if head[:1].isupper() else CODES)]
+        raise UnknownTopicError(f"there is no kind or code `{head}`", did_you_mean(head, known, "known kinds"))
+    model: type[BaseModel] = registry.kind(name).model
+    if not path:
+        return _kind(name, model, style)
+    return _field(name, model, path, style)
+
+
+def drift_text(topic: str | None, colour: bool = False) -> str:
+    """The text of `avactl explain --drift`: what controllers own, of all kinds or of one of avactl's or Kubernetes'.
+
+    Raises UnknownTopicError.
+    """
+    style = _Style(colour)
+    ours = {name: registry.kind(name).owned for name in registry.names()}
+    kubernetes = {owned.kind for owned in (*KUBERNETES, *(owned for each in ours.values() for owned in each))} - {"*"}
+    by_lower = {name.lower(): name for name in (*kubernetes, *ours)}
+    chosen = by_lower.get(topic.lower()) if topic else None
+    if topic and chosen is None:
+        raise UnknownTopicError(f"there is no kind `{topic}`", did_you_mean(topic, sorted(by_lower.values()), "kinds"))
+    out = ["Fields that controllers write: they are no drift, and nobody puts them back.\n"]
+    if chosen not in ours:
+        for kind in ("*", *([chosen] if chosen else sorted(kubernetes))):
+            out += _owned(kind if kind != "*" else "every kind", [o for o in KUBERNETES if o.kind == kind], style)
+    for name, declared in ours.items():
+        if chosen is None or chosen == name or any(owned.kind == chosen for owned in declared):
+            if not declared and chosen == name:
+                out.append(f"\n{style.bold}{name}{style.off}\n  none of its own; see `avactl explain --drift`\n")
+            out += _owned(f"{name} (avactl)", declared, style, of=True)
+    return "".join(out)
+
+
+def _owned(title: str, owned: Sequence[Owned], style: _Style, *, of: bool = False) -> list[str]:
+    lines = [f"  {f'{each.kind} ' if of else ''}{each}  {style.dim}{each.by}{style.off}\n" for each in owned]
+    return [f"\n{style.bold}{title}{style.off}\n", *lines] if lines else []
+
+
+def _overview(style: _Style) -> str:
+    out = [f"{style.bold}Kinds{style.off} (apiVersion avactl.dev/v1)\n"]
+    for name in registry.names():
+        first = (inspect.getdoc(registry.kind(name).model) or "").split("\n\n")[0].replace("\n", " ")
+        out.append(f"  {style.bold}{name:<18}{style.off} {first}\n")
+    out.append("\n`avactl explain KIND` shows a kind, `avactl explain KIND.spec.field` a field.\n")
+    return "".join(out)
+
+
+def _kind(name: str, model: type[BaseModel], style: _Style) -> str:
+    doc = inspect.getdoc(model) or ""
+    fields = introspect.fields_by_key(model)
+    out = [f"{style.bold}{name}{style.off}\n", textwrap.indent(doc, "  "), "\n\n"]
+    for part in ("metadata", "spec"):
+        out.append(f"{style.bold}{part}{style.off}\n")
+        for sub in _sub_models(fields[part].annotation):
+            out.append(_fields(sub, style))
+        out.append("\n")
+    return "".join(out).rstrip("\n") + "\n"
+
+
+def _field(name: str, model: type[BaseModel], path: list[str], style: _Style) -> str:
+    if path[0] not in introspect.fields_by_key(model):
+        path = ["spec", *path]
+    models: list[type[BaseModel]] = [model]
+    field: FieldInfo | None = None
+    for depth, key in enumerate(path):
+        found = [introspect.fields_by_key(m)[key] for m in models if key in introspect.fields_by_key(m)]
+        if not found:
+            known = sorted({k for m in models for k in introspect.fields_by_key(m)})
+            where = ".".join([name, *path[:depth]])
+            if not known:
+                raise UnknownTopicError(f"`{where}` is one value, without fields", f"`avactl explain {where}` tells it")
+            raise UnknownTopicError(f"`{where}` has no field `{key}`", did_you_mean(key, known, "its fields"))
+        field = found[0]
+        models = list(_sub_models(field.annotation))
+    assert field is not None
+    about = "; ".join(
+        part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part
+    )
+    out = [f"{style.bold}{name}.{'.'.join(path)}{style.off}  {style.dim}{about}{style.off}\n"]
+    out.append(textwrap.fill(field.description or "", 100, initial_indent="  ", subsequent_indent="  ") + "\n")
+    for sub in models:
+        out.append("\n" + _fields(sub, style))
+    return "".join(out)

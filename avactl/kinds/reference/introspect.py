@@ -1,0 +1,141 @@
+"""Walking the typed models: which model, field or reference stands at a path."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from avactl.kinds.fields.values import Ref
+
+
+def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model by the key that stands in YAML."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+@cache
+def branches(annotation: Any) -> tuple[Any, ...]:
+    """The types that an annotation may be, with Annotated, Optional and unions taken apart; None is left out."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return branches(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return tuple(b for arg in get_args(annotation) if arg is not type(None) for b in branches(arg))
+    return (annotation,)
+
+
+def is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def models_at(annotation: Any, path: tuple[str | int, ...]) -> list[type[BaseModel]]:
+    """The models that may stand at `path` below a value of this type."""
+    found: list[type[BaseModel]] = []
+    for branch in branches(annotation):
+        if is_model(branch):
+            if not path:
+                found.append(branch)
+                continue
+            field = fields_by_key(branch).get(str(path[0]))
+            if field is not None:
+                found += models_at(field.annotation, path[1:])
+        elif path and get_origin(branch) in (list, tuple):
+            found += models_at(get_args(branch)[0], path[1:])
+        elif path and get_origin(branch) is dict:
+            found += models_at(get_args(branch)[1], path[1:])
+    return found
+
+
+def paths_of_key(model: type[BaseModel], key: str, depth: int = 3) -> Iterator[tuple[str, ...]]:
+    """Where else below a model a key may stand, nearest first."""
+    if depth == 0:
+        return
+    inner: list[tuple[str, type[BaseModel]]] = []
+    for name, field in fields_by_key(model).items():
+        annotation: Any = field.annotation
+        for branch in branches(annotation):
+            if is_model(branch):
+                if key in fields_by_key(branch):
+                    yield (name, key)
+                inner.append((name, branch))
+    for name, branch in inner:
+        for path in paths_of_key(branch, key, depth - 1):
+            yield (name, *path)
+
+
+class RefPlan(NamedTuple):
+    """How to find the references below a model instance: attribute, key, what is there."""
+
+    attribute: str
+    key: str
+    ref: str | None
+    """Kind that the field's text names."""
+    inner: tuple[RefPlan, ...]
+    """Plans of the model that stands there."""
+
+
+def _annotated_ref(annotation: Any) -> str | None:
+    """The kind that text of this type names, through Optional and list."""
+    if get_origin(annotation) is Annotated:
+        for mark in get_args(annotation)[1:]:
+            if isinstance(mark, Ref):
+                return mark.kind
+    for arg in get_args(annotation):
+        if not isinstance(arg, str | int) and (kind := _annotated_ref(arg)):
+            return kind
+    return None
+
+
+def _item_models(annotation: Any) -> list[type[BaseModel]]:
+    found: list[type[BaseModel]] = []
+    for branch in branches(annotation):
+        if is_model(branch):
+            found.append(branch)
+        elif get_origin(branch) is list:
+            found += _item_models(get_args(branch)[0])
+    return found
+
+
+@cache
+def ref_plan(model: type[BaseModel]) -> tuple[RefPlan, ...]:
+    """The references below a model, worked out once a model."""
+    plans = []
+    for name, field in model.model_fields.items():
+        ref = next((mark.kind for mark in field.metadata if isinstance(mark, Ref)), None)
+        ref = ref or _annotated_ref(field.annotation)
+        inner = tuple(plan for sub in _item_models(field.annotation) for plan in ref_plan(sub))
+        if ref or inner:
+            plans.append(RefPlan(name, field.alias or name, ref, inner))
+    return tuple(plans)
+
+
+class Reference(NamedTuple):
+    """A name in a spec that means another spec."""
+
+    kind: str
+    name: str
+    path: tuple[str | int, ...]
+
+
+def references(model: BaseModel, path: tuple[str | int, ...] = ()) -> Iterator[Reference]:
+    """All references below a model instance, with their paths in the document."""
+    return _walk(model, ref_plan(type(model)), path)
+
+
+def _walk(model: Any, plans: tuple[RefPlan, ...], path: tuple[str | int, ...]) -> Iterator[Reference]:
+    for plan in plans:
+        value = getattr(model, plan.attribute, None)
+        if value is None:
+            continue
+        here = (*path, plan.key)
+        entries = [(here, value)] if not isinstance(value, list) else [((*here, i), v) for i, v in enumerate(value)]
+        for where, entry in entries:
+            if plan.ref and isinstance(entry, str):
+                yield Reference(plan.ref, entry, where)
+            elif plan.inner and isinstance(entry, BaseModel):
+                yield from _walk(entry, plan.inner, where)

@@ -1,0 +1,93 @@
+"""What a training job is made of: which pods in which roles, who leads, and how they are called."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from avactl.kinds.fields.compute import Compute
+from avactl.kinds.program import Item
+from avactl.kinds.training.spec import Role
+
+DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
+"""Roles that read data and write checkpoints and logs. Servers hold parameters, launcher and scheduler only start."""
+
+
+class Part(NamedTuple):
+    """The pods of one role: one indexed Job."""
+
+    role: str
+    key: str
+    """Key of the spec that declares it."""
+    compute: Compute
+    replicas: int
+    command: list[str]
+    args: list[str]
+    leads: bool
+    """Whether the job has ended when these pods have. The pods of the others end with them."""
+
+
+def bounds(spec: Any) -> tuple[int, int]:
+    """Fewest and most workers. They differ with strategy `elastic` only."""
+    workers = spec.workers
+    if spec.strategy != "elastic":
+        return workers.replicas, workers.replicas
+    given = workers.replicas if "replicas" in workers.model_fields_set else None
+    least = workers.min or given or 1
+    most = workers.max or given or least
+    return least, max(least, most)
+
+
+def parts(spec: Any) -> list[Part]:
+    """The parts of a job, the leading one first."""
+    replicas = bounds(spec)[1]
+    command, args, workers = spec.command, spec.args, spec.workers
+
+    def of(role: str, key: str, declared: Role) -> Part:
+        # A command of its own comes with arguments of its own.
+        own_args = declared.args if declared.command else declared.args or args
+        return Part(
+            role, key, declared, declared.replicas, declared.command or command, own_args, leads=role == "launcher"
+        )
+
+    def worker(count: int, role: str = "worker", leads: bool = True) -> Part:
+        return Part(role, "workers", workers, count, command, args, leads)
+
+    found: list[Part]
+    if spec.strategy == "mpi":
+        found = [of("launcher", "launcher", spec.launcher or Role()), worker(replicas, leads=False)]
+    elif spec.strategy == "parameterServer":
+        servers = of("server", "servers", spec.servers or Role())
+        if spec.framework == "tensorflow":
+            # TensorFlow counts its chief apart from the workers; it is the first of those declared.
+            found = [worker(1, "chief"), worker(replicas - 1, leads=False), servers]
+        elif spec.framework == "mxnet":
+            scheduler = Part("scheduler", "servers", Role(cpu="500m", memory="1Gi"), 1, command, args, False)
+            found = [worker(replicas), servers, scheduler]
+        else:
+            found = [worker(replicas), servers]
+    else:
+        found = [worker(replicas)]
+    if spec.evaluator is not None:
+        found.append(of("evaluator", "evaluator", spec.evaluator))
+    return [part for part in found if part.replicas > 0]
+
+
+def job_name(item: Item, role: str) -> str:
+    """The Job of a role; its pods are `NAME-INDEX`."""
+    return f"{item.name}-{role}"
+
+
+def rendezvous_name(item: Item) -> str:
+    """The headless Service through which pods find each other, and the ConfigMap that says how many there are."""
+    return f"{item.name}-rendezvous"
+
+
+def host(item: Item, role: str, index: int | str) -> str:
+    """The DNS name of one pod."""
+    return f"{item.name}-{role}-{index}.{rendezvous_name(item)}.{item.ns}.svc"
+
+
+def hosts(item: Item, role: str, count: int) -> list[str]:
+    """The DNS names of the pods of a role, by index."""
+    before, after = f"{item.name}-{role}-", f".{rendezvous_name(item)}.{item.ns}.svc"
+    return [f"{before}{index}{after}" for index in range(count)]

@@ -1,0 +1,57 @@
+"""The TensorBoard beside a job: Deployment, Service, log volume."""
+
+from __future__ import annotations
+
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.kinds.training.pod import log_path, store_env
+
+COMPONENT = "tensorboard"
+PORT = 6006
+
+
+def board(item: Item, program: Program) -> list[Manifest]:
+    """The objects of a job's TensorBoard; nothing where it has none.
+
+    The log volume is shared by pods on different machines, so its storage class must offer ReadWriteMany.
+    """
+    declared = item.spec.tensorboard
+    if declared is None:
+        return []
+    cluster, ns, name = item.cluster, item.ns, f"{item.name}-{COMPONENT}"
+    select = k8s.selector(item, COMPONENT)
+    volumes = pods.Volumes(item, program)
+    objects: list[Manifest] = []
+    if log_path(item.spec) is not None:
+        objects.append(
+            k8s.volume_claim(
+                item, program, cluster, f"{item.name}-logs", ns, declared.storage, use="checkpoint",
+                keep=declared.deletion_policy != "delete", component=COMPONENT, mode="ReadWriteMany",
+            )
+        )  # fmt: skip
+        volumes.claim("logs", f"{item.name}-logs", declared.logdir, read_only=True)
+    volumes.empty("tmp", pods.TMP)
+    container: Body = {
+        "name": COMPONENT,
+        "image": program.cluster_spec(cluster).images.tensorboard,
+        "command": ["tensorboard"],
+        "args": [f"--logdir={declared.logdir}", "--bind_all", f"--port={PORT}"],
+        "env": [*pods.env_list({"HOME": pods.TMP, **pods.NO_GPUS}), *store_env(item, program, declared.logdir)],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 10},
+        "resources": pods.resources("200m", "2Gi"),
+    }
+    pod = pods.pod_spec(
+        item, program, container, volumes=volumes, service_account=RUN_ACCOUNT, priority="avactl-workspace"
+    )
+    spec: Body = {
+        "replicas": 1,
+        "selector": {"matchLabels": select},
+        "template": {"metadata": {"labels": k8s.labels(item, COMPONENT)}, "spec": pod},
+    }
+    deployment = k8s.manifest(
+        item, cluster, "apps/v1", "Deployment", name, namespace=ns, component=COMPONENT, spec=spec
+    )
+    return [*objects, k8s.service(item, cluster, name, ns, select, {"http": PORT}, component=COMPONENT), deployment]

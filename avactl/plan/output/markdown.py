@@ -1,0 +1,96 @@
+"""A plan as a part of a comment on a pull request. Text from specs and from a cluster stands in code spans only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from avactl.diff.markdown import code, prose
+from avactl.plan.model import NOTE, Entry, Plan, Verdict
+from avactl.plan.output import phrases
+
+TITLE = "### Will it run?"
+LIMIT = 20_000
+"""Bytes: a comment has room for a diff beside it."""
+_MARKS = {
+    Verdict.NEVER: "❌", Verdict.QUOTA: "⏳", Verdict.ROOM: "⏳", Verdict.WAITS: "⏳", Verdict.STARTS: "✅",
+    Verdict.GOES_ON: "✅", Verdict.STOPPED: "⏹️", Verdict.REMOVED: "🗑️",
+}  # fmt: skip
+_FOLDED = 12
+"""Rows beyond which the table is folded: those that wait stand before it."""
+
+
+def render_markdown(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
+    """The plans of all clusters, of at most `limit` bytes; a title stands above."""
+    return f"{TITLE}\n\n{render_body(plans, limit=limit - len(TITLE) - 2)}"
+
+
+def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
+    """The plans without their title, of at most `limit` bytes."""
+    note = f"*{NOTE.capitalize()}.*\n"
+    room = limit - len(note.encode()) - 200  # 200: what is said of what is left out
+    parts: list[str] = []
+    left_out = 0
+    for plan in plans:
+        head, rows, foot = _head(plan), [_row(entry, plan) for entry in plan.shown], _foot(plan)
+        room -= len((head + foot).encode())
+        kept = []
+        for row in rows:
+            room -= len(row.encode()) + 1
+            if room < 0:
+                break
+            kept.append(row)
+        left_out += len(rows) - len(kept)
+        parts.append(head + _table(kept, plan) + foot)
+    if left_out:
+        parts.append(f"… and {left_out} more specs; `avactl plan` shows all\n")
+    return "\n".join([*parts, note])
+
+
+def _head(plan: Plan) -> str:
+    return f"**Cluster {code(plan.cluster)}** · {phrases.summary(plan)}\n\n"
+
+
+def _table(rows: Sequence[str], plan: Plan) -> str:
+    if not rows:
+        return ""
+    columns = ["", "spec", "verdict", "pods", "where, or why not", "GPUs", *(["cost"] if plan.currency else [])]
+    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    if len(rows) <= _FOLDED:
+        return "\n".join([*head, *rows]) + "\n\n"
+    bad = sum(1 for entry in plan.shown if not entry.verdict.fine)
+    shown, rest = rows[: max(3, min(bad, _FOLDED))], rows[max(3, min(bad, _FOLDED)) :]
+    fold = f"<details><summary>{len(rest)} more</summary>\n"
+    return "\n".join([*head, *shown, "", fold, *head, *rest, "", "</details>"]) + "\n\n"
+
+
+def _row(entry: Entry, plan: Plan) -> str:
+    said = [*phrases.details(entry), *([hours] if (hours := phrases.hours(entry)) else [])]
+    cells = [
+        _MARKS[entry.verdict],
+        code(str(entry.owner)),
+        entry.verdict.value,
+        phrases.pods(entry),
+        "<br>".join(prose(line) for line in said),
+        prose(phrases.gpu_change(entry)) if phrases.gpu_change(entry) else "",
+        *([phrases.price(entry, plan.currency)] if plan.currency else []),
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _foot(plan: Plan) -> str:
+    return "\n".join([*(f"- {line}" for line in _lines(plan)), ""]) + "\n"
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    for found in plan.effects:
+        text = prose(phrases.effect(found))
+        yield f"{code(str(found.owner))} {text if found.what == 'starts' else f'**{text}**'}"
+    for quota in plan.quotas:
+        yield prose(phrases.quota(quota))
+    for pool in plan.pools:
+        if pool.before != pool.after:
+            yield prose(phrases.pool(pool))
+    yield from (prose(line) for line in phrases.totals(plan))
+    yield prose(f"on {plan.source}")
+    for line in plan.assumed:
+        yield f"assumed: {prose(line)}"

@@ -1,0 +1,104 @@
+"""A plan for the terminal: a table that is read in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from avactl.plan.model import NOTE, Entry, Plan, Verdict
+from avactl.plan.output import phrases
+from avactl.terminal import inert, visible
+
+_STYLES = {
+    Verdict.NEVER: "bold red", Verdict.QUOTA: "yellow", Verdict.ROOM: "yellow", Verdict.WAITS: "yellow",
+    Verdict.STARTS: "green", Verdict.GOES_ON: "green", Verdict.STOPPED: "dim", Verdict.REMOVED: "dim",
+}  # fmt: skip
+_NARROW = 100
+"""Columns below which sums stand beneath and not beside."""
+
+
+def render_text(plans: Sequence[Plan], *, colour: bool = False, width: int = 160) -> str:
+    """The plans of all clusters."""
+    out = StringIO()
+    console = Console(
+        file=out, force_terminal=colour, no_color=not colour, width=width, highlight=False, markup=False, emoji=False
+    )
+    for number, plan in enumerate(plans):
+        if number:
+            console.print()
+        _plan(console, plan)
+    return inert("\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n")
+
+
+def _plan(console: Console, plan: Plan) -> None:
+    console.print(Text.assemble(("cluster ", ""), (visible(plan.cluster), "bold"), f" · {phrases.summary(plan)}"))
+    if plan.entries:
+        console.print()
+        console.print(_table(plan, console.width))
+    lines = [
+        *((f"  {found.owner}", phrases.effect(found)) for found in plan.effects),
+    ]
+    if lines:
+        console.print("\nothers")
+        grid = Table.grid(padding=(0, 3, 0, 0))
+        for name, text in lines:
+            grid.add_row(_text(name), _text(text))
+        console.print(grid)
+    foot = [
+        *(phrases.quota(each) for each in plan.quotas),
+        *(phrases.pool(each) for each in plan.pools if each.before != each.after),
+        *phrases.totals(plan),
+    ]
+    if foot:
+        console.print()
+        for line in foot:
+            console.print(_text(line))
+    if not (plan.entries or lines or foot):
+        return  # what nothing was said about needs no reservations either
+    console.print()
+    console.print(_text(f"on {plan.source}", style="dim"))
+    console.print(Text(NOTE, style="dim"))
+    for line in plan.assumed:
+        console.print(_text(f"assumed: {line}", style="dim"))
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text of specs and clusters, which steers no terminal."""
+    return Text(visible(text), style=style)
+
+
+def _table(plan: Plan, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    priced = bool(plan.currency) and any(phrases.price(entry, plan.currency) for entry in plan.entries)
+    gpus = any(phrases.gpu_change(entry) for entry in plan.entries)
+    table.add_column("spec", no_wrap=width >= _NARROW, overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("pods", justify="right", no_wrap=True)
+    table.add_column("where, or why not", overflow="fold", ratio=1)
+    if gpus:
+        table.add_column("GPUs", no_wrap=True)
+    if priced:
+        table.add_column("cost", justify="right", no_wrap=True)
+    for entry in plan.shown:
+        row: list[Text | str] = [
+            _text(str(entry.owner)),
+            Text(entry.verdict.value, style=_STYLES[entry.verdict]),
+            phrases.pods(entry),
+            Text("\n".join(map(visible, _details(entry)))),
+        ]
+        if gpus:
+            row.append(_text(phrases.gpu_change(entry)))
+        if priced:
+            row.append(_text(phrases.price(entry, plan.currency)))
+        table.add_row(*row)
+    return table
+
+
+def _details(entry: Entry) -> list[str]:
+    found = list(phrases.details(entry))
+    hours = phrases.hours(entry)
+    return [*found, hours] if hours else found

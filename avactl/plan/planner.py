@@ -1,0 +1,261 @@
+"""From two compilations, and perhaps a snapshot, to a plan for each cluster."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+
+from avactl import names
+from avactl.compiler import Compilation
+from avactl.kinds.program import pool_size
+from avactl.plan import effects
+from avactl.plan.cluster_state import ClusterState, declared, machines, reserved
+from avactl.plan.compiled_side import Side
+from avactl.plan.cost import cost
+from avactl.plan.model import Cost, Entry, Owner, Plan, Verdict, worst
+from avactl.plan.rollout import Change, Done, Op, place_all
+from avactl.plan.simulator import World
+from avactl.plan.spec_origin import Origin
+from avactl.plan.verdicts import places, waits
+from avactl.plan.workloads import Workload, WorkloadId
+
+_BEFORE, _AFTER = "2000-01-01T00:00:00Z", "2000-01-01T00:00:01Z"
+"""When pods are made, as far as specs go: those of the base are older."""
+_LATER = "9999-01-01T00:00:00Z"
+
+
+def clusters(base: Compilation | None, head: Compilation) -> list[str]:
+    """The clusters that either side declares."""
+    sides = [side for side in (base, head) if side is not None]
+    return sorted({item.name for side in sides for item in side.program.of("Cluster")})
+
+
+def make_plan(
+    base: Compilation | None,
+    head: Compilation,
+    cluster: str,
+    live: ClusterState | None = None,
+    *,
+    everything: bool = False,
+) -> Plan:
+    """What would happen in a cluster if head were applied where base is.
+
+    `base` is None where nothing is there yet, or where it does not compile. Without `live`, the machines are those
+    that the specs declare, and all of base runs on them as far as it fits. With `everything` also specs that do not
+    change are told of.
+    """
+    # As in the compiler: there is no cyclic garbage here, and two compilations are a large heap to walk.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        before, after = Side.of(base, cluster), Side.of(head, cluster)
+        if live is None:
+            return _on_declared(base, head, cluster, (before, after), everything)
+        return _on_live(live, lambda: (before, after), everything)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def plan_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], *, everything: bool = False) -> Plan:
+    """As `make_plan` on a snapshot. The sides, base and head, are asked for as late as possible."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _on_live(live, sides, everything)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _on_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], everything: bool) -> Plan:
+    world = World(live)
+    world.settle()
+    then = effects.Moment(world)
+    before, after = sides()
+    _configure(world, before, after, declared_only=False)
+    for name, body in after.nodes:
+        world.patch_node(name, body)
+    running = sum(1 for pod in live.objects.get("pods", ()) if pod["spec"].get("nodeName"))
+    source = f"the snapshot of {live.taken}: {len(live.objects.get('nodes', ()))} machines, {running} pods"
+    change = Change(world, after.around, live.taken or _LATER)
+    change.volumes(after.claims)
+    change.apply(before.works, after.works, everything)
+    return _decided(change, then, live.cluster, source, (before, after), (), live=True)
+
+
+def _on_declared(
+    base: Compilation | None, head: Compilation, cluster: str, sides: tuple[Side, Side], everything: bool
+) -> Plan:
+    before, after = sides
+    world = _declared(base, head, cluster, before, everything)
+    world.settle()
+    then = effects.Moment(world)
+    _configure(world, before, after, declared_only=True)
+    there = machines(head.program, cluster) if after.known else {"nodes": []}
+    world.put_objects(there)
+    left = {item["metadata"]["name"] for item in there["nodes"]}
+    for name in [name for name in world.fleet.nodes if name not in left]:
+        world.drop_node(name)
+    change = Change(world, after.around, _AFTER)
+    change.volumes(after.claims)
+    change.apply({} if everything else before.works, after.works, everything)
+    source, assumed = _about(head, cluster, after.known)
+    return _decided(change, then, cluster, source, sides, assumed, live=False)
+
+
+def _decided(
+    change: Change,
+    then: effects.Moment,
+    cluster: str,
+    source: str,
+    sides: tuple[Side, Side],
+    assumed: Iterable[str],
+    *,
+    live: bool,
+) -> Plan:
+    """What the scheduler makes of a change."""
+    world, (before, after) = change.world, sides
+    world.settle()
+    change.finish()
+    entries = _entries(change, before, after, cluster)
+    return Plan(
+        cluster=cluster,
+        source=source,
+        entries=tuple(entries),
+        effects=tuple(effects.effects(world, then, {entry.owner for entry in entries})),
+        pools=tuple(effects.pools(world, then)),
+        quotas=tuple(effects.quotas(world, then)),
+        currency=after.prices.currency if after.prices is not None else "",
+        assumed=(*assumed, *_assumed(live, entries, after)),
+    )
+
+
+def _declared(base: Compilation | None, head: Compilation, cluster: str, before: Side, everything: bool) -> World:
+    """The machines of the base, with what the base runs on them; those of the head where there is no base."""
+    if before.known and base is not None and not everything:
+        world = World(declared(base.program, base.manifests, cluster))
+        for namespace, body in before.claims:
+            world.want_claim(namespace, body)
+        place_all(world, before.works.values(), before.around, _BEFORE, "base")
+        for body in before.budgets:
+            world.protect(body)
+        return world
+    return World(declared(head.program, head.manifests, cluster))
+
+
+def _configure(world: World, before: Side, after: Side, *, declared_only: bool) -> None:
+    """Pools, quotas and namespaces as the head has them."""
+    old, new = before.configured, after.configured
+    kept = {_key(item) for item in new["configmaps"]}
+    for item in old["configmaps"]:
+        if _key(item) not in kept:
+            world.drop_config(_key(item))
+    was = {_key(item): item for item in old["configmaps"]}
+    changed = [item for item in new["configmaps"] if was.get(_key(item)) != item or declared_only]
+    world.put_objects({"configmaps": changed, "namespaces": new["namespaces"]})
+
+
+def _key(item: dict[str, dict[str, str]]) -> str:
+    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+
+
+# -- entries ---------------------------------------------------------------------------------------------------------
+
+
+def _entries(change: Change, before: Side, after: Side, cluster: str) -> list[Entry]:
+    by_item: dict[Owner, list[Done]] = {}
+    for each in change.done.values():
+        by_item.setdefault(_owner(each.work), []).append(each)
+    olds, news = _by_owner(before.works), _by_owner(after.works)
+    found = []
+    for owner, mine in by_item.items():
+        origin = next((each.work.origin for each in mine if each.op != "removed"), mine[0].work.origin)
+        old, new = olds.get(owner, []), news.get(owner, [])
+        now = cost(new, after.around, after.hardware, after.prices, change.scaled)
+        was = cost(old, before.around, before.hardware, before.prices, change.scaled)
+        found.append(_entry(change.world, owner, origin, mine, cluster, len(new), now, was))
+    return found
+
+
+def _by_owner(works: dict[WorkloadId, Workload]) -> dict[Owner, list[Workload]]:
+    found: dict[Owner, list[Workload]] = {}
+    for work in works.values():
+        found.setdefault(_owner(work), []).append(work)
+    return found
+
+
+def _owner(work: Workload) -> Owner:
+    return Owner(*work.origin.key)
+
+
+def _entry(
+    world: World, owner: Owner, origin: Origin, done: Sequence[Done], cluster: str, left: int, now: Cost, was: Cost
+) -> Entry:
+    pods = [pod for each in done if each.op != "removed" for pod in world.pods_of(each.work)]
+    running = [pod for pod in pods if pod.node]
+    found = waits(world, pods)
+    stopped = sum(each.stopped for each in done)
+    op: Op = "removed" if not left else "added" if all(each.op == "added" for each in done) else "changed"
+    if all(each.op == "unchanged" for each in done):
+        op = "unchanged"
+    verdict = Verdict.REMOVED if not left else Verdict.STOPPED if not pods else Verdict.STARTS
+    if pods and op in ("changed", "unchanged") and not found and not stopped and not _new(pods):
+        verdict = Verdict.GOES_ON
+    for wait in found:
+        verdict = worst(verdict, wait.verdict)
+    surges = [each.surge for each in done if each.surge is not None]
+    surge = min(surges, key=lambda each: each.placed - each.wanted) if surges else None
+    if surge is not None and surge.placed < surge.wanted and verdict.fine and surge.wanted and not running:
+        verdict = Verdict.ROOM
+    scheduler = {each.work.template["spec"].get("schedulerName") for each in done}
+    return Entry(
+        owner=owner,
+        cluster=cluster,
+        change=op,
+        verdict=verdict,
+        pods=len(pods),
+        placed=len(running),
+        places=places(world, running),
+        waits=found,
+        restarts=stopped,
+        ends=sum(each.ends for each in done) if left else 0,
+        surge=surge,
+        later=any(each.later for each in done),
+        cost=now,
+        before=was,
+        estimated=scheduler != {names.SCHEDULER_NAME} and bool(left),
+        origin=origin,
+    )
+
+
+def _new(pods: Iterable[object]) -> bool:
+    return any(getattr(pod, "uid", "").startswith("new:") for pod in pods)
+
+
+# -- what is told beside ---------------------------------------------------------------------------------------------
+
+
+def _about(head: Compilation, cluster: str, known: bool) -> tuple[str, list[str]]:
+    """What the machines are where there is no snapshot, and what is assumed of them."""
+    if not known:
+        return "what the specs declare", []
+    pools = head.program.pools(cluster)
+    source = f"what the specs declare: {sum(map(pool_size, pools))} machines, and everything that they run on it"
+    assumed = []
+    largest = [pool for pool in pools if pool.spec.autoscaling is not None]
+    if largest:
+        assumed.append("pools that grow are at their largest: " + ", ".join(pool.name for pool in largest))
+    if reserved(head.program, cluster):
+        assumed.append("pods without GPUs have room: machines for them are not declared")
+    return source, assumed
+
+
+def _assumed(live: bool, entries: Sequence[Entry], after: Side) -> Iterable[str]:
+    if any(work.fewest is not None for work in after.works.values()):
+        yield "services with an autoscaler have " + ("as many pods as run now" if live else "their fewest pods")
+    if any(entry.estimated and entry.pods for entry in entries):
+        yield "pods of kube-scheduler are placed by the rules of our own, which is an estimate"
+    endless = [e for e in entries if e.pods and e.cost.gpus and not e.cost.always and e.cost.hours is None]
+    if endless:
+        yield f"{len(endless)} job{'s have' if len(endless) > 1 else ' has'} no timeout: without hours in the sums"

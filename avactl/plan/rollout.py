@@ -1,0 +1,199 @@
+"""From base to head in a cluster in memory: pods stop, are made, roll out, and the scheduler decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from avactl import names
+from avactl.kinds.manifest import Body
+from avactl.plan.model import Surge
+from avactl.plan.simulator import World
+from avactl.plan.workloads import Maker, Surroundings, Workload, WorkloadId
+from avactl.scheduler.objects.pod_info import PodInfo
+
+Op = Literal["added", "changed", "removed", "unchanged"]
+
+
+class Done(NamedTuple):
+    """What was done to one workload."""
+
+    work: Workload
+    op: Op
+    stopped: int = 0
+    """Pods that ran and were stopped, to be made anew."""
+    ends: int = 0
+    """Pods that ran and were stopped for good."""
+    surge: Surge | None = None
+    later: bool = False
+    """Whether the pods that run end first."""
+
+
+class Rollout(NamedTuple):
+    """A Deployment whose pods change, a few at a time."""
+
+    work: Workload
+    old: list[PodInfo]
+    first: int
+    """New pods that start before an old one stops."""
+    begins: int
+    """Old pods that stop before a new one starts."""
+
+
+def place_all(world: World, works: Iterable[Workload], around: Surroundings, created: str, mark: str) -> None:
+    """Let these workloads run: what a base has."""
+    maker = Maker(around, created, mark)
+    for work in _in_order(works):
+        _create(world, maker, work, range(work.count()))
+    world.settle()
+
+
+def _in_order(works: Iterable[Workload]) -> list[Workload]:
+    """DaemonSets are on their machines before others come; then as the API server lists what is made."""
+    return sorted(works, key=lambda work: (work.id.kind != "DaemonSet", work.id.namespace, work.id.name))
+
+
+def _create(world: World, maker: Maker, work: Workload, numbers: Iterable[int]) -> None:
+    if work.id.kind == "DaemonSet":
+        for made in maker.daemons(work, world.nodes_for(work.template)):
+            world.create(made)
+        return
+    claims = (work.spec.get("volumeClaimTemplates") or ()) if work.id.kind == "StatefulSet" else ()
+    for number in numbers:
+        for claim in claims:
+            name = f"{claim['metadata']['name']}-{work.id.name}-{number}"
+            world.want_claim(work.id.namespace, {"metadata": {"name": name}, "spec": claim["spec"]})
+        for made in maker.pods(work, [number]):
+            world.create(made)
+
+
+class Change:
+    """The workloads of two sides, and the step between them."""
+
+    def __init__(self, world: World, around: Surroundings, created: str) -> None:
+        self.world = world
+        self.done: dict[WorkloadId, Done] = {}
+        self.scaled: dict[WorkloadId, int] = {}
+        """Pods that there were of what an autoscaler scales, in the base or the head."""
+        self._maker = Maker(around, created, "new")
+        self._rollouts: list[Rollout] = []
+
+    def volumes(self, claims: Iterable[tuple[str, Body]]) -> None:
+        """Claims that are to be made, with their namespaces, are there before the pods that mount them."""
+        for namespace, body in claims:
+            self.world.want_claim(namespace, body)
+
+    def apply(
+        self, base: dict[WorkloadId, Workload], head: dict[WorkloadId, Workload], everything: bool = False
+    ) -> None:
+        """Do what the controllers do when head is applied where base was; the scheduler has not decided then.
+
+        With `everything`, workloads of which nothing runs are started also where they did not change.
+        """
+        for work in (*base.values(), *head.values()):
+            if work.fewest is not None:
+                self.scaled[work.id] = len(self.world.pods_of(work))
+        for id_ in base.keys() - head.keys():
+            self.done[id_] = Done(base[id_], "removed", ends=self._stop(self.world.pods_of(base[id_])))
+        create: list[tuple[Workload, range]] = []
+        for work in _in_order(head.values()):
+            old = base.get(work.id)
+            if old is None or old.body["spec"] != work.body["spec"] or self._scaled(old, work):
+                create += self._changed(old, work)
+            elif everything:
+                running = self.world.pods_of(work)
+                self.done[work.id] = Done(work, "unchanged")
+                if not running:
+                    create.append((work, range(work.count())))
+        for work, numbers in create:
+            _create(self.world, self._maker, work, numbers)
+
+    def _scaled(self, old: Workload, work: Workload) -> bool:
+        """Whether an autoscaler's new bounds ask for another number of pods than run: it is an object of its own."""
+        if (old.fewest, old.most) == (work.fewest, work.most):
+            return False
+        running = len(self.world.pods_of(work))
+        return work.count(running) != running
+
+    def _changed(self, old: Workload | None, work: Workload) -> list[tuple[Workload, range]]:
+        """Stop what the change stops; which pods are to be made."""
+        pods = self.world.pods_of(work)
+        if work.id.kind == "Deployment":
+            pods.sort(key=lambda pod: not pod.node)  # of too many, a ReplicaSet deletes those without a machine first
+        op: Op = "added" if old is None else "changed"
+        count = work.count(len(pods))
+        new_pods = old is None or old.template != work.template
+        if not pods:
+            self.done[work.id] = Done(work, op)
+            return [(work, range(count))]
+        if not new_pods:
+            self.done[work.id] = Done(work, op, ends=self._stop(pods[count:]))
+            return [(work, range(len(pods), count))]
+        notes = work.body["metadata"].get("annotations") or {}
+        if notes.get(names.ON_CHANGE) == "finish" and any(pod.node for pod in pods):
+            self.done[work.id] = Done(work, op, later=True)
+            return []
+        if work.id.kind == "Deployment" and count:
+            return self._roll(work, op, pods, count)
+        gone = self._stop(pods)
+        self.done[work.id] = Done(work, op, min(gone, count), max(0, gone - count))
+        return [(work, range(count))]
+
+    def _roll(self, work: Workload, op: Op, pods: list[PodInfo], count: int) -> list[tuple[Workload, range]]:
+        rolling = (work.spec.get("strategy") or {}).get("rollingUpdate") or {}
+        surge, lost = _pods(rolling.get("maxSurge", "25%"), count, up=True), _pods(
+            rolling.get("maxUnavailable", "25%"), count, up=False
+        )  # fmt: skip
+        if not surge and not lost:
+            lost = 1
+        if (work.spec.get("strategy") or {}).get("type") == "Recreate":
+            surge, lost = 0, len(pods)
+        # More than are wanted stop at once.
+        ends = self._stop(pods[count:])
+        running = [pod for pod in pods[:count] if pod.node]
+        self._stop([pod for pod in pods[:count] if not pod.node])
+        begins = max(0, lost - (count - len(running)))
+        self._stop(running[len(running) - begins :] if begins else [])
+        left = running[: len(running) - begins]
+        first = min(count, count + surge - len(left))
+        self._rollouts.append(Rollout(work, left, first, begins))
+        self.done[work.id] = Done(work, op, len(running), ends)
+        return [(work, range(first))]
+
+    def finish(self) -> None:
+        """After the scheduler has decided: rollouts whose new pods have room go on to their end; it decides again."""
+        for rollout in self._rollouts:
+            work, done = rollout.work, self.done[rollout.work.id]
+            new = [pod for pod in self.world.pods_of(work) if self.world.revision(pod) == work.revision]
+            placed = [pod for pod in new if pod.node]
+            beyond = len(placed) - max(0, rollout.first - self._further(rollout))
+            wanted = self._further(rollout)
+            words = next((self.world.said.get(pod.uid, "") for pod in new if not pod.node), "")
+            self.done[work.id] = done._replace(surge=Surge(wanted, max(0, min(wanted, beyond)), words))
+            if rollout.old and not placed:
+                self.done[work.id] = self.done[work.id]._replace(stopped=rollout.begins)
+                continue  # it stands still: the old ones go on
+            count = work.count(len(rollout.old))
+            self._stop(rollout.old)
+            _create(self.world, self._maker, work, range(rollout.first, count))
+        if self._rollouts:
+            self.world.settle()
+
+    def _further(self, rollout: Rollout) -> int:
+        """Pods beyond those that run at the end."""
+        return max(0, len(rollout.old) + rollout.first - rollout.work.count(len(rollout.old)))
+
+    def _stop(self, pods: Iterable[PodInfo]) -> int:
+        """Pods go; how many of them ran."""
+        gone = list(pods)
+        for pod in gone:
+            self.world.drop_pod(pod.key)
+        return sum(1 for pod in gone if pod.node)
+
+
+def _pods(given: int | str, count: int, up: bool) -> int:
+    """A number of pods, or a part of them: surge is rounded up, what may be missing down."""
+    if isinstance(given, int):
+        return given
+    part = int(given.rstrip("%")) * count
+    return -(-part // 100) if up else part // 100

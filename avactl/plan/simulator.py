@@ -1,0 +1,413 @@
+"""A cluster in memory, on which the scheduler's own decisions are made: bindings and evictions happen at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from avactl import names
+from avactl.kinds.manifest import Body
+from avactl.plan.cluster_state import ClusterState
+from avactl.plan.snapshot.loader import SnapshotError
+from avactl.plan.workloads import Made, Workload, WorkloadId
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.handlers import resources
+from avactl.scheduler.handlers.pods import PodHandler
+from avactl.scheduler.interfaces import BindRequest, ClaimAllocation, Eviction
+from avactl.scheduler.objects.config import TeamQuota
+from avactl.scheduler.objects.node_rules import NodeRules
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
+from avactl.scheduler.scheduling_cycle import SchedulingCycle
+from avactl.terminal import shortened
+
+_ROUNDS = 64
+"""Times that a unit is decided on, on the average, before something must be wrong."""
+_ANYWHERE = "avactl-plan-anywhere"
+"""A volume that every machine reaches: what is to be made once a claim is there."""
+_LAST = "9999-12-31T23:59:59Z"
+"""When pods are made that take the place of evicted ones: nobody is younger."""
+_INDEXED = ("job-name", "app.kubernetes.io/instance")
+"""Labels by which the pods of a workload are found."""
+
+
+class UnsettledError(RuntimeError):
+    """Decisions that never come to an end: a defect of the scheduler."""
+
+
+class World:
+    """Fleet, queue and decider of one cluster; `Binds`, `Evicts` and `Tells` of the decisions."""
+
+    def __init__(self, cluster_state: ClusterState) -> None:
+        policy = cluster_state.policy
+        self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.volumes = VolumeBinding(self.fleet, owned=False)
+        self.queue = SchedulingQueue()
+        self.budgets = DisruptionBudgets()
+        self.decider = SchedulingCycle(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
+        self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
+        self.said: dict[str, str] = {}
+        """What pods that wait were told last, by uid."""
+        self.evictions: list[Eviction] = []
+        self.items: dict[str, Body] = {}
+        """Pods as they are now, by `namespace/name`."""
+        self._marked: dict[tuple[str, str, str], dict[str, None]] = {}
+        """Keys of pods by namespace and one of `_INDEXED`."""
+        self._orders: deque[BindRequest] = deque()
+        self._doomed: deque[Eviction] = deque()
+        self.leaves: dict[str, TeamQuota] = {}
+        """Quotas by team."""
+        self._configs = resources.ConfigMapHandler(self.fleet, self._put_leaf)
+        self._claim_store = resources.resource_claims(self.fleet)
+        self._nodes: dict[str, Body] = {}
+        self._claims: dict[str, Body] = {}
+        self._volume_claims: set[str] = set()
+        self._anew = 0
+        self._ending: list[PodInfo] = []
+        """Pods that are evicted, and are there still."""
+        self._gone: list[Made] = []
+        """What controllers make in the place of evicted pods, once these have ended."""
+        self._load(cluster_state)
+
+    def _load(self, cluster_state: ClusterState) -> None:
+        self.put_objects(cluster_state.objects)
+        self.volumes.put_volume({"metadata": {"name": _ANYWHERE, "uid": _ANYWHERE, "resourceVersion": "0"}, "spec": {}})
+        for item in cluster_state.objects.get("pods", ()):
+            with _object_of("pods", item):
+                self.put_pod(item)
+
+    def put_objects(self, objects: Mapping[str, Sequence[Body]]) -> None:
+        """Objects other than pods are there, or have changed, by their resource's name."""
+        fleet, volumes = self.fleet, self.volumes
+        puts = {
+            "configmaps": self._configs.put,
+            "namespaces": resources.namespaces(fleet).put,
+            "nodes": self.put_node,
+            "resourceslices": resources.slices(fleet).put,
+            "deviceclasses": resources.device_classes(fleet).put,
+            "resourceclaims": self._put_claim,
+            "poddisruptionbudgets": self.budgets.put,
+            "storageclasses": volumes.put_class,
+            "csinodes": resources.csi_nodes(volumes).put,
+            "csidrivers": resources.csi_drivers(volumes).put,
+            "csistoragecapacities": resources.storage_capacities(volumes).put,
+            "volumeattachments": resources.volume_attachments(volumes).put,
+            "persistentvolumes": volumes.put_volume,
+            "persistentvolumeclaims": self._put_volume_claim,
+        }
+        for resource, put in puts.items():
+            for item in objects.get(resource, ()):
+                with _object_of(resource, item):
+                    put(item)
+
+    def _put_volume_claim(self, item: Body) -> None:
+        self._volume_claims.add(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
+        self.volumes.put_claim(item)
+
+    def _put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
+        if leaf is None:
+            self.leaves.pop(team, None)
+        else:
+            self.leaves[team] = leaf
+        self.fleet.quotas.put_leaf(team, leaf)
+
+    def drop_config(self, key: str) -> None:
+        """A ConfigMap is gone."""
+        self._configs.remove(key)
+
+    def patch_node(self, name: str, body: Body) -> None:
+        """Labels and taints of a machine are set; one that is not there stays away."""
+        item = self._nodes.get(name)
+        if item is None:
+            return
+        labels = {**(item["metadata"].get("labels") or {}), **(body["metadata"].get("labels") or {})}
+        spec = {**(item.get("spec") or {}), **(body.get("spec") or {})}
+        self.put_node({**item, "metadata": {**item["metadata"], "labels": labels}, "spec": spec})
+
+    def put_node(self, item: Body) -> None:
+        """A machine is there, or has changed."""
+        self._nodes[item["metadata"]["name"]] = item
+        self.fleet.put_node(item)
+
+    def drop_node(self, name: str) -> None:
+        """A machine is gone; controllers make anew what ran on it."""
+        self._nodes.pop(name, None)
+        pods = list(self.fleet.on_node.get(name, {}).values())
+        self.fleet.drop_node(name)
+        for pod in pods:
+            for made in self._stop(pod):
+                self._put(made)
+
+    # -- pods -------------------------------------------------------------------------------------------------------
+
+    def put_pod(self, item: Body) -> None:
+        """A pod is there, or has changed."""
+        metadata = item["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        if key not in self.items:
+            for mark in _marks(metadata):
+                self._marked.setdefault(mark, {})[key] = None
+        self.items[key] = item
+        self.intake.put(item)
+
+    def drop_pod(self, key: str) -> Body:
+        """A pod is gone, with the claims that were made for it; what it was."""
+        item = self.items.pop(key)
+        for mark in _marks(item["metadata"]):
+            del self._marked[mark][key]
+        self.intake.drop(key)
+        for status in (item.get("status") or {}).get("resourceClaimStatuses") or ():
+            claim = f"{item['metadata']['namespace']}/{status.get('resourceClaimName')}"
+            if self._claims.pop(claim, None) is not None:
+                self._claim_store.remove(claim)
+        return item
+
+    def create(self, made: Made) -> None:
+        """A controller makes a pod. What kube-scheduler would place is placed here by itself, as an estimate."""
+        pod = made.pod
+        if pod["spec"]["schedulerName"] != names.SCHEDULER_NAME:
+            labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != names.GANG_LABEL}
+            pod = {
+                **pod,
+                "metadata": {**pod["metadata"], "labels": labels},
+                "spec": {**pod["spec"], "schedulerName": names.SCHEDULER_NAME},
+            }
+        self._put(Made(pod, made.claims))
+
+    def _put(self, made: Made) -> None:
+        for claim in made.claims:
+            self._put_claim(claim)
+        self.put_pod(made.pod)
+
+    def pods_of(self, work: Workload) -> list[PodInfo]:
+        """The pods of a workload that have not ended, in the order of their names' numbers."""
+        id_ = work.id
+        if id_.kind == "Job":
+            return self._labelled(id_, {"job-name": id_.name})
+        return self._labelled(id_, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
+
+    def _labelled(self, id_: WorkloadId, select: Mapping[str, str]) -> list[PodInfo]:
+        mark = next(((id_.namespace, label, select[label]) for label in _INDEXED if label in select), None)
+        keys = self.items if mark is None else self._marked.get(mark, {})
+        found = [
+            pod
+            for key in keys
+            if (pod := self.fleet.pods.get(key)) is not None
+            and pod.namespace == id_.namespace
+            and not (pod.ended or pod.deleting)
+            and all(pod.labels.get(key) == value for key, value in select.items())
+        ]
+        return sorted(found, key=lambda pod: (pod.index, len(pod.name), pod.name))
+
+    def revision(self, pod: PodInfo) -> str:
+        """The template of which a Deployment's pod was made, as far as this program has made it."""
+        return pod.labels.get("pod-template-hash", "")
+
+    def nodes_for(self, template: Body) -> list[str]:
+        """Machines that a DaemonSet's pods go to, by name."""
+        rules = NodeRules(template["spec"])
+        return sorted(
+            info.name
+            for info in self.fleet.nodes.values()
+            if rules.matches(info.name, info.labels) and rules.untolerated(info.taints) is None
+        )
+
+    def protect(self, body: Body) -> None:
+        """A PodDisruptionBudget is there, with the status that its controller gives it for the pods as they are."""
+        spec, namespace = body["spec"], body["metadata"]["namespace"]
+        pods = self._labelled(WorkloadId("PodInfo", namespace, ""), spec["selector"]["matchLabels"])
+        running = sum(1 for pod in pods if pod.node)
+        least = spec["minAvailable"] if "minAvailable" in spec else len(pods) - spec["maxUnavailable"]
+        self.budgets.put({**body, "status": {"disruptionsAllowed": max(0, running - least)}})
+
+    def want_claim(self, namespace: str, body: Body) -> None:
+        """A PersistentVolumeClaim is to be made: where its class does not wait, it gets its volume at once."""
+        key = f"{namespace}/{body['metadata']['name']}"
+        if key in self._volume_claims:
+            return
+        self._volume_claims.add(key)
+        self.volumes.put_claim(_bound(namespace, body["metadata"]["name"], body["spec"]))
+
+    # -- deciding ---------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Decide until nothing changes any more. Raises UnsettledError."""
+        freed = -1
+        left = _ROUNDS * (len(self.queue.units) + 64)
+        while True:
+            self._tidy()
+            unit = self.queue.pop()
+            if unit is None:
+                if freed != self.fleet.freed:
+                    freed = self.fleet.freed
+                    self.queue.retry(freed)
+                elif self._ending:
+                    # Pods take their time to end: whoever needs no room of theirs has started by then.
+                    ending, self._ending = self._ending, []
+                    for pod in ending:
+                        self._gone += self._stop(pod)
+                elif self._gone:
+                    # They are made anew after that: whoever waits was tried by then.
+                    gone, self._gone = self._gone, []
+                    for made in gone:
+                        metadata = {**made.pod["metadata"], "creationTimestamp": _LAST}
+                        self._put(made._replace(pod={**made.pod, "metadata": metadata}))
+                else:
+                    return
+                continue
+            left -= 1
+            if left < 0:
+                raise UnsettledError(f"the scheduler does not come to an end, at {unit.key}")
+            self.decider.decide(unit)
+            self._happen()
+
+    def _tidy(self) -> None:
+        """As the daemon before it decides."""
+        if self.fleet.stale:
+            self.fleet.rebuild()
+            self.decider.clear()
+        for key in sorted(self.fleet.woken):
+            if key in self.queue.units:
+                self.queue.push(self.queue.units[key])
+        self.fleet.woken.clear()
+        self.decider.look()
+
+    def _happen(self) -> None:
+        """What was decided happens."""
+        while self._orders:
+            order = self._orders.popleft()
+            if order.pod.assumed == order.node:
+                self._bind(order)
+        while self._doomed:
+            eviction = self._doomed.popleft()
+            self.evictions.append(eviction)
+            self._nominate(eviction)
+            self._ending += [victim.pod for victim in eviction.victims]
+
+    def _bind(self, order: BindRequest) -> None:
+        pod = order.pod
+        item = self.items[pod.key]
+        metadata = item["metadata"]
+        if order.devices:
+            notes = {**(metadata.get("annotations") or {}), names.DEVICES: order.devices}
+            metadata = {**metadata, "annotations": notes}
+        for given in order.claims:
+            self._give(given, pod)
+        for name in order.volumes:
+            self.volumes.put_claim(_bound(pod.namespace, name, {}))
+        self.said.pop(pod.uid, None)
+        status = {**(item.get("status") or {}), "phase": "Running"}
+        self.put_pod({**item, "metadata": metadata, "spec": {**item["spec"], "nodeName": order.node}, "status": status})
+
+    def _nominate(self, eviction: Eviction) -> None:
+        for pod, node in eviction.places.items():
+            item = self.items.get(pod.key)
+            if item is not None:
+                self.put_pod({**item, "status": {**(item.get("status") or {}), "nominatedNodeName": node}})
+
+    def _stop(self, pod: PodInfo) -> list[Made]:
+        """A pod is stopped; what its controller, if it has one, makes in its place: it waits then."""
+        if pod.key not in self.items:
+            return []
+        statuses = (self.items[pod.key].get("status") or {}).get("resourceClaimStatuses") or ()
+        keys = [f"{pod.namespace}/{each.get('resourceClaimName')}" for each in statuses]
+        claims = [self._claims[key] for key in keys if key in self._claims]
+        item = self.drop_pod(pod.key)
+        if not item["metadata"].get("ownerReferences"):
+            return []
+        self._anew += 1
+        metadata = _renamed(item["metadata"], self._anew)
+        notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.DEVICES}
+        metadata["annotations"] = notes
+        spec = {key: value for key, value in item["spec"].items() if key != "nodeName"}
+        status: dict[str, Any] = {"phase": "Pending"}
+        if statuses:
+            status["resourceClaimStatuses"] = statuses
+        made = [{"metadata": _renamed(claim["metadata"], self._anew), "spec": claim["spec"]} for claim in claims]
+        return [Made({"metadata": metadata, "spec": spec, "status": status}, made)]
+
+    # -- claims -----------------------------------------------------------------------------------------------------
+
+    def _put_claim(self, item: Body) -> None:
+        metadata = item["metadata"]
+        self._claims[f"{metadata['namespace']}/{metadata['name']}"] = item
+        self._claim_store.put({**item, "metadata": {"resourceVersion": "0", **metadata}})
+
+    def _give(self, given: ClaimAllocation, pod: PodInfo) -> None:
+        item = self._claims[given.claim.key]
+        status = dict(item.get("status") or {})
+        status["reservedFor"] = [
+            *(status.get("reservedFor") or ()), {"resource": "pods", "name": pod.name, "uid": pod.uid}
+        ]  # fmt: skip
+        if given.allocation is not None:
+            status["allocation"] = given.allocation
+        self._put_claim({**item, "status": status})
+
+    # -- what decisions ask for (`avactl.scheduler.interfaces`) -------------------------------------------------------
+
+    def put(self, order: BindRequest) -> None:
+        """Bind a pod that is assumed."""
+        self._orders.append(order)
+
+    def give_back(self, pod: PodInfo, claims: Sequence[Any]) -> None:
+        """Deallocate claims that nobody but this pod uses, which waits."""
+        for claim in claims:
+            if all(each["uid"] == pod.uid for each in claim.reserved):
+                item = self._claims[claim.key]
+                self._put_claim({key: value for key, value in item.items() if key != "status"})
+
+    def evict(self, eviction: Eviction) -> None:
+        """Make room."""
+        self._doomed.append(eviction)
+
+    def clear(self, pods: Sequence[PodInfo]) -> None:
+        """Take back the nomination of pods that wait."""
+        for pod in pods:
+            item = self.items.get(pod.key)
+            if item is not None and (item.get("status") or {}).get("nominatedNodeName"):
+                status = {key: value for key, value in item["status"].items() if key != "nominatedNodeName"}
+                self.put_pod({**item, "status": status})
+
+    def unschedulable(self, pod: PodInfo, message: str) -> None:
+        """A pod waits, and why."""
+        self.said[pod.uid] = message
+
+    def not_yet(self, pod: PodInfo, message: str) -> None:
+        """A pod waits for something on its way."""
+        self.said[pod.uid] = message
+
+
+@contextmanager
+def _object_of(resource: str, item: Body) -> Iterator[None]:
+    """Around the reading of one object. Raises SnapshotError where it is not as the API server gives it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        metadata = item.get("metadata") or {}
+        name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
+        what = shortened(f"{type(error).__name__}: {error}", 200)
+        hint = "take a new one: `avactl snapshot > state.json`"
+        raise SnapshotError(f"the snapshot is damaged: {resource} {shortened(name, 300)} ({what})", hint) from error
+
+
+def _renamed(metadata: Body, number: int) -> Body:
+    """The metadata of what takes the place of something that is gone: another object of the same name."""
+    return {**metadata, "uid": f"{metadata['uid']}#{number}"}
+
+
+def _bound(namespace: str, name: str, spec: Body) -> Body:
+    """A claim that has a volume which every machine reaches."""
+    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}/{name}"}
+    return {"metadata": metadata, "spec": {**spec, "volumeName": _ANYWHERE}, "status": {"phase": "Bound"}}
+
+
+def _marks(metadata: Body) -> Iterator[tuple[str, str, str]]:
+    labels = metadata.get("labels") or {}
+    for label in _INDEXED:
+        if label in labels:
+            yield metadata["namespace"], label, labels[label]

@@ -1,0 +1,1 @@
+"""Snapshots of a live cluster: capture, schema, and loading one for a plan."""

@@ -1,0 +1,80 @@
+"""Taking a snapshot: lists, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import orjson
+
+from avactl import names
+from avactl.kinds.cluster.daemons import POLICY
+from avactl.kinds.manifest import Body
+from avactl.kube.client import ApiError, Client
+from avactl.plan.snapshot.loader import RESOURCES, SnapshotError, Taken, config, write
+
+_PAGE = "2000"
+"""Objects of one answer: a list of ten thousand pods is asked for in parts."""
+_TIMEOUT = 60.0
+"""Seconds for one of them."""
+
+
+async def take(client: Client, namespace: str) -> bytes:
+    """A snapshot of the cluster whose daemons are in `namespace`.
+
+    Raises SnapshotError, and UnreachableError where the API server does not answer.
+    """
+    policy = await _policy(client, namespace)
+    lists = await asyncio.gather(
+        *(_list(client, path, strip, optional) for _, path, strip, optional in RESOURCES),
+        _list(client, f"/api/v1/namespaces/{namespace}/configmaps", config, False, names.CONFIG_LABEL),
+    )
+    objects = dict(zip([name for name, *_ in RESOURCES] + ["configmaps"], lists, strict=True))
+    return write(policy, objects, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+async def _policy(client: Client, namespace: str) -> Body:
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{POLICY}"
+    try:
+        item = await client.request("GET", path)
+        policy: Body = orjson.loads(item["data"]["policy.json"])
+    except ApiError as error:
+        if error.status == 404:
+            hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
+            message = f"there is no ConfigMap {namespace}/{POLICY}: the cluster is not one of avactl's"
+            raise SnapshotError(message, hint) from None
+        raise _refused(error, f"ConfigMap {namespace}/{POLICY}") from None
+    except (KeyError, TypeError, orjson.JSONDecodeError):
+        raise SnapshotError(f"ConfigMap {namespace}/{POLICY} is not what avactl compiles: no policy.json") from None
+    return policy
+
+
+async def _list(client: Client, path: str, strip: Taken, optional: bool, labelled: str = "") -> list[Body]:
+    """All objects of a resource, a page at a time; what is not wanted of them does not stay in memory."""
+    found: list[Body] = []
+    query = {"limit": _PAGE, **({"labelSelector": labelled} if labelled else {})}
+    while True:
+        try:
+            answer = await client.request("GET", path, query=query, timeout=_TIMEOUT)
+        except ApiError as error:
+            if optional and error.status == 404:
+                return []
+            if error.status == 410 and "continue" in query:
+                # The server has forgotten the list's moment: all at once then.
+                found, query = [], {key: value for key, value in query.items() if key not in ("continue", "limit")}
+                continue
+            raise _refused(error, path.rpartition("/")[2]) from None
+        found += [kept for item in answer["items"] if (kept := strip(item)) is not None]
+        more = answer["metadata"].get("continue")
+        if not more:
+            return found
+        query["continue"] = more
+
+
+def _refused(error: ApiError, what: str) -> SnapshotError:
+    if error.status in (401, 403):
+        who = "is not known to the API server" if error.status == 401 else f"may not list {what}"
+        return SnapshotError(
+            f"this user {who}: {error}", "docs/plan.md has the ClusterRole that `avactl snapshot` needs"
+        )
+    return SnapshotError(f"the API server does not tell of {what}: {error}")

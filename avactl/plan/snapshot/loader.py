@@ -1,0 +1,333 @@
+"""Snapshots of a live cluster: what scheduling needs of it, and nothing else.
+
+Only listed fields are taken: environment, arguments, commands, images, annotations of others and `managedFields` are
+never in a snapshot, and Secrets are never asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from avactl import names
+from avactl.kinds.manifest import Body
+from avactl.kube.objects import object_key
+from avactl.plan.cluster_state import ClusterState
+from avactl.plan.snapshot.schema import want_objects
+from avactl.scheduler.objects.config import Policy
+from avactl.scheduler.objects.pod_info import DISRUPTED
+from avactl.scheduler.objects.pod_requirements import DISKS
+from avactl.scheduler.objects.storage_objects import OLD_CLASS, SELECTED_NODE
+from avactl.terminal import shortened
+
+FORMAT = "avactl-snapshot"
+VERSION = 1
+MAX_BYTES = 512 * 1024 * 1024
+"""Largest snapshot: a hundred thousand pods take a tenth of it."""
+
+
+class SnapshotError(Exception):
+    """A cluster that cannot be read, or a file that is no snapshot; `hint` is the remedy."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+# -- what is taken of each kind -------------------------------------------------------------------------------------
+
+_NOTES = (
+    names.GANG_SIZE, names.WITHIN, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
+    "batch.kubernetes.io/job-completion-index",
+)  # fmt: skip
+
+
+_DISK = ("volumeID", "pdName", "iqn", "monitors", "pool", "image", "readOnly")
+_STORAGE = ("storageClassName", "volumeMode", "volumeAttributesClassName")
+
+
+def _only(given: Mapping[str, Any], *keys: str) -> Body:
+    """These keys, where they say something."""
+    return {key: given[key] for key in keys if given.get(key) not in (None, "", [], {})}
+
+
+def _named(item: Mapping[str, Any], *more: str) -> Body:
+    return _only(item["metadata"], "namespace", "name", *more)
+
+
+def _container(given: Mapping[str, Any]) -> Body:
+    found = _only(given, "restartPolicy")
+    resources = _only(given.get("resources") or {}, "requests", "limits")
+    claims = [_only(each, "name", "request") for each in (given.get("resources") or {}).get("claims") or ()]
+    if claims:
+        resources["claims"] = claims
+    if resources:
+        found["resources"] = resources
+    ports = [_only(each, "hostPort", "hostIP", "protocol") for each in given.get("ports") or () if each.get("hostPort")]
+    if ports:
+        found["ports"] = ports
+    return found
+
+
+def _pod_spec(given: Mapping[str, Any]) -> Body:
+    """What `Pod` and `Shape` of the scheduler read, but for the node."""
+    found = _only(
+        given, "schedulerName", "priorityClassName", "priority", "preemptionPolicy", "nodeSelector", "tolerations",
+        "overhead", "schedulingGates", "resourceClaims", "terminationGracePeriodSeconds",
+    )  # fmt: skip
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {
+        kind: {required: rule[required]}
+        for kind, rule in (given.get("affinity") or {}).items()
+        if rule and rule.get(required)
+    }
+    if affinity:
+        found["affinity"] = affinity
+    spread = [
+        each
+        for each in given.get("topologySpreadConstraints") or ()
+        if each.get("whenUnsatisfiable") == "DoNotSchedule"
+    ]
+    if spread:
+        found["topologySpreadConstraints"] = spread
+    if (given.get("resources") or {}).get("requests"):
+        found["resources"] = {"requests": given["resources"]["requests"]}
+    for group in ("containers", "initContainers"):
+        containers = [_container(each) for each in given.get(group) or ()]
+        if containers:
+            found[group] = containers
+    volumes = []
+    for volume in given.get("volumes") or ():
+        if "persistentVolumeClaim" in volume:
+            claim = _only(volume["persistentVolumeClaim"], "claimName")
+            volumes.append({"name": volume["name"], "persistentVolumeClaim": claim})
+        elif "ephemeral" in volume:
+            volumes.append({"name": volume["name"], "ephemeral": {}})
+        elif not DISKS.isdisjoint(volume):
+            volumes += [{kind: _only(volume[kind], *_DISK)} for kind in DISKS if kind in volume]
+    if volumes:
+        found["volumes"] = volumes
+    return found
+
+
+def _pod(item: Mapping[str, Any]) -> Body | None:
+    status = item.get("status") or {}
+    labels = item["metadata"].get("labels") or {}
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    if ended and names.GANG_LABEL not in labels:
+        return None
+    metadata = _named(item, "uid", "creationTimestamp", "deletionTimestamp", "labels")
+    notes = _only(item["metadata"].get("annotations") or {}, *_NOTES)
+    if notes:
+        metadata["annotations"] = notes
+    owners = [_only(each, "kind", "name", "controller") for each in item["metadata"].get("ownerReferences") or ()]
+    if any(owner.get("controller") for owner in owners):
+        metadata["ownerReferences"] = [owner for owner in owners if owner.get("controller")]
+    told = [
+        _only(each, "type", "status", "reason", "message", "lastTransitionTime")
+        for each in status.get("conditions") or ()
+        # When it got its node, and for whom it must go.
+        if each["type"] == DISRUPTED or (each["type"] == "PodScheduled" and each["status"] == "True")
+    ]
+    found = {
+        "metadata": metadata,
+        "spec": {**_pod_spec(item["spec"]), **_only(item["spec"], "nodeName")},
+        "status": _only(status, "phase", "resourceClaimStatuses", "nominatedNodeName"),
+    }
+    if told:
+        found["status"]["conditions"] = told
+    return found
+
+
+def _node(item: Mapping[str, Any]) -> Body:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    taints = [_only(taint, "key", "value", "effect") for taint in spec.get("taints") or ()]
+    found: Body = {"metadata": _named(item, "labels"), "status": _only(status, "allocatable")}
+    found["spec"] = _only({**spec, "taints": taints}, "taints", "unschedulable")
+    return found
+
+
+def config(item: Mapping[str, Any]) -> Body | None:
+    labels = item["metadata"].get("labels") or {}
+    data = _only(item.get("data") or {}, "pool.json", "quota.json")
+    if not data:
+        return None
+    metadata = {**_named(item), "labels": _only(labels, names.CONFIG_LABEL)}
+    return {"metadata": metadata, "data": data}
+
+
+def _claim(item: Mapping[str, Any]) -> Body:
+    devices = (item.get("spec") or {}).get("devices") or {}
+    metadata = _named(item, "uid", "deletionTimestamp")
+    metadata["resourceVersion"] = "0"
+    found: Body = {"metadata": metadata, "spec": {"devices": _only(devices, "requests", "constraints")}}
+    status = item.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results")
+    kept = _only(status, "reservedFor")
+    if results:
+        kept["allocation"] = {"devices": {"results": results}}
+    if kept:
+        found["status"] = kept
+    return found
+
+
+def _slice(item: Mapping[str, Any]) -> Body | None:
+    spec = item["spec"]
+    if not spec.get("nodeName"):
+        return None
+    return {"metadata": _named(item), "spec": spec}
+
+
+def _class(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item), "spec": _only(item.get("spec") or {}, "selectors", "extendedResourceName")}
+
+
+def _volume_claim(item: Mapping[str, Any]) -> Body:
+    notes = _only(item["metadata"].get("annotations") or {}, SELECTED_NODE, OLD_CLASS)
+    metadata = {**_named(item, "uid", "deletionTimestamp"), **({"annotations": notes} if notes else {})}
+    spec = _only(item["spec"], "volumeName", "accessModes", "selector", *_STORAGE)
+    spec["resources"] = _only(item["spec"].get("resources") or {}, "requests")
+    return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
+
+
+def _volume(item: Mapping[str, Any]) -> Body:
+    given = item["spec"]
+    spec = _only(given, "nodeAffinity", "capacity", "accessModes", *_STORAGE)
+    if given.get("csi"):
+        spec["csi"] = _only(given["csi"], "driver", "volumeHandle")
+    if given.get("claimRef"):
+        spec["claimRef"] = _only(given["claimRef"], "namespace", "name", "uid")
+    metadata = {**_named(item, "uid", "labels", "deletionTimestamp"), "resourceVersion": "0"}
+    notes = _only(item["metadata"].get("annotations") or {}, OLD_CLASS)
+    if notes:
+        metadata["annotations"] = notes
+    return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
+
+
+def _storage_class(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item), **_only(item, "volumeBindingMode", "provisioner", "allowedTopologies")}
+
+
+def _csi_node(item: Mapping[str, Any]) -> Body:
+    drivers = [_only(each, "name", "allocatable") for each in (item.get("spec") or {}).get("drivers") or ()]
+    return {"metadata": _named(item), "spec": {"drivers": drivers}}
+
+
+def _csi_driver(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item), "spec": _only(item.get("spec") or {}, "storageCapacity")}
+
+
+def _storage_capacity(item: Mapping[str, Any]) -> Body:
+    return {
+        "metadata": _named(item),
+        **_only(item, "storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"),
+    }
+
+
+def _attachment(item: Mapping[str, Any]) -> Body:
+    spec = item["spec"]
+    source = _only(spec.get("source") or {}, "persistentVolumeName")
+    return {"metadata": _named(item), "spec": {**_only(spec, "attacher", "nodeName"), "source": source}}
+
+
+def _budget(item: Mapping[str, Any]) -> Body:
+    status = _only(item.get("status") or {}, "disruptionsAllowed", "disruptedPods")
+    return {"metadata": _named(item), "spec": _only(item["spec"], "selector"), "status": status}
+
+
+def _namespace(item: Mapping[str, Any]) -> Body:
+    return {"metadata": _named(item, "labels")}
+
+
+Taken = Callable[[Mapping[str, Any]], Body | None]
+"""What is taken of an object; None: nothing."""
+
+RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
+    ("nodes", "/api/v1/nodes", _node, False),
+    ("namespaces", "/api/v1/namespaces", _namespace, False),
+    ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _slice, True),
+    ("deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses", _class, True),
+    ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _claim, True),
+    ("poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets", _budget, False),
+    ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses", _storage_class, False),
+    ("csinodes", "/apis/storage.k8s.io/v1/csinodes", _csi_node, False),
+    ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers", _csi_driver, False),
+    ("csistoragecapacities", "/apis/storage.k8s.io/v1/csistoragecapacities", _storage_capacity, False),
+    ("volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments", _attachment, False),
+    ("persistentvolumes", "/api/v1/persistentvolumes", _volume, False),
+    ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
+    ("pods", "/api/v1/pods", _pod, False),
+)
+"""Resource, path, what is taken of an object, and whether older clusters do not have it."""
+
+
+# -- writing one -------------------------------------------------------------------------------------------------------
+
+
+def strip(objects: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[Body]]:
+    """What scheduling needs of objects, by the name of their resource."""
+    ways = {name: way for name, _, way, _ in RESOURCES} | {"configmaps": config}
+    return {name: [kept for item in items if (kept := ways[name](item)) is not None] for name, items in objects.items()}
+
+
+def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], taken: str) -> bytes:
+    """The file: keys sorted, objects in the order of their names, and each pod spec once for all pods that share it."""
+    specs: list[Body] = []
+    numbers: dict[bytes, int] = {}
+    pods = []
+    for pod in sorted(objects.get("pods", ()), key=object_key):
+        spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+        text = orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)
+        if text not in numbers:
+            numbers[text] = len(specs)
+            specs.append(spec)
+        pods.append({**pod, "spec": {"is": numbers[text], **_only(pod["spec"], "nodeName")}})
+    data: Body = {name: sorted(items, key=object_key) for name, items in objects.items() if name != "pods"}
+    data |= {"podSpecs": specs, "pods": pods}
+    head = {"format": FORMAT, "version": VERSION, "cluster": policy["cluster"], "taken": taken, "policy": policy}
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps({**head, "objects": data}, option=options)
+
+
+# -- reading one -----------------------------------------------------------------------------------------------------
+
+
+def read(text: bytes, name: str) -> ClusterState:
+    """The state in a snapshot; `name` is what errors call the file. Raises SnapshotError."""
+    anew = "take a new one: `avactl snapshot > state.json`"
+    if len(text) > MAX_BYTES:
+        raise SnapshotError(f"{name}: more than the {MAX_BYTES >> 20} MiB that a snapshot may have", anew)
+    if not text.strip():
+        raise SnapshotError(f"{name}: the file is empty", anew)
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        begins = text.lstrip()[:1] == b"{" and FORMAT.encode() in text
+        what = "the snapshot is cut off or damaged" if begins else "not a snapshot: not JSON"
+        raise SnapshotError(f"{name}: {what} ({error})", anew) from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise SnapshotError(f"{name}: not a snapshot of avactl", anew)
+    if data.get("version") != VERSION:
+        version = shortened(str(data.get("version")), 40)
+        newer = isinstance(found := data.get("version"), int) and found > VERSION
+        hint = "update avactl here" if newer else "take a new one with this avactl"
+        raise SnapshotError(f"{name}: a snapshot of version {version}; this avactl reads version {VERSION}", hint)
+    try:
+        objects: dict[str, list[Body]] = dict(data["objects"])
+        specs = objects.pop("podSpecs")
+        want_objects(objects, specs)
+        if not isinstance(data["taken"], str) or not isinstance(data["cluster"], str):
+            raise TypeError("`taken` and `cluster` are texts")
+        pods = []
+        for pod in objects["pods"]:
+            spec = {**specs[pod["spec"]["is"]], **_only(pod["spec"], "nodeName")}
+            if not isinstance(spec.get("nodeName", ""), str) or not {"namespace", "uid"} <= pod["metadata"].keys():
+                raise ValueError(f"pod {pod['metadata']['name']} needs `namespace`, `uid`, and of its machine the name")
+            pods.append({**pod, "spec": spec})
+        objects["pods"] = pods
+        return ClusterState(data["cluster"], Policy.parse(orjson.dumps(data["policy"])), objects, data["taken"])
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        what = shortened(f"{type(error).__name__}: {error}", 400)
+        raise SnapshotError(f"{name}: the snapshot is damaged ({what})", anew) from None

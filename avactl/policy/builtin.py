@@ -1,0 +1,175 @@
+"""Ready-made policies, switched on by name in avactl.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from avactl.kinds.feasibility.capacity import roles
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item
+from avactl.policy import Problem, problem
+from avactl.policy.settings import LongJobs, Ready, Rule
+from avactl.source.document import Path, strings
+
+OverSpec = Callable[[Item, Any], Iterator[Problem]]
+OverManifest = Callable[[Manifest, Any], Iterator[Problem]]
+
+
+class Active(NamedTuple):
+    """A policy that is switched on."""
+
+    name: str
+    rule: Rule
+    over_spec: OverSpec | None
+    over_manifest: OverManifest | None
+
+
+def active(ready: Ready) -> list[Active]:
+    """The policies that are switched on, with their settings."""
+    found = []
+    for field, info in type(ready).model_fields.items():
+        switch = getattr(ready, field)
+        if switch is not None:
+            name = info.alias or field
+            make = LongJobs if name == "checkpoints" else Rule
+            rule = switch if isinstance(switch, Rule) else make(severity=switch)
+            found.append(Active(name, rule, _OVER_SPECS.get(name), _OVER_MANIFESTS.get(name)))
+    return found
+
+
+# -- specs -----------------------------------------------------------------------------------------------------------
+
+
+def _images(item: Item) -> Iterator[tuple[Path, str]]:
+    """The images that a spec names, as it says it."""
+    for path, text, is_key in strings(item.doc.value):
+        if not is_key and path[:1] == ("spec",) and (path[-1] == "image" or path[-2:-1] == ("images",)):
+            yield path, text
+
+
+def _images_pinned(item: Item, rule: Rule) -> Iterator[Problem]:
+    for path, image in _images(item):
+        if "@" not in image:
+            help = "write `NAME@sha256:…`: `crane digest` prints it, or `docker buildx imagetools inspect`"
+            yield problem(f"image `{image}` is not pinned by digest: the tag can be moved", *path, help=help)
+
+
+def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
+    for path, image in _images(item):
+        name, digest, _ = image.partition("@")
+        tag = name.rpartition("/")[2].partition(":")[2]
+        if not digest and tag in ("", "latest"):
+            what = "has no tag, which means `latest`" if not tag else "is `latest`, which changes"
+            yield problem(f"image `{image}` {what}", *path, help="name a tag that stays, or a digest")
+    if item.kind == "ServingDeployment" and item.spec.model.version == "latest":
+        help = "name the version: another one is then a change that people see"
+        yield problem(
+            "version `latest` of the model changes without anybody's doing", "spec", "model", "version", help=help
+        )
+    if item.kind == "TrainingJob":
+        for index, mount in enumerate(item.spec.datasets):
+            if mount.version is None:
+                help = "add `version: NAME`"
+                text = f"dataset {mount.name} has no version: a new one would start the job anew"
+                yield problem(text, "spec", "datasets", index, "name", help=help)
+
+
+def _checkpoints(item: Item, rule: LongJobs) -> Iterator[Problem]:
+    if item.kind != "TrainingJob" or item.spec.checkpoint is not None:
+        return
+    gpus = sum(role.compute.gpus * role.most for role in roles(item))
+    timeout = item.spec.timeout
+    hours = None if timeout is None else float(seconds(timeout)) / 3600
+    if not gpus or (hours is not None and gpus * hours <= rule.gpu_hours):
+        return
+    count = f"{gpus:g} GPU{'' if gpus == 1 else 's'}"
+    if hours is None:
+        text = f"{count} without an end, and nothing is saved"
+    else:
+        text = f"{count} for {timeout} are {gpus * hours:g} GPU-hours, and nothing is saved"
+    help = f"add `checkpoint: {{path: …}}`; or a `timeout` of at most {rule.gpu_hours} GPU-hours"
+    yield problem(text, "spec", "workers", help=help)
+
+
+def _jobs_end(item: Item, rule: Rule) -> Iterator[Problem]:
+    if item.kind == "TrainingJob" and item.spec.timeout is None:
+        yield problem("the job has no `timeout`: one that hangs keeps its machines", "spec", help="add `timeout: 2d`")
+
+
+def _services_redundant(item: Item, rule: Rule) -> Iterator[Problem]:
+    if item.kind == "ServingDeployment":
+        replicas = item.spec.replicas
+        alone = isinstance(replicas, int)
+        if (replicas if alone else replicas.min) < 2:
+            path = ("spec", "replicas") if alone else ("spec", "replicas", "min")
+            text = "the service may run in one pod: it is away whenever its machine is"
+            yield problem(text, *path, help="write `replicas: 2`, or a `min` of 2")
+
+
+def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
+    if item.kind != "Cluster":
+        return
+    for index, network in enumerate(item.spec.egress_allowed):
+        if network.endswith("/0"):
+            given = "egress_allowed" in item.spec.model_fields_set
+            path: Path = ("spec", "egressAllowed", index) if given else ("spec",)
+            said = "" if given else ", the default,"
+            help = "list what teams need: `egressAllowed: [10.0.0.0/8]`"
+            yield problem(f"`egressAllowed: {network}`{said} lets teams' pods reach every address", *path, help=help)
+
+
+# -- objects ---------------------------------------------------------------------------------------------------------
+
+
+def _pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
+    """The pod that an object makes, and where it stands in it."""
+    for path in (("spec",), ("spec", "template", "spec"), ("spec", "jobTemplate", "spec", "template", "spec")):
+        found: Any = body
+        for step in path:
+            found = found.get(step) if isinstance(found, dict) else None
+        if isinstance(found, dict) and isinstance(found.get("containers"), list):
+            yield found, path
+
+
+def _containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str, Any], Path]]:
+    for key in ("initContainers", "containers"):
+        for index, container in enumerate(pod.get(key) or ()):
+            yield container, (*path, key, index)
+
+
+def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
+    for pod, path in _pods(manifest.body):
+        for key in ("hostNetwork", "hostPID", "hostIPC"):
+            if pod.get(key):
+                yield problem(f"pods have `{key}: true`", *path, key)
+        for index, volume in enumerate(pod.get("volumes") or ()):
+            if "hostPath" in volume:
+                where = volume["hostPath"].get("path")
+                yield problem(f"pods mount `{where}` of the machine", *path, "volumes", index, "hostPath", "path")
+        for container, inside in _containers(pod, path):
+            security = container.get("securityContext") or {}
+            for key in ("privileged", "allowPrivilegeEscalation"):
+                if security.get(key):
+                    text = f"container {container['name']} has `{key}: true`"
+                    yield problem(text, *inside, "securityContext", key)
+            added = (security.get("capabilities") or {}).get("add") or ()
+            if added:
+                text = f"container {container['name']} takes the capabilities {', '.join(map(str, added))}"
+                yield problem(text, *inside, "securityContext", "capabilities", "add")
+
+
+_OVER_SPECS: dict[str, OverSpec] = {
+    "images-pinned": _images_pinned,
+    "versions-fixed": _versions_fixed,
+    "checkpoints": _checkpoints,
+    "jobs-end": _jobs_end,
+    "services-redundant": _services_redundant,
+    "egress-closed": _egress_closed,
+}
+_OVER_MANIFESTS: dict[str, OverManifest] = {"no-privileged": _no_privileged}
+HELP = {
+    "no-privileged": "ask for less; or name the spec under `exempt` of the policy, in avactl.yaml",
+}
+"""Remedies of policies whose problems have none of their own."""

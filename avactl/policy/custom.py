@@ -1,0 +1,279 @@
+"""A repository's own policies: files run in the sandbox, and what they said."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.diagnostics import Diagnostic, Span
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item
+from avactl.policy import MOST_PROBLEMS, NAME, Problem
+from avactl.policy.settings import SchemaFile
+from avactl.source import answers, sandbox_runner
+from avactl.source.calls import span_in
+from avactl.source.document import Document
+from avactl.source.python import Root
+
+_MOST_AT_ONCE = 4
+_MOST_POLICIES = 500
+"""Policies of one file."""
+_MOST_LINES = _MOST_POLICIES * (MOST_PROBLEMS + 4)
+"""Lines of an answer: every policy is declared, begins, has its problems, fails, and has more of them."""
+_DEEPEST = 64
+
+
+class Source(NamedTuple):
+    """One file of Python policies, or one document with a JSON Schema."""
+
+    file: str
+    schema: SchemaFile | None = None
+    document: Document | None = None
+
+
+@dataclass(slots=True)
+class Finding:
+    """A problem of a spec or an object."""
+
+    policy: str
+    severity: Any
+    subject: Item | Manifest
+    problem: Problem
+
+
+@dataclass(slots=True)
+class Report:
+    """What the policies of one source found, and what is wrong with themselves."""
+
+    declared: list[dict[str, Any]] = field(default_factory=list)
+    """`name`, `over`, `kinds`, `severity`, `help` of each policy, and its `span`."""
+    findings: list[Finding] = field(default_factory=list)
+    problems: list[Diagnostic] = field(default_factory=list)
+
+
+class Subjects:
+    """What policies look at, written down once for all of them."""
+
+    def __init__(self, items: Iterable[Item], manifests: Iterable[Manifest]) -> None:
+        self.of: dict[str, Sequence[Item | Manifest]] = {"specs": list(items), "manifests": list(manifests)}
+        self._directory = tempfile.TemporaryDirectory(prefix="avactl-")
+        self.directory = os.path.realpath(self._directory.name)
+        self.path = f"{self.directory}/subjects.json"
+        specs = [(item.kind, spec_json(item)) for item in self.of["specs"] if isinstance(item, Item)]
+        objects = [(m.kind, orjson.dumps(m.body).decode()) for m in self.of["manifests"] if isinstance(m, Manifest)]
+        FilePath(self.path).write_bytes(orjson.dumps({"specs": specs, "manifests": objects}))
+
+    def close(self) -> None:
+        """Remove what was written."""
+        self._directory.cleanup()
+
+
+def spec_json(item: Item) -> str:
+    """A spec as policies see it: as in YAML, defaults filled in, what is not set left out."""
+    data = item.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return orjson.dumps({"apiVersion": "avactl.dev/v1", "kind": item.kind, **data}).decode()
+
+
+def run(sources: Sequence[Source], root: Root, subjects: Subjects, timeout: float) -> list[Report]:
+    """Hold the policies against the subjects, each source in a process of its own, `timeout` seconds each."""
+    if not sources:
+        return []
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(sources))) as pool:
+        return list(pool.map(lambda source: _run(source, root, subjects, timeout), sources))
+
+
+def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Report:
+    request: dict[str, Any] = {"path": source.file, "subjects": subjects.path}
+    if source.schema is not None:
+        declared = source.schema.model_dump(mode="json", exclude={"schema_", "policy"})
+        request |= {"schema": source.schema.schema_, "policy": {"name": source.schema.policy, **declared}}
+    report = Report()
+    try:
+        # A JSON Schema is data: no code of the repository runs.
+        untrusted = source.schema is None
+        answer = sandbox_runner.run(
+            "avactl.policy.worker", root.path, timeout, request, (subjects.directory,), untrusted=untrusted
+        )
+    except OSError as error:
+        report.problems.append(_broken(source, "", Span(source.file), f"it could not be run: {error}"))
+        return report
+    if answer.missing:
+        report.problems.append(answers.not_confined(source.file, answer.missing, rule=source.file))
+        return report
+    reader = _Reader(source, root, subjects, report)
+    try:
+        reader.read(answer.data)
+    except answers.FORGED:
+        report.problems.append(_broken(source, "", Span(source.file), "what it answered is not an answer"))
+        return report
+    if reader.ended:
+        return report
+    name, span = reader.at()
+    if not answer.in_time:
+        what = f"policy {name}" if name else "the file"
+        message = f"{what} was not done within {timeout:g} s, all policies of its file together"
+        hint = "look for a loop without an end, or raise `python: {timeout: …}` in avactl.yaml"
+        report.problems.append(Diagnostic("policy-timeout", message, span, hint=hint, rule=name or source.file))
+    elif answer.too_long:
+        report.problems.append(
+            _broken(source, name, span, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of problems")
+        )
+    else:
+        why = "it ended its process, or took all of the memory that it may have (1 GiB)"
+        report.problems.append(_broken(source, name, span, why))
+    return report
+
+
+def _broken(source: Source, name: str, span: Span, why: str, hint: str = "correct the policy") -> Diagnostic:
+    what = f"policy {name} is broken" if name else "the file's policies cannot be read"
+    return Diagnostic("policy-error", f"{what}: {why}", span, hint=hint, rule=name or source.file)
+
+
+class _Reader:
+    """A child's answer, which a policy may have written itself: nothing in it is believed unseen."""
+
+    def __init__(self, source: Source, root: Root, subjects: Subjects, report: Report) -> None:
+        self.source = source
+        self.root = root
+        self.subjects = subjects
+        self.report = report
+        self.ended = False
+        self.begun: int | None = None
+        self.counts: Counter[tuple[str, int]] = Counter()
+
+    def at(self) -> tuple[str, Span]:
+        """The policy that was at work last, and where it stands; the file where none was."""
+        if self.begun is None:
+            return "", Span(self.source.file)
+        policy = self.report.declared[self.begun]
+        return policy["name"], policy["span"]
+
+    def read(self, data: bytes) -> None:
+        """Read all lines. Raises an exception of `answers.FORGED` for lines that no honest child writes."""
+        lines = data.split(b"\n", _MOST_LINES + 1)[:-1]  # the last one is empty, or was cut off
+        if len(lines) > _MOST_LINES:
+            raise ValueError("too many lines")
+        for line in lines:
+            if self.ended:
+                raise ValueError("a line behind the end")
+            what, value = answers.parse(line)
+            _SAID[what](self, value)
+
+    def _at_most(self, most: int, what: str, index: int) -> None:
+        """Count a line about one policy. Raises ValueError where an honest child writes fewer."""
+        if type(index) is not int or not 0 <= index < len(self.report.declared):
+            raise ValueError("no such policy")
+        self.counts[what, index] += 1
+        if self.counts[what, index] > most:
+            raise ValueError("too many of one policy")
+
+    def _subject(self, index: int, number: int) -> Item | Manifest:
+        if type(number) is not int or number < 0:
+            raise ValueError("no such subject")
+        return self.subjects.of[self.report.declared[index]["over"]][number]
+
+    def _span(self, place: Sequence[Any]) -> Span:
+        if self.source.document is not None:
+            return self.source.document.span("policy")
+        if not place:
+            return Span(self.source.file)
+        found = self.root.place(self.source.file, *place)
+        text = self.root.text(found.file)
+        return span_in(found.file, text, found.line, found.column, found.end_line, found.end_column)
+
+    def _broken(self, value: dict[str, Any]) -> None:
+        self.ended = True
+        message = answers.text(value["message"])
+        if self.source.document is not None:
+            span = self.source.document.span("schema", *_path(value.get("path", [])))
+            name = self.source.schema.policy if self.source.schema else ""
+            hint = "correct the schema: it is to be JSON Schema 2020-12, or what its `$schema` says"
+            self.report.problems.append(_broken(self.source, name, span, message, hint))
+            return
+        hint = "a policy file may import Python's library, avactl.policy, and modules of the repository"
+        if value["refused"]:
+            hint = "a policy only computes: what it needs is in the spec or object that it is given"
+        elif "Import" not in message and "ModuleNotFound" not in message:
+            hint = "correct this line, or what calls it"
+        span = self._span(value["place"])
+        self.report.problems.append(_broken(self.source, "", span, message, hint))
+
+    def _policy(self, value: dict[str, Any]) -> None:
+        if value["over"] not in self.subjects.of or value["severity"] not in ("error", "warning"):
+            raise ValueError("neither over specs nor objects, or no severity")
+        policy = {key: answers.text(value[key]) for key in ("name", "over", "severity", "help")}
+        kinds = [answers.text(kind) for kind in value["kinds"]]
+        if not re.fullmatch(NAME, policy["name"]) or len(kinds) > _DEEPEST:
+            raise ValueError("no name, or too many kinds")
+        if len(self.report.declared) >= _MOST_POLICIES:
+            raise ValueError("too many policies")
+        self.report.declared.append({**policy, "kinds": kinds, "span": self._span(value["check"])})
+
+    def _begins(self, value: Any) -> None:
+        self._at_most(1, "begins", value)
+        self.begun = value
+
+    def _ends(self, value: Any) -> None:
+        self.ended = True
+
+    def _problem(self, value: list[Any]) -> None:
+        index, number, message, path, help = value
+        self._at_most(MOST_PROBLEMS, "problem", index)
+        policy = self.report.declared[index]
+        subject = self._subject(index, number)
+        found = Problem(answers.text(message), _path(path), answers.text(help) or policy["help"])
+        self.report.findings.append(Finding(policy["name"], policy["severity"], subject, found))
+
+    def _failed(self, value: list[Any]) -> None:
+        index, number, error = value
+        self._at_most(1, "failed", index)
+        policy = self.report.declared[index]
+        subject = self._subject(index, number)
+        message = answers.text(error["message"])
+        if self.source.document is not None and "path" in error:
+            span, hint = self.source.document.span("schema", *_path(error["path"])), "correct the schema"
+            self.report.problems.append(_broken(self.source, policy["name"], span, message, hint))
+            return
+        span = self._span(error["place"]) if error["place"][0] else policy["span"]
+        what = subject.id if isinstance(subject, Manifest) else subject
+        why = f"{message}, with {what}"
+        self.report.problems.append(
+            _broken(self.source, policy["name"], span, why, "correct this line, or what calls it")
+        )
+
+    def _more(self, value: list[Any]) -> None:
+        index, count = value
+        self._at_most(1, "more", index)
+        policy = self.report.declared[index]
+        message = f"{answers.coordinate(count)} more problems of policy {policy['name']}"
+        hint = "correct those that are told first"
+        self.report.problems.append(
+            Diagnostic("policy", message, policy["span"], policy["severity"], hint=hint, rule=policy["name"])
+        )
+
+
+def _path(steps: Any) -> tuple[str | int, ...]:
+    """Return the keys and indexes of a path. Raises ValueError where they are none."""
+    if not isinstance(steps, list) or len(steps) > _DEEPEST:
+        raise ValueError("not a path, or too long")
+    return tuple(step if type(step) is int else answers.text(step) for step in steps)
+
+
+_SAID: dict[str, Callable[[_Reader, Any], None]] = {
+    "broken": _Reader._broken,
+    "policy": _Reader._policy,
+    "begins": _Reader._begins,
+    "problem": _Reader._problem,
+    "failed": _Reader._failed,
+    "more": _Reader._more,
+    "ends": _Reader._ends,
+}

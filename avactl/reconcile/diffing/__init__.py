@@ -1,0 +1,1 @@
+"""The difference between desired and live objects, and the actions that remove it."""

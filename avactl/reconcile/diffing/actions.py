@@ -1,0 +1,238 @@
+"""What has to be done, object by object: a pure function of git, the cluster, and the record of the last run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from avactl import names
+from avactl.diff.model import Disruption
+from avactl.diff.rules import deletion_of, holds_own_data
+from avactl.emit.pulumi_plan import Key, needs
+from avactl.reconcile.desired import (
+    DELETION_POLICY,
+    HOLDS_DATA,
+    INVENTORY,
+    PATCHED,
+    Wanted,
+    ended,
+    inventory_of,
+    marks,
+    rank_of,
+    run_of,
+    title,
+)
+from avactl.reconcile.diffing.field_policy import Hands
+from avactl.reconcile.diffing.managed_fields import ABSENT, applied, find, has
+from avactl.reconcile.diffing.object_diff import Comparison, Difference, compare
+from avactl.reconcile.inventory import Record, identity
+
+Body = dict[str, Any]
+_MARK = ("f:metadata", "f:labels", f"f:{INVENTORY}")
+
+
+class Action(str, Enum):  # noqa: UP042 - its values stand in JSON
+    """What is done with an object."""
+
+    create = "create"
+    change = "change"
+    anew = "replace"
+    restore = "restore"
+    """Drift: git says the same as before, the cluster does not."""
+    prune = "prune"
+    keep = "keep"
+    """It left git and stays, because it holds data, or what holds data needs it."""
+    wait = "wait"
+    """Nothing can be done now, and nothing is wrong."""
+    refuse = "refuse"
+    none = "none"
+
+
+@dataclass(slots=True)
+class Step:
+    """What is to be done with one object, and how it went."""
+
+    action: Action
+    title: str
+    key: Key
+    rank: int
+    wanted: Wanted | None = None
+    live: Body | None = None
+    comparison: Comparison = field(default_factory=Comparison)
+    reason: str = ""
+    error: str = ""
+    """Why it could not be done."""
+    after: Body | None = None
+    """The object as it is after a write: its metadata at least."""
+    first: tuple[Body, ...] = ()
+    """What must go before it can be made."""
+
+    @property
+    def differences(self) -> list[Difference]:
+        return self.comparison.all()
+
+
+def plan(
+    wanted: Iterable[Wanted],
+    live: Mapping[Key, Body],
+    inventory: str,
+    record: Record,
+    hands: Hands,
+    *,
+    take_over: bool = False,
+) -> list[Step]:
+    """All steps, in apply order, then what has left git in the order of pruning."""
+    steps = [_step(each, live.get(each.key), inventory, record, hands, take_over) for each in wanted]
+    _hold_back(steps)
+    _made_anew(steps)
+    declared = {step.key for step in steps}
+    return [*steps, *_prunes(live, declared, inventory)]
+
+
+def _step(each: Wanted, live: Body | None, inventory: str, record: Record, hands: Hands, take_over: bool) -> Step:
+    step = Step(Action.none, str(each), each.key, each.rank, each, live)
+    if live is None or live["metadata"].get("deletionTimestamp"):
+        if each.manifest.patch:
+            step.action, step.reason = Action.wait, "it is not in the cluster: its fields are set when it comes"
+        elif identity(each.key) in record.objects:
+            step.action, step.reason = Action.restore, "somebody deleted it"
+        else:
+            step.action = Action.create
+        return step
+    owner = inventory_of(live)
+    # A mark that no apply has set was written by hand.
+    theirs = has(applied(live), _MARK) or identity(each.key) not in record.objects
+    if owner not in ("", inventory) and theirs and not take_over:
+        step.action = Action.refuse
+        step.error = f"it belongs to inventory {owner}: remove it there, or take it over with --take-over"
+        return step
+    if each.gvk.kind == "Job" and run_of(live) != run_of(each.body):
+        step.comparison = compare(each.body, live, each.leave, hands)
+        running = not ended(live)
+        if running and marks(each.body).get(names.ON_CHANGE) == "finish":
+            step.action, step.reason = Action.wait, "the run that is under way ends first (`onChange: finish`)"
+        else:
+            step.action = Action.anew
+            step.reason = "a new run" + ("; the old one is stopped" if running else "")
+        return step
+    step.comparison = compare(each.body, live, each.leave, hands)
+    freed = _released(each, live)
+    if freed and step.comparison.same:
+        step.action, step.reason = Action.change, "its claim was deleted: free to be bound again"
+    step.comparison.take_out += freed
+    if not step.comparison.same and step.action is Action.none:
+        step.action = Action.restore if record.unchanged(each) else Action.change
+        if owner == "" and identity(each.key) not in record.objects:
+            step.action, step.reason = Action.change, "it was there already: taken over"
+    return step
+
+
+def _hold_back(steps: list[Step]) -> None:
+    """A spec whose run ends first keeps all its objects as they are until then."""
+    held = {
+        step.wanted.manifest.item.key
+        for step in steps
+        if step.wanted is not None and step.key.kind == "Job" and step.action is Action.wait
+    }
+    if not held:
+        return
+    for step in steps:
+        assert step.wanted is not None
+        if step.wanted.manifest.item.key in held and step.action in (Action.create, Action.change, Action.anew):
+            step.action, step.reason = Action.wait, "waits for the run that is under way (`onChange: finish`)"
+
+
+def _made_anew(steps: list[Step]) -> None:
+    """What goes with something that is being deleted is made anew with it."""
+    by_key = {step.key: step for step in steps}
+    dying = [step for step in steps if step.live is not None and step.live["metadata"].get("deletionTimestamp")]
+    spaces = {step.key.name for step in dying if step.key.kind == "Namespace"}
+    for step in steps:
+        # What is not there is to be made anyway.
+        if step.key.namespace in spaces and step.action is not Action.refuse and step.live is not None:
+            step.action, step.live, step.comparison = Action.restore, None, Comparison()
+            step.reason = "its namespace is being deleted"
+    for step in dying:
+        if step.key.kind == "PersistentVolume" and step.live is not None:
+            # A volume goes when its claim has gone. The claim of a store holds nothing itself.
+            claim = by_key.get(_claim_of(step.live))
+            if claim is not None and claim.live is not None and not holds_own_data(claim.live):
+                step.first = (claim.live,)
+                claim.action, claim.comparison = Action.anew, Comparison()
+                claim.reason = "its volume was deleted"
+
+
+def _claim_of(volume: Body) -> Key:
+    claim = volume["spec"].get("claimRef") or {}
+    return Key("", "PersistentVolumeClaim", claim.get("namespace", ""), claim.get("name", ""))
+
+
+def _released(each: Wanted, live: Body) -> list[Difference]:
+    """What keeps a volume from being bound again after its claim was deleted: the store behind it is as it was."""
+    if each.key.kind != "PersistentVolume" or (live.get("status") or {}).get("phase") != "Released":
+        return []
+    if "uid" in (each.body["spec"].get("claimRef") or {"uid": ""}):
+        return []
+    paths = (("f:spec", "f:claimRef", step) for step in ("f:uid", "f:resourceVersion"))
+    return [Difference(path, old, ABSENT) for path in paths if (old := find(live, path)) is not ABSENT]
+
+
+def _prunes(live: Mapping[Key, Body], declared: Collection[Key], inventory: str) -> list[Step]:
+    """What carries our inventory's mark and has left git."""
+    gone = {
+        key: body
+        for key, body in live.items()
+        if key not in declared and inventory_of(body) == inventory and not _made_by_controller(body)
+    }
+    kept = _kept(gone, live)
+    steps = []
+    for key, body in gone.items():
+        step = Step(Action.prune, title(body), key, rank_of(key.kind), live=body)
+        if body["metadata"].get("deletionTimestamp"):
+            step.action, step.reason = Action.wait, "is being deleted"
+        elif key in kept:
+            step.action, step.reason = Action.keep, kept[key]
+        steps.append(step)
+    return sorted(steps, key=lambda step: (-step.rank, step.key))
+
+
+def _made_by_controller(body: Body) -> bool:
+    return any(owner.get("controller") for owner in body["metadata"].get("ownerReferences") or ())
+
+
+def holds_data(live: Mapping[str, Any]) -> bool:
+    """Whether deleting a live object would lose data, and its spec did not say that it may."""
+    notes = marks(live)
+    if notes.get(HOLDS_DATA) == "true":
+        return True
+    lost = deletion_of(live["kind"], live)[0] is Disruption.DATA_LOSS
+    return lost and notes.get(DELETION_POLICY) != "delete" and PATCHED not in notes
+
+
+def _kept(gone: Mapping[Key, Body], live: Mapping[Key, Body]) -> dict[Key, str]:
+    """What stays, and why: what holds data, with all that it needs."""
+    kept: dict[Key, str] = {key: "it holds data" for key, body in gone.items() if holds_data(body)}
+    by_name = {(key.kind, key.namespace, key.name): key for key in gone}
+    ahead = list(kept)
+    while ahead:
+        key = ahead.pop()
+        for name in needs(live[key]):
+            other = by_name.get(name)
+            if other is not None and other not in kept:
+                kept[other] = f"{title(live[key])} needs it"
+                ahead.append(other)
+    return kept
+
+
+def shown(difference: Difference, kind: str) -> tuple[Any, Any]:
+    """Both values of a difference as they may be printed; ABSENT where there is none."""
+    from avactl.diagnostics.secrets import MASK
+    from avactl.diff.secrets import cover
+
+    if kind == "Secret" and difference.path[0] in ("f:data", "f:stringData"):
+        return tuple(value if value is ABSENT else MASK for value in (difference.old, difference.new))  # type: ignore[return-value]
+    name = difference.path[-1][2:]
+    old, new = (value if value is ABSENT else cover(value, name) for value in (difference.old, difference.new))
+    return old, new

@@ -1,0 +1,65 @@
+"""Whose fields stay beside ours: controllers' do, what people added by hand is taken out again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from avactl.kinds.lowering.ownership import KUBERNETES
+from avactl.reconcile.diffing.managed_fields import Path
+
+_CONTROLLERS = re.compile(
+    r"avactl.*|kube-.*|kubelet|kwok|cloud-.*|cluster-autoscaler|karpenter|vpa-.*|horizontal-pod-autoscaler"
+    r"|.*controller.*|.*operator.*|.*provisioner.*|.*-?scheduler|.*webhook.*|.*injector.*|.*attacher.*|.*resizer.*"
+    r"|.*daemon.*|.*-agent|manager|Go-http-client|before-first-apply"
+).fullmatch
+"""Names of field managers that are programs in the cluster. client-go's default is the name of the binary."""
+_PEOPLE = re.compile(
+    r"kubectl.*|oc|k9s|Lens.*|OpenLens|Headlamp|Mozilla|rancher|node-fetch|curl|[Pp]ython.*|OpenAPI-Generator|helm"
+).fullmatch
+"""Tools that people change a cluster with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Tells hands from controllers."""
+
+    leave: Collection[str] = field(default_factory=frozenset)
+    """Further managers whose fields stay."""
+
+    def changed(self, manager: str, path: Path) -> bool:
+        """Whether a field that git does not set was put there by hand.
+
+        Labels and annotations are how programs speak with each other: of those, only what tools of people set is.
+        """
+        if manager in self.leave:
+            return False
+        if path[0] == "f:metadata":
+            return path[1] in ("f:labels", "f:annotations") and _PEOPLE(manager) is not None
+        return _CONTROLLERS(manager) is None
+
+
+@lru_cache
+def left(kind: str, declared: tuple[str, ...]) -> tuple[Path, ...]:
+    """The paths in an object of this kind that are controllers', as sets write them."""
+    found = [tuple(f"f:{step}" for step in owned.path) for owned in KUBERNETES if owned.kind in (kind, "*")]
+    return (*found, *(tuple(f"f:{step}" for step in path.split(".")) for path in declared))
+
+
+def without(body: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+    """An object without fields; what is not on the way to them is shared with the object."""
+    result = dict(body)
+    for path in paths:
+        *parents, last = path.split(".")
+        at = result
+        for step in parents:
+            inner = at.get(step)
+            if not isinstance(inner, dict):
+                break
+            at[step] = at = dict(inner)
+        else:
+            at.pop(last, None)
+    return result

@@ -1,0 +1,102 @@
+"""What is in the cluster: everything with an inventory's mark, and what git declares without having put it there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from avactl.compiler.normalise import APPLY_ORDER
+from avactl.emit.pulumi_plan import Key
+from avactl.kube.client import ApiError
+from avactl.reconcile.api import Api, Body, Gvk
+from avactl.reconcile.desired import INVENTORY, Wanted, inventory_of
+from avactl.reconcile.inventory import Record, kinds_of
+
+_FEW = 8
+"""So many missing objects of a kind are asked for one by one; more, by a list of all."""
+
+_VERSIONS = {
+    "v1": ("Namespace", "Node", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
+           "PersistentVolumeClaim", "Service"),
+    "apps/v1": ("DaemonSet", "StatefulSet", "Deployment"),
+    "batch/v1": ("Job", "CronJob"),
+    "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    "networking.k8s.io/v1": ("NetworkPolicy",),
+    "policy/v1": ("PodDisruptionBudget",),
+    "autoscaling/v2": ("HorizontalPodAutoscaler",),
+    "scheduling.k8s.io/v1": ("PriorityClass",),
+    "storage.k8s.io/v1": ("StorageClass",),
+    "apiextensions.k8s.io/v1": ("CustomResourceDefinition",),
+    "resource.k8s.io/v1": ("DeviceClass", "ResourceClaimTemplate"),
+}  # fmt: skip
+ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() for kind in kinds if kind in APPLY_ORDER)
+"""Kinds that are looked at even where neither git nor the record names them: a record can be lost."""
+
+
+class Observed(NamedTuple):
+    """A look at the cluster."""
+
+    live: dict[Key, Body]
+    unserved: frozenset[Gvk]
+    """Kinds that the API server does not know."""
+    unseen: frozenset[Gvk]
+    """Kinds that may not be listed: what is left of them is not pruned."""
+
+
+async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Observed:
+    """Look at everything that matters. Raises ApiError and UnreachableError."""
+    declared = kinds_of(wanted)
+    unserved = await api.find_kinds(set(declared | record.kinds | ALWAYS))
+    live: dict[Key, Body] = {}
+    unseen: set[Gvk] = set()
+
+    async def look(gvk: Gvk) -> None:
+        try:
+            found = await api.items(gvk, INVENTORY)
+        except ApiError as error:
+            if error.status not in (403, 404) or gvk in declared:
+                raise
+            if error.status == 403:
+                unseen.add(gvk)
+            return
+        live.update((Key.of(body), body) for body in found)
+
+    served = (declared | record.kinds | ALWAYS) - unserved
+    if not record.version:
+        # The first run: what is declared may be there without a mark, so it is looked for without one at once.
+        served -= declared
+        await find(api, [each for each in wanted if each.gvk not in unserved], live, marked=True)
+        await asyncio.gather(*map(look, sorted(served)))
+        return Observed(live, frozenset(unserved), frozenset(unseen))
+    await asyncio.gather(*map(look, sorted(served)))
+    await find(api, [each for each in wanted if each.key not in live and each.gvk not in unserved], live)
+    return Observed(live, frozenset(unserved), frozenset(unseen))
+
+
+async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body], *, marked: bool = False) -> None:
+    """Look for objects that do not carry a mark: somebody else made them, or took the mark away.
+
+    `marked`: for all that do, of these kinds, as well.
+    """
+    kinds: dict[Gvk, list[Wanted]] = defaultdict(list)
+    for each in missing:
+        kinds[each.gvk].append(each)
+
+    async def one(each: Wanted) -> None:
+        body = await api.get(each.gvk, each.key.namespace, each.key.name)
+        if body is not None:
+            live[each.key] = body
+
+    async def many(gvk: Gvk, several: list[Wanted]) -> None:
+        keys = {each.key for each in several}
+        for body in await api.items(gvk):
+            if (key := Key.of(body)) in keys or (marked and inventory_of(body)):
+                live[key] = body
+
+    few = 0 if marked else _FEW
+    await asyncio.gather(
+        *(one(each) for several in kinds.values() if len(several) <= few for each in several),
+        *(many(gvk, several) for gvk, several in kinds.items() if len(several) > few),
+    )

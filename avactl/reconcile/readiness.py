@@ -1,0 +1,133 @@
+"""Waiting until what was applied is well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from time import monotonic
+
+from avactl.emit.pulumi_plan import Key
+from avactl.kube.client import ApiError
+from avactl.reconcile.api import Api, Body, Gvk
+from avactl.reconcile.desired import INVENTORY, title
+from avactl.reconcile.diffing.actions import Action, Step
+from avactl.reconcile.health import JUDGED, READY, WITH_PODS, Health, State, health, of_pods
+
+_POLL = (0.5, 3.0)
+
+
+async def wait_healthy(
+    api: Api,
+    steps: Collection[Step],
+    inventory: str,
+    *,
+    patience: float,
+    say: Callable[[Mapping[str, Health]], None] = lambda late: None,
+) -> dict[str, Health]:
+    """What is not ready in the end, by its title; after `patience` seconds at the latest, 0: one look."""
+    declared = [step for step in steps if step.wanted is not None and not step.error]
+    live = {step.key: step.live for step in declared if step.live is not None}
+    fresh = {step.key for step in declared if step.after is not None and step.key.kind in JUDGED}
+    await _refresh(api, inventory, {step.key: Gvk.of(step.after) for step in declared if step.after is not None}, live)
+    ends, pause = monotonic() + patience, _POLL[0]
+    while True:
+        found = {key: health(body) for key, body in live.items()}
+        # A Deployment whose pods wait for room is told to be late by its controller after ten minutes.
+        unwell = [
+            key
+            for key, h in found.items()
+            if h.state is State.progressing or (h.state is State.ill and key.kind in WITH_PODS)
+        ]
+        closer = await _look_closer(api, {key: live[key] for key in unwell})
+        found.update(
+            (key, h) for key, h in closer.items() if h.state is State.waiting or found[key].state is not State.ill
+        )
+        # What failed long ago and was only found again is told, and not counted against this run.
+        bad = {
+            title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
+            for key, h in found.items()
+            if h.state is not State.ready
+        }
+        late = {key: h for key, h in found.items() if h.state is State.progressing}
+        if not late or monotonic() > ends:
+            return bad
+        say({title(live[key]): h for key, h in late.items()})
+        await asyncio.sleep(min(pause, max(0.0, ends - monotonic())))
+        pause = min(pause * 1.5, _POLL[1])
+        await _refresh(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
+
+
+async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> None:
+    """Wait until what was pruned is gone; what is not says so."""
+
+    async def one(step: Step) -> None:
+        assert step.live is not None
+        found = await api.gone(step.live, patience)
+        if found is not None:
+            held = ", ".join(found["metadata"].get("finalizers") or ())
+            step.reason = "is being deleted" + (f", held by {held}" if held else "")
+
+    pruned = [step for step in steps if step.action is Action.prune and not step.error and not step.reason]
+    await asyncio.gather(*map(one, pruned))
+
+
+async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: dict[Key, Body]) -> None:
+    """Look again at these, as far as anybody judges their kind."""
+
+    async def look(gvk: Gvk) -> None:
+        for body in await api.items(gvk, f"{INVENTORY}={inventory}"):
+            if (key := Key.of(body)) in wanted:
+                live[key] = body
+
+    await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
+
+
+async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
+    """Whether what is not ready waits for room, or for a storage class."""
+    found: dict[Key, Health] = {}
+    spaces: dict[str, list[Key]] = defaultdict(list)
+    for key in late:
+        if key.kind in WITH_PODS:
+            spaces[key.namespace].append(key)
+    await api.find_kinds({Gvk("v1", "Pod"), Gvk("storage.k8s.io/v1", "StorageClass")})
+
+    async def workloads(namespace: str, keys: list[Key]) -> None:
+        try:
+            pods = await api.items(Gvk("v1", "Pod"), namespace=namespace)
+        except ApiError as error:
+            if error.status == 403:
+                return
+            raise
+        for key in keys:
+            wanted = (late[key]["spec"]["selector"].get("matchLabels") or {}).items()
+            said = of_pods([pod for pod in pods if wanted <= (pod["metadata"].get("labels") or {}).items()])
+            if said is not None:
+                found[key] = said
+
+    async def claim(key: Key) -> None:
+        found[key] = await _claim(api, late[key])
+
+    await asyncio.gather(
+        *(workloads(namespace, keys) for namespace, keys in spaces.items()),
+        *(claim(key) for key in late if key.kind == "PersistentVolumeClaim"),
+    )
+    return found
+
+
+async def _claim(api: Api, live: Body) -> Health:
+    spec = live["spec"]
+    if spec.get("volumeName"):
+        return Health(State.progressing, "it is not bound to its volume yet")
+    name = spec.get("storageClassName")
+    if name is None:
+        return Health(State.waiting, "it names no storage class, and the cluster has no default")
+    try:
+        kind = await api.get(Gvk("storage.k8s.io/v1", "StorageClass"), "", name) if name else None
+    except ApiError:
+        return Health(State.progressing, "it is not bound yet")
+    if kind is None:
+        return Health(State.waiting, f"there is no storage class {name}")
+    if kind.get("volumeBindingMode") == "WaitForFirstConsumer":
+        return READY
+    return Health(State.progressing, "it is not bound yet")

@@ -1,0 +1,243 @@
+"""One run: look, decide, and where something is to be done, do it under the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.leader import LostError
+from avactl.reconcile.api import Api, Gvk, LostLeaseError
+from avactl.reconcile.apply import Applier, settle, to_do
+from avactl.reconcile.desired import Wanted
+from avactl.reconcile.diffing.actions import Action, Step, plan
+from avactl.reconcile.diffing.field_policy import Hands
+from avactl.reconcile.health import Health
+from avactl.reconcile.inventory import Record, Records, content, kinds_of
+from avactl.reconcile.lease import HeldError, Lease
+from avactl.reconcile.live_state import Observed, observe
+from avactl.reconcile.readiness import wait_gone, wait_healthy
+from avactl.reconcile.reporting import events
+from avactl.reconcile.reporting.report import Result
+
+_FIRST = 15.0
+"""Seconds for which the first request of a run is tried again."""
+_DELETED_WAIT = 10.0
+"""Seconds for which a run that does not wait gives way to an object that is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a run goes."""
+
+    cluster: str
+    inventory: str
+    namespace: str
+    """Of the Lease and the record: the cluster's system namespace."""
+    commit: str = ""
+    repository: str = ""
+    timeout: float = 300.0
+    """Seconds for which health is waited for; for an object that is being deleted too."""
+    wait: bool = True
+    prune: bool = True
+    allow_empty: bool = False
+    take_over: bool = False
+    dry_run: bool = False
+    hands: Hands = field(default_factory=Hands)
+    patience: float = 60.0
+    """Seconds for which a request that fails for the moment is tried again."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """Who hears how a run goes on."""
+
+    planned: Callable[[int], None] = lambda count: None
+    done: Callable[[Step], None] = lambda step: None
+    waiting: Callable[[Mapping[str, Health]], None] = lambda late: None
+    lease: Callable[[str], None] = lambda holder: None
+
+
+class Reconciler:
+    """Runs over one cluster."""
+
+    def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
+        self.api = Api(client, patience=options.patience)
+        self.options = options
+        self.lease = Lease(self.api, options.namespace, options.inventory)
+        self.records = Records(self.api, options.namespace, options.inventory)
+        self.record = Record()
+        self.listener = listener or Listener()
+
+    async def run(self, wanted: Collection[Wanted], *, holding: bool = False) -> Result:
+        """Make the cluster as git says. `holding`: the caller has the lease. Raises UnreachableError, ApiError.
+
+        A refusal of one object stands in the result; raised is what concerns all of them.
+        """
+        options = self.options
+        result = Result(options.cluster, options.inventory, options.commit, dry_run=options.dry_run)
+        # A server that is not there from the beginning is likelier the wrong one than one that restarts.
+        self.api.patience = min(options.patience, _FIRST)
+        await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
+        self.api.patience = options.patience
+        before = (await self.lease.look())[1]
+        result.problem = await self._plan(wanted, result)
+        if result.problem or options.dry_run:
+            return result
+        if to_do(result.steps) or self._news(wanted, result):
+            try:
+                async with self._held(wanted, holding):
+                    if not holding and (await self.lease.look())[1] != max(before + 1, 0):
+                        # Somebody else was at work since we looked.
+                        result.problem = await self._plan(wanted, result)
+                        if result.problem:
+                            return result
+                    await self._write(wanted, result)
+            except HeldError as error:
+                result.problem = f"{error}: it is not waited for any longer (--timeout)"
+                return result
+            except (LostLeaseError, LostError):
+                result.problem = "the lease was lost: another reconciler goes on"
+                return result
+        patience = options.timeout if options.wait else 0.0
+        ends = monotonic() + patience
+        if options.wait:
+            await wait_gone(self.api, result.steps, patience=patience)
+        left = max(0.0, ends - monotonic())
+        # What was written a moment ago is as it was, or has no state yet.
+        judged = result.steps if options.wait else [step for step in result.steps if step.after is None]
+        result.health = await wait_healthy(
+            self.api, judged, options.inventory, patience=left, say=self.listener.waiting
+        )
+        if not options.wait:
+            result.health = {name: h for name, h in result.health.items() if h.state.value == "ill"}
+        return result
+
+    async def tell(self, result: Result) -> None:
+        """Write the Events of a run; none where nothing happened."""
+        if result.changed or result.failed:
+            await events.tell(self.api, self.records.reference(self.record), result)
+
+    async def _plan(self, wanted: Collection[Wanted], result: Result) -> str:
+        """Look and decide; why nothing may be done, or nothing."""
+        options = self.options
+        self.record = await self.records.read()
+        theirs = self.record.repository
+        if theirs and options.repository and theirs != options.repository and not options.take_over:
+            return (
+                f"inventory {options.inventory} of this Kubernetes cluster belongs to another repository "
+                f"({theirs[:60]}): is it the right cluster? --take-over makes it this one's, and prunes what "
+                "is not here"
+            )
+        if self.record.cluster not in ("", options.cluster) and not options.take_over:
+            return (
+                f"inventory {options.inventory} of this Kubernetes cluster is that of cluster {self.record.cluster}: "
+                "is it the right one? --take-over makes it this one's"
+            )
+        seen: Observed = await observe(self.api, wanted, self.record)
+        result.unseen = sorted(map(str, seen.unseen))
+        result.steps = plan(
+            wanted, seen.live, options.inventory, self.record, options.hands, take_over=options.take_over
+        )
+        if not wanted and not options.allow_empty and any(s.action is Action.prune for s in result.steps):
+            result.steps = []
+            return f"git declares nothing for cluster {options.cluster}: --allow-empty prunes all that is there"
+        if not options.prune:
+            for step in result.steps:
+                if step.action is Action.prune:
+                    step.action, step.reason = Action.wait, "not pruned (--no-prune)"
+        await settle(self.api, result.steps)
+        self.listener.planned(sum(step.action not in (Action.none, Action.keep, Action.wait) for step in result.steps))
+        return ""
+
+    @asynccontextmanager
+    async def _held(self, wanted: Collection[Wanted], holding: bool) -> Any:
+        """The lease for the length of the block, and writes only while it is held."""
+        if holding:
+            yield
+            return
+        await self.prepare(wanted)
+        async with self.lease.hold(self.listener.lease, patience=self.options.timeout):
+            self.api.allowed = self.lease.held
+            yield
+
+    async def prepare(self, wanted: Collection[Wanted]) -> None:
+        """The Lease is in the system namespace, so that comes before all else. Raises ApiError, UnreachableError."""
+        await self.api.find_kinds({Gvk("v1", "Namespace")})
+        kind = Gvk("v1", "Namespace")
+        live = await self.api.get(kind, "", self.options.namespace)
+        if live is not None and live["metadata"].get("deletionTimestamp"):
+            live = await self.api.gone(live, self.options.timeout)
+            if live is not None:
+                text = f"namespace {self.options.namespace} is being deleted: run again when it is gone"
+                raise ApiError(409, "Conflict", text)
+        if live is None:
+            declared = (each for each in wanted if each.gvk == kind and each.key.name == self.options.namespace)
+            bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.options.namespace}}
+            await self.api.apply(next((each.body for each in declared), bare))
+
+    def _news(self, wanted: Collection[Wanted], result: Result) -> bool:
+        """Whether the record says something else than what is true now, though all objects are as they should be."""
+        return self._following(wanted, result) != self.record
+
+    def _following(self, wanted: Collection[Wanted], result: Result) -> Record:
+        """The record as it has to be after the run."""
+        failed = {step.key for step in result.steps if step.error}
+        held = {step.key for step in result.steps if step.action is Action.wait and step.wanted is not None}
+        left = {Gvk.of(step.live) for step in result.steps if step.wanted is None and step.live is not None}
+        objects = content(each for each in wanted if each.key not in failed and each.key not in held)
+        gone = {
+            Gvk.of(step.live)
+            for step in result.steps
+            if step.wanted is None and step.live is not None and step.action is Action.prune and not step.error
+        }
+        still = left - gone | {
+            Gvk.of(step.live) for step in result.steps if step.wanted is None and step.live and step.error
+        }
+        return replace(
+            self.record,
+            repository=self.options.repository or self.record.repository,
+            cluster=self.options.cluster,
+            commit=self.options.commit,
+            complete=result.complete,
+            kinds=kinds_of(wanted) | still,
+            objects=objects,
+        )
+
+    async def _write(self, wanted: Collection[Wanted], result: Result) -> None:
+        options = self.options
+        kinds = kinds_of(wanted) | self.record.kinds
+        if kinds != self.record.kinds or self.record.cluster != options.cluster:
+            # Before the first object of a kind: if this run is killed, the next one knows where to look.
+            started = replace(
+                self.record,
+                kinds=kinds,
+                cluster=options.cluster,
+                repository=options.repository or self.record.repository,
+                complete=False,
+            )
+            self.record = await self.records.write(started)
+        patience = options.timeout if options.wait else min(options.timeout, _DELETED_WAIT)
+        applier = Applier(self.api, options.inventory, options.hands, patience=patience, done=self.listener.done)
+        await applier.run(result.steps)
+        following = self._following(wanted, result)
+        if following != self.record:
+            self.record = await self.records.write(following)
+
+
+async def once(
+    client: Client, options: Options, wanted: Collection[Wanted], listener: Listener | None = None
+) -> tuple[Result, Reconciler]:
+    """One run. The problem of one that could not go on stands in its result."""
+    reconciler = Reconciler(client, options, listener)
+    try:
+        result = await reconciler.run(wanted)
+    except (ApiError, UnreachableError) as error:
+        result = Result(options.cluster, options.inventory, options.commit, problem=str(error))
+        if isinstance(error, UnreachableError):
+            result.unreachable = True
+            result.problem = f"the cluster does not answer: {error}"
+    return result, reconciler

@@ -1,0 +1,1 @@
+"""What a run says: report, events, metrics, progress, commit status."""

@@ -1,0 +1,66 @@
+"""The two sides of a pull request, compiled and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from avactl.compiler import PASSES, Compilation, compile_tree
+from avactl.compiler.policy_pass import policies_of
+from avactl.diff import Diff, compare
+from avactl.diff.revisions import open_sides
+from avactl.review.comment import Review, Section
+from avactl.source.git import locate
+from avactl.source.git_tree import GitTree
+
+LOWERING = PASSES[:-1]
+"""All passes but the policies: of what breaks a policy, the change is told nevertheless."""
+SectionOf = Callable[[Compilation, Compilation, Diff], Section | None]
+"""Makes a further part of the comment of base, head and their diff; None where it has nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What was compared, and what there is to tell of it."""
+
+    review: Review
+    head: Compilation
+    identity: str
+    """Path of the specs in the git repository, `.` at its root: one repository may hold several."""
+
+    def source(self, file: str) -> str | None:
+        """The text of a file of the head."""
+        data = self.head.program.read_file(file)
+        if data is None:
+            try:
+                data = self.head.tree.read(file)
+            except OSError:
+                return None
+        return data.decode("utf-8", "replace")
+
+
+def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] = ()) -> Sides:
+    """Compile what a pull request adds to `base`, and what was before. Raises GitError."""
+    trees = open_sides(root, base, head, common=True)
+    after, before = compile_tree(trees.head, LOWERING), compile_tree(trees.base, LOWERING)
+    identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
+    new = trees.head.commit[:7] if isinstance(trees.head, GitTree) else "the work tree"
+    return Sides(review_of(before, after, trees.base.commit[:7], new, sections), after, identity)
+
+
+def review_of(
+    before: Compilation, after: Compilation, base: str, head: str, sections: Sequence[SectionOf] = ()
+) -> Review:
+    """What there is to tell of two compilations, made by LOWERING; `base` and `head` are what people call them."""
+    if not after.ok:
+        return Review(base, head, after.diagnostics)
+    changes = compare(before, after)
+    judged = policies_of(after)
+    if judged:
+        told = {(d.rule, d.message) for d in policies_of(before)} if before.ok else set()
+        warnings = [d for d in judged if d.severity == "warning" and (d.rule, d.message) not in told]
+        changes = replace(changes, warnings=(*changes.warnings, *warnings))
+    found = [] if changes.empty else [make(before, after, changes) for make in sections]
+    errors = [d for d in judged if d.severity == "error"]
+    return Review(base, head, errors, changes, [section for section in found if section])
