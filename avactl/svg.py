@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
+from avactl.terminal import shortened, visible
+
+_LONGEST = 500
+"""Characters of one text of a picture."""
+
+
+def _text(text: str) -> str:
+    """Text as XML may hold it: control characters and halves of surrogate pairs are not well-formed."""
+    return escape(visible(shortened(text, _LONGEST)))
+
 
 def _number(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
@@ -28,7 +38,7 @@ class Svg:
         radius: float = 0, opacity: float | None = None, title: str = "",
     ) -> None:  # fmt: skip
         """A rectangle; `title` is its tooltip."""
-        content = f"<title>{escape(title)}</title>" if title else None
+        content = f"<title>{_text(title)}</title>" if title else None
         self._add(
             "rect",
             {
@@ -49,7 +59,7 @@ class Svg:
                 "x": x, "y": y, "font-size": size, "fill": fill, "font-weight": "600" if bold else None,
                 "text-anchor": anchor, "class": "m" if mono else None,
             },
-            escape(content),
+            _text(content),
         )  # fmt: skip
 
     def curve(
@@ -74,7 +84,7 @@ class Svg:
                 "d": path, "fill": "none", "stroke": stroke, "stroke-width": width, "stroke-opacity": 0.55,
                 "stroke-dasharray": "3 4" if dashed else None, "stroke-linecap": "round",
             },
-            f"<title>{escape(title)}</title>" if title else None,
+            f"<title>{_text(title)}</title>" if title else None,
         )  # fmt: skip
 
     def document(self, width: float, height: float, title: str) -> str:
@@ -85,7 +95,7 @@ class Svg:
         )
         size = f'width="{_number(width)}" height="{_number(height)}" viewBox="0 0 {_number(width)} {_number(height)}"'
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(title)}>\n'
-            f"<title>{escape(title)}</title>\n<style>{style}</style>\n"
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(visible(title))}>\n'
+            f"<title>{_text(title)}</title>\n<style>{style}</style>\n"
             f'<rect width="100%" height="100%" fill="#f5f7fa"/>\n' + "\n".join(self._parts) + "\n</svg>\n"
         )

@@ -66,10 +66,11 @@ def colour(stream: object = None) -> bool:
 def fail(message: str, code: int, hint: str = "") -> NoReturn:
     """One clear line on standard error, and the exit code."""
     from avactl.diagnostics.secrets import redact  # what was typed wrong may be a credential, and logs are kept
+    from avactl.terminal import inert, visible
 
-    message, hint = redact(message), redact(hint)
+    message, hint = ("\n        ".join(map(visible, redact(text).split("\n"))) for text in (message, hint))
     red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")
-    print(f"{red}avactl:{off} {message}" + (f"\n        {hint}" if hint else ""), file=sys.stderr)
+    print(inert(f"{red}avactl:{off} {message}" + (f"\n        {hint}" if hint else "")), file=sys.stderr)
     sys.exit(code)
 
 

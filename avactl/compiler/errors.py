@@ -8,14 +8,17 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.secrets import looks_secret
+from avactl.diagnostics.secrets import holds_secret, looks_secret, redact
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds.reference import introspect
 from avactl.source.document import Document, Path
+from avactl.terminal import shortened
 
 MAX_PROBLEMS = 100
 """Most problems that are told of one spec. More of them have one cause, and each takes time to be told well."""
 
+_DIGITS = 12
+"""Digits from which on a number is not one that was meant."""
 _EXPECTED = {
     "string_type": "text",
     "string_sub_type": "text",
@@ -35,6 +38,18 @@ _EXPECTED = {
 }
 
 
+_ECHOED = 24
+"""Characters that messages about a value have of it at the least."""
+_SHORT = 4096
+"""Characters of a text that are looked at for credentials, of which far fewer are shown."""
+
+
+def shown(text: str) -> str:
+    """Text cut to a short line, without credentials."""
+    text = redact(text[:_SHORT])
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
 def show(value: Any) -> str:
     """A value as a person would name it, cut to a short line."""
     if value is None:
@@ -45,8 +60,7 @@ def show(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = str(value).replace("\n", "\\n")
-    text = text if len(text) <= 60 else text[:57] + "…"
+    text = shown(str(value).replace("\n", "\\n"))
     return f"text `{text}`" if isinstance(value, str) else f"number `{text}`"
 
 
@@ -159,12 +173,15 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
     name = dotted(path)
     context = first.get("ctx") or {}
     if kind in ("invalid_value", "unsafe_path"):
+        if isinstance(value, str) and looks_secret(value) and value[:_ECHOED] in first["msg"]:
+            return _covered(name, span)
         code = "unsafe-path" if kind == "unsafe_path" else "invalid-value"
         if first["loc"][-1] == "[key]":
             name, span = dotted(path[:-1]), doc.span(*path, key=True)
-        return Diagnostic(code, f"{name}: {first['msg']}", span, hint=str(context.get("hint", "")))
+        message, hint = f"{name}: {shortened(first['msg'])}", shortened(str(context.get("hint", "")))
+        return Diagnostic(code, message, span, hint=hint)
     at_key = any(entry["loc"][-1] == "[key]" for entry in entries)
-    if path and not at_key and not isinstance(value, dict | list) and looks_secret(str(value), str(path[-1])):
+    if path and not at_key and holds_secret(value, str(path[-1])):
         return _covered(name, span)
     if all(entry["type"] in _EXPECTED for entry in entries):
         words = dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries)
@@ -213,13 +230,13 @@ def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
     key = path[-1] if path else ""
     if "string_type" in types and isinstance(value, bool | int | float):
         raw = str(value).lower() if isinstance(value, bool) else str(value)
-        return f'quote it: `"{raw}"`'
+        return f'quote it: `"{shown(raw)}"`'
     if "list_type" in types and value is not None and not isinstance(value, dict):
-        return f"write `{key}: [{value}]`"
+        return f"write `{key}: [{shown(str(value))}]`"
     if "list_type" in types and isinstance(value, dict):
         return "begin each entry with `- `"
     if types & {"int_type", "int_parsing"} and isinstance(value, str) and value.strip().isdigit():
-        return f"write {value.strip()} without quotes"
+        return f"write {value.strip()} without quotes" if len(value) < _DIGITS else ""
     if "bool_type" in types and isinstance(value, str):
         word = value.lower()
         if word in ("yes", "on", "y", "true"):
@@ -238,9 +255,9 @@ def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
 def _number(value: Any) -> int | None:
     """The whole number that was likely meant by `3.0` or `1_000`."""
     if isinstance(value, float):
-        return int(value) if value.is_integer() else None
+        return int(value) if value.is_integer() and abs(value) < 10**_DIGITS else None
     digits = value.replace("_", "").replace(",", "").strip() if isinstance(value, str) else ""
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS else None
 
 
 def _value_message(entry: Any, value: Any) -> tuple[str, str]:
@@ -284,7 +301,7 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
         hint = hint or did_you_mean(key, known, "known keys")
     top = "a spec" if "metadata" in model.model_fields else doc.file
     where = f"`{dotted(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"{top} has no key `{key}`"
-    return Diagnostic("unknown-key", where, doc.span(*path, key=True), hint=hint)
+    return Diagnostic("unknown-key", shortened(where), doc.span(*path, key=True), hint=hint)
 
 
 def _missing_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:

@@ -15,6 +15,7 @@ from avactl.kinds.base import Resource
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference import introspect
 from avactl.source.document import Document
+from avactl.source.tree import read_input
 from avactl.source.yaml import load_yaml
 
 
@@ -37,10 +38,7 @@ def resolve(state: State) -> State:
 
 def _reader(tree: Tree):  # type: ignore[no-untyped-def]
     def read_file(path: str) -> bytes | None:
-        try:
-            return tree.read(path)
-        except OSError:
-            return None
+        return read_input(tree, path)
 
     return read_file
 

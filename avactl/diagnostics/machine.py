@@ -12,6 +12,7 @@ import orjson
 
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.model import Diagnostic
+from avactl.terminal import inert
 
 
 def _text(file: str) -> str:
@@ -119,9 +120,7 @@ def render_github(diagnostics: Sequence[Diagnostic]) -> str:
         what = f"{severity}{'' if count == 1 else 's'}"
         lines.append(f"::{severity} title=avactl::{count} more {what}: the log of this step has them\n")
     for d in rest:
-        # A line of the log must not be taken for a command, of the form of now (`::` first) or of old (`##[` anywhere).
-        line = _data(f"{d.severity}[{d.id}] {_text(str(d.span))}: {d.message}")
-        lines.append(line.replace("##[", "## [") + "\n")
+        lines.append(inert(_data(f"{d.severity}[{d.id}] {_text(str(d.span))}: {d.message}")) + "\n")
     return "".join(lines)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from avactl.diagnostics.model import Diagnostic
+from avactl.terminal import shortened
 
 MASK = "***"
 
@@ -27,7 +28,8 @@ _SHAPES = re.compile(
             r"\bnvapi-[0-9A-Za-z_-]{20,}",  # NVIDIA NGC
             r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",  # Slack
             r"\b(?:npm_[0-9A-Za-z]{36}|pypi-[0-9A-Za-z_-]{50,}|dckr_pat_[0-9A-Za-z_-]{20,})",
-            r"\beyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]*",  # JSON Web Token
+            # Its beginning is no part of a longer word: each `eyJ` of such a word would else be gone on from.
+            r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]*",  # JSON Web Token
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"']*",
             r"(?<=://)[^\s/:@\"'*]*:[^\s/@\"'$]+(?=@)",  # user:password@ in a URL
         )
@@ -121,24 +123,89 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
 _ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
 
 
+_IN_BRACKETS = re.compile(
+    r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9}[:=]\s{0,9})([\[{][^][{}\n]*+)(?=[]}\n]|\Z)"""
+)
+"""A list or a mapping in the place of a value."""
+_ENTRY = re.compile(
+    r"""(?<!\w)(name["']?\s{0,9}:\s{0,9}["']?)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9},\s{0,9}["']?value["']?\s{0,9}:\s{0,9})"""
+    r"""("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
+)
+"""A variable as Kubernetes writes it: `{name: TOKEN, value: …}`."""
+_OPTION = re.compile(r"""(?<!\S)--([A-Za-z][\w.-]{0,255}+)( {1,9})([^\s,;{}\[\]"'=-][^\s,;{}\[\]"']*)""")
+_WORD = re.compile(r"[^\s,;:={}\[\]\"'()`]+")
+_LONG_WORD = re.compile(r"(?<![0-9A-Za-z+/=_-])[0-9A-Za-z+/=_-]{32,}")
+
+
 def redact(text: str) -> str:
     """Text with each credential in it covered; every other character stays in its column."""
 
     def cover(match: re.Match[str]) -> str:
         return "*" * len(match[0])
 
+    def cover_random(match: re.Match[str]) -> str:
+        return cover(match) if _random(match[0]) else match[0]
+
+    def cover_words(match: re.Match[str]) -> str:
+        name = match[1]
+        if name == "secret":
+            return match[0]
+        words = _WORD.sub(lambda word: cover(word) if looks_secret(word[0], name) else word[0], match[3])
+        return f"{name}{match[2]}{words}"
+
+    def cover_entry(match: re.Match[str]) -> str:
+        value = match[4].strip("\"'")
+        return f"{match[1]}{match[2]}{match[3]}{'*' * len(match[4])}" if looks_secret(value, match[2]) else match[0]
+
+    def cover_option(match: re.Match[str]) -> str:
+        return f"--{match[1]}{match[2]}{'*' * len(match[3])}" if looks_secret(match[3], match[1]) else match[0]
+
     def cover_assigned(match: re.Match[str]) -> str:
         value = match[3].strip("\"'")
         if match[1] == "secret" and _NAME(value) and not _random(value):
             return match[0]  # the kinds' own key, which names a Secret
-        return f"{match[1]}{match[2]}{'*' * len(match[3])}" if looks_secret(value, match[1]) else match[0]
+        if looks_secret(value, match[1]):
+            return f"{match[1]}{match[2]}{'*' * len(match[3])}"
+        if match[3][0] in "\"'":  # which holds no such quote, so that this goes no deeper than there are quotes
+            return f"{match[1]}{match[2]}{match[3][0]}{_ASSIGNED.sub(cover_assigned, match[3][1:-1])}{match[3][0]}"
+        return match[0]
 
-    return _ASSIGNED.sub(cover_assigned, _SHAPES.sub(cover, text))
+    text = _LONG_WORD.sub(cover_random, _SHAPES.sub(cover, text))
+    text = _ENTRY.sub(cover_entry, _IN_BRACKETS.sub(cover_words, text))
+    return _ASSIGNED.sub(cover_assigned, _OPTION.sub(cover_option, text))
+
+
+def holds_secret(value: object, name: str = "") -> bool:
+    """Whether a value of whatever type holds text that looks like a credential, at any depth."""
+    ahead: list[tuple[object, str]] = [(value, name)]  # not by recursion: a value may be nested deeply
+    while ahead:
+        value, name = ahead.pop()
+        if isinstance(value, dict):
+            own = value.get("name")
+            ahead += [
+                (inner, own if key == "value" and isinstance(own, str) else name if key == "value" else str(key))
+                for key, inner in value.items()
+            ]
+        elif isinstance(value, list):
+            ahead += [(inner, name) for inner in value]
+        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+            if name == "secret" and isinstance(value, str) and _NAME(value) and not _random(value):
+                continue  # the kinds' own key, which names a Secret
+            if looks_secret(str(value), name):
+                return True
+    return False
+
+
+_LONGEST = 2000
+"""Characters of one text of a diagnostic."""
 
 
 def redacted(diagnostic: Diagnostic) -> Diagnostic:
-    """The diagnostic, with no credential in its texts."""
+    """The diagnostic, without a credential in its texts, and each of them of a bounded length."""
     d = diagnostic
+    if max(len(d.message), len(d.label), len(d.hint)) > _LONGEST:
+        message, label, hint = (shortened(text, _LONGEST) for text in (d.message, d.label, d.hint))
+        d = replace(d, message=message, label=label, hint=hint)
     texts = (d.message, d.label, d.hint, *(note.text for note in d.notes))
     if not any(_SHAPES.search(text) for text in texts):
         return d

@@ -7,6 +7,7 @@ from unicodedata import combining, east_asian_width
 
 from avactl.diagnostics.model import Diagnostic, Span
 from avactl.diagnostics.secrets import MASK, redact
+from avactl.terminal import inert, visible
 
 SourceText = Callable[[str], str | None]
 """Text of a file by its path; None where there is none."""
@@ -26,14 +27,6 @@ class _Style:
 
     def __call__(self, name: str, text: str) -> str:
         return f"{_COLOURS[name]}{text}{_COLOURS['off']}" if self.colour else text
-
-
-def visible(text: str) -> str:
-    """Text without control characters, each still one column wide, so that the caret stands right."""
-    if not text.isascii():
-        # A file's name that is not UTF-8 here, by the locale or on disk.
-        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(ch if ch.isprintable() else " " if ch == "\t" else "�" for ch in text)
 
 
 def _line(source: str | None, span: Span) -> str | None:
@@ -85,7 +78,7 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
         out.append(f"{style('blue', f'{pad} =')} {style('bold', 'note')}: {visible(note.text)} ({place})")
     if d.hint:
         out.append(f"{style('blue', f'{pad} =')} {style('bold', 'help')}: {visible(d.hint)}")
-    return "\n".join(out)
+    return inert("\n".join(out))
 
 
 def render_text(diagnostics: Sequence[Diagnostic], source: SourceText, colour: bool = False, cap: int = CAP) -> str:

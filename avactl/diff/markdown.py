@@ -13,7 +13,8 @@ from typing import NamedTuple
 from avactl.diff import phrases
 from avactl.diff.groups import Group, ObjectGroup, groups
 from avactl.diff.model import Consequence, Diff, Disruption, ObjectOp
-from avactl.diff.text import FITS, NO_BASE, empty_base, reason_of, title, visible
+from avactl.diff.text import FITS, NO_BASE, empty_base, reason_of, title
+from avactl.terminal import visible
 
 LIMIT = 65_000
 """Bytes of a comment. GitHub ends at 65,536 characters, and no character is shorter than a byte."""

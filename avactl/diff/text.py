@@ -8,6 +8,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.diff import phrases
 from avactl.diff.groups import Group, ObjectGroup, groups
 from avactl.diff.model import Consequence, Diff, Disruption
+from avactl.terminal import inert, visible
 
 _COLOURS = {
     "danger": "\x1b[1;31m",
@@ -39,11 +40,6 @@ class _Style:
         return f"{code}{text}\x1b[0m" if self.colour and code and text else text
 
 
-def visible(text: str) -> str:
-    """Text without control characters: a value in a spec must not be able to steer a terminal."""
-    return "".join(ch if ch.isprintable() else "�" for ch in text)
-
-
 def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> str:
     """The diff as text, with a line end behind the last line."""
     style = _Style(colour)
@@ -61,7 +57,7 @@ def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> st
     if diff.fits:
         out.append(style("dim", FITS))
     out.append(style("bold", phrases.summary(diff)))
-    return "\n".join(out) + "\n"
+    return inert("\n".join(out) + "\n")
 
 
 def empty_base(problems: Sequence[Diagnostic]) -> bool:

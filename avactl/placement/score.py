@@ -120,6 +120,8 @@ class Scorer:
         if not request.gpus or not self.measure.constrained:
             return known.scores
         prices = self.measure.pressure(self.state) * request.total_milli
+        if not prices.size:  # no machine has come yet, so no model either
+            return known.scores
         result: Floats = known.scores + prices[self.state.model]
         return result
 

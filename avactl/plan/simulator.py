@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.plan.cluster_state import ClusterState
+from avactl.plan.snapshot.loader import SnapshotError
 from avactl.plan.workloads import Made, Workload, WorkloadId
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
@@ -22,6 +24,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 from avactl.scheduler.scheduling_cycle import SchedulingCycle
+from avactl.terminal import shortened
 
 _ROUNDS = 64
 """Times that a unit is decided on, on the average, before something must be wrong."""
@@ -75,7 +78,8 @@ class World:
         self.put_objects(cluster_state.objects)
         self.volumes.put_volume({"metadata": {"name": _ANYWHERE, "uid": _ANYWHERE, "resourceVersion": "0"}, "spec": {}})
         for item in cluster_state.objects.get("pods", ()):
-            self.put_pod(item)
+            with _object_of("pods", item):
+                self.put_pod(item)
 
     def put_objects(self, objects: Mapping[str, Sequence[Body]]) -> None:
         """Objects other than pods are there, or have changed, by their resource's name."""
@@ -98,7 +102,8 @@ class World:
         }
         for resource, put in puts.items():
             for item in objects.get(resource, ()):
-                put(item)
+                with _object_of(resource, item):
+                    put(item)
 
     def _put_volume_claim(self, item: Body) -> None:
         self._volume_claims.add(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
@@ -375,6 +380,19 @@ class World:
     def not_yet(self, pod: PodInfo, message: str) -> None:
         """A pod waits for something on its way."""
         self.said[pod.uid] = message
+
+
+@contextmanager
+def _object_of(resource: str, item: Body) -> Iterator[None]:
+    """Around the reading of one object. Raises SnapshotError where it is not as the API server gives it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        metadata = item.get("metadata") or {}
+        name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
+        what = shortened(f"{type(error).__name__}: {error}", 200)
+        hint = "take a new one: `avactl snapshot > state.json`"
+        raise SnapshotError(f"the snapshot is damaged: {resource} {shortened(name, 300)} ({what})", hint) from error
 
 
 def _renamed(metadata: Body, number: int) -> Body:

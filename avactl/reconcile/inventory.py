@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -18,6 +19,9 @@ from avactl.reconcile.desired import Wanted
 _ID, _DIGEST = 6, 6
 """Bytes of an object's name and of its content: 65,000 objects fit into one ConfigMap."""
 _MOST = 800_000
+_MOST_KINDS = 1000
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(/[A-Za-z0-9]{1,63})?").fullmatch
+"""An API version or a kind."""
 _KIND = Gvk("v1", "ConfigMap")
 
 
@@ -68,6 +72,9 @@ class Records:
         known = Record(version=found["metadata"]["resourceVersion"], uid=found["metadata"]["uid"])
         try:
             state = orjson.loads(found["data"]["inventory.json"])
+            kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
+            if len(kinds) > _MOST_KINDS or not all(_PART(part) for pair in kinds for part in pair):
+                raise ValueError("not kinds")  # each becomes a part of a path, and is listed
             packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
             step = _ID + _DIGEST
             entries = (packed[at : at + step] for at in range(0, len(packed) - step + 1, step))
@@ -77,7 +84,7 @@ class Records:
                 cluster=str(state["cluster"]),
                 commit=str(state["commit"]),
                 complete=bool(state["complete"]),
-                kinds=frozenset(Gvk(*map(str, pair)) for pair in state["kinds"]),
+                kinds=frozenset(Gvk(*pair) for pair in kinds),
                 objects={entry[:_ID]: entry[_ID:] for entry in entries},
             )
         except (KeyError, TypeError, ValueError):

@@ -19,6 +19,11 @@ ATTEMPTS = 5
 LONGEST_WAIT = 180.0
 """Longest that a rate limit is waited for, seconds. GitLab counts by the minute, GitHub by the hour."""
 _MOST_PAGES = 100
+MAX_ANSWER = 128 * 1024 * 1024
+"""Most bytes of an answer: a page of 100 notes of GitLab's longest."""
+_DIGITS = 12
+"""Digits of a time in seconds that are too many."""
+_ABOUT_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class ForgeError(Exception):
@@ -48,8 +53,6 @@ class Comment(NamedTuple):
     body: str
     author: str
     """Login of who wrote it."""
-    bot: bool
-    """Whether a program wrote it."""
 
 
 class Forge(Protocol):
@@ -72,7 +75,31 @@ class Api:
     def __init__(self, root: str, headers: Mapping[str, str], sleep: Callable[[float], None] = time.sleep) -> None:
         self._root = root
         self._sleep = sleep
-        self._client = httpx.Client(headers={"User-Agent": "avactl", **headers}, timeout=30.0, follow_redirects=True)
+        self._host = httpx.URL(root).host
+        self._client = httpx.Client(
+            headers={"User-Agent": "avactl", **headers},
+            timeout=30.0,
+            follow_redirects=True,
+            event_hooks={"request": [self._want_host]},
+        )
+
+    def _want_host(self, request: httpx.Request) -> None:
+        """Raise ForgeError where a redirect leads to another host: httpx takes only `Authorization` out for it."""
+        if request.url.host != self._host:
+            raise ForgeError(
+                f"the forge leads to another host, {request.url.host}", f"is {self._root} the forge's API?"
+            )
+
+    def _request(self, method: str, url: str, asked: str, options: Mapping[str, Any]) -> httpx.Response:
+        """One answer, whole. Raises ForgeError where it is longer than `MAX_ANSWER`, and httpx's errors."""
+        with self._client.stream(method, url, **options) as answer:
+            body = bytearray()
+            for chunk in answer.iter_bytes():
+                body += chunk
+                if len(body) > MAX_ANSWER:
+                    raise ForgeError(f"{asked}: the answer has more than {MAX_ANSWER >> 20} MiB")
+            headers = [(name, value) for name, value in answer.headers.multi_items() if name not in _ABOUT_BODY]
+            return httpx.Response(answer.status_code, headers=headers, content=bytes(body), request=answer.request)
 
     def send(self, method: str, path: str, *, asked: str, repeat: bool = True, **options: Any) -> httpx.Response:
         """The answer, whatever its status but 5xx and rate limits. `asked` names the request for people.
@@ -86,7 +113,7 @@ class Api:
             if attempt:
                 self._sleep(2.0 ** (attempt - 1))
             try:
-                answer = self._client.request(method, url, **options)
+                answer = self._request(method, url, asked, options)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 why = f"cannot be reached: {error}"
                 continue
@@ -138,10 +165,10 @@ def _rate_limit(answer: httpx.Response) -> float | None:
     ):
         return None
     after = headers.get("retry-after", "")
-    if after.isdecimal():
+    if after.isdecimal() and len(after) < _DIGITS:
         return float(after)
     reset = headers.get("x-ratelimit-reset", headers.get("ratelimit-reset", ""))
-    if spent and reset.isdecimal():
+    if spent and reset.isdecimal() and len(reset) < _DIGITS:
         return max(1.0, float(reset) - time.time())
     return 60.0  # GitHub: "wait for at least one minute"
 
@@ -155,13 +182,19 @@ def body_of(answer: httpx.Response, asked: str) -> Any:
         raise ForgeError(f"{asked}: the answer is {kind}, not JSON", "is the API's address right?") from None
 
 
+def number_of(entry: Mapping[str, Any]) -> int:
+    """The number of a comment; 0 of an entry that has none."""
+    number = entry.get("id")
+    return number if isinstance(number, int) else 0
+
+
 def want(answer: httpx.Response, asked: str) -> None:
     """Raises GoneError for 404, ForgeError for every other answer that is no success."""
     if answer.is_success:
         return
     said = ""
     if answer.headers.get("content-type", "").startswith("application/json"):
-        data = answer.json()
+        data = body_of(answer, asked)
         said = str(data.get("message") or data.get("error") or "") if isinstance(data, dict) else ""
     line = f"{asked}: the forge answered {answer.status_code}" + (f" ({said[:200]})" if said else "")
     if answer.status_code in (404, 410):

@@ -10,7 +10,10 @@ from typing import Any
 import httpx
 
 from avactl.review.environment import Pipeline
-from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyError, body_of, want
+from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyError, body_of, number_of, want
+
+_JOBS = "github-actions[bot]"
+"""Who a job's own token writes as."""
 
 
 class GitHub:
@@ -23,6 +26,7 @@ class GitHub:
             "X-GitHub-Api-Version": "2022-11-28",
         }
         self._api = Api(pipeline.api, headers, sleep)
+        self._graphql = f"{pipeline.api.removesuffix('/v3')}/graphql"  # GitHub Enterprise: /api/v3 and /api/graphql
         self._project = pipeline.project
         self._fork = pipeline.fork
         self._list = f"/repos/{pipeline.project}/issues/{pipeline.number}/comments"
@@ -64,19 +68,22 @@ class GitHub:
             raise _explained(error) from None
 
     def own(self, comment: Comment) -> bool:
-        """Whether a comment was written with this token."""
-        return comment.author == self._me if self._me else comment.bot
+        """Whether a comment was written with this token: another bot may quote the marker."""
+        return bool(comment.author) and comment.author == self._me
 
     @cached_property
     def _me(self) -> str:
-        """Login of the token's user; "" of a job's token, which is an app's and has none. Apps write as bots."""
-        answer = self._api.send("GET", "/user", asked="asking whose token it is")
+        """Login of the token's user. An app's token, such as a job's, is told by GraphQL only: `NAME[bot]`."""
+        asked = "asking whose token it is"
+        answer = self._api.send("GET", "/user", asked=asked)
         if answer.status_code == 401:
             want_and_explain(answer)
-        if not answer.is_success:
-            return ""
-        data = body_of(answer, "asking whose token it is")
-        return str(data.get("login", "")) if isinstance(data, dict) else ""
+        if answer.is_success:
+            return _login(body_of(answer, asked))
+        answer = self._api.send("POST", self._graphql, asked=asked, json={"query": "query{viewer{login}}"})
+        data = body_of(answer, asked) if answer.is_success else None
+        viewer = (data.get("data") or {}) if isinstance(data, dict) else {}
+        return (_login(viewer.get("viewer")) if isinstance(viewer, dict) else "") or _JOBS
 
 
 def want_and_explain(answer: httpx.Response) -> None:
@@ -99,7 +106,9 @@ def _explained(error: ForgeError) -> ForgeError:
 
 
 def _comment(entry: dict[str, Any]) -> Comment:
-    user = entry.get("user") or {}  # of a deleted account there is none
-    return Comment(
-        int(entry.get("id", 0)), str(entry.get("body") or ""), str(user.get("login", "")), user.get("type") == "Bot"
-    )
+    return Comment(number_of(entry), str(entry.get("body") or ""), _login(entry.get("user")))
+
+
+def _login(user: Any) -> str:
+    """Name of a user; "" of a deleted account, of which there is none."""
+    return str(user.get("login") or "") if isinstance(user, dict) else ""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from avactl.review.environment import Pipeline
-from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyError, body_of, want
+from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyError, body_of, number_of, want
 
 NEEDED = (
     "make a project access token with the role Reporter and the scope `api`, and give it to the job as the masked "
@@ -62,7 +62,7 @@ class GitLab:
 
     def own(self, comment: Comment) -> bool:
         """Whether a note was written with this token: a project's token has a user of its own."""
-        return comment.author == self._me
+        return bool(comment.author) and comment.author == self._me
 
     @cached_property
     def _me(self) -> str:
@@ -86,7 +86,6 @@ def _explained(error: ForgeError) -> ForgeError:
 
 
 def _comment(entry: dict[str, Any]) -> Comment:
-    author = entry.get("author") or {}
-    return Comment(
-        int(entry.get("id", 0)), str(entry.get("body") or ""), str(author.get("username", "")), bool(author.get("bot"))
-    )
+    author = entry.get("author")
+    name = str(author.get("username") or "") if isinstance(author, dict) else ""
+    return Comment(number_of(entry), str(entry.get("body") or ""), name)

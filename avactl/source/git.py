@@ -24,7 +24,7 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, NamedTuple
 
-from avactl.diagnostics.text import visible
+from avactl.terminal import visible
 
 MAX_OUTPUT = 128 * 1024 * 1024
 """Largest output of one command, bytes: trees can name more files than a machine can hold."""

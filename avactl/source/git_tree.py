@@ -10,7 +10,7 @@ from pathlib import Path
 
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.source.git import GitCommandError, GitError, git, locate
-from avactl.source.tree import NOWHERE, RENDERED, SKIPPED, SPEC_SUFFIXES
+from avactl.source.tree import NOWHERE, RENDERED, SKIPPED, SPEC_SUFFIXES, hidden
 
 
 def _shallow(directory: str | Path) -> bool:
@@ -168,7 +168,7 @@ class GitTree:
         if path in self._blobs:
             return path
         place = self._follow(path)
-        return place if place in self._blobs else None
+        return place if place in self._blobs and not hidden(place.split("/")) else None
 
     def _follow(self, path: str) -> str | None:
         """Where a path leads to, through symbolic links; None if that is outside of the tree."""

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 SKIPPED = {"node_modules", "__pycache__"}
 RENDERED = ".avactl-render"
@@ -17,8 +18,36 @@ SPEC_SUFFIXES = (".yaml", ".yml", ".py")
 
 NOWHERE = "is a symbolic link that leads to no file of the repository"
 
+MAX_INPUT = 64 * 1024 * 1024
+"""Largest file that a spec may name, bytes; about half a million lines of a dataset's manifest."""
+
 Stamp = tuple[int, int, int, int]
 """How a file looks from outside: inode, bytes, and the times of its last change of content and of anything, ns."""
+
+
+def hidden(parts: Iterable[str]) -> bool:
+    """Whether a path has a part that begins with a dot."""
+    return any(part.startswith(".") for part in parts)
+
+
+class Sized(Protocol):
+    """What reads files; see `avactl.compiler.pass_state.Tree`."""
+
+    def size(self, path: str) -> int: ...
+    def read(self, path: str) -> bytes: ...
+
+
+def read_input(tree: Sized, path: str) -> bytes | None:
+    """Content of a file that a spec names; None where the repository has none that a spec may name.
+
+    That leaves out hidden files, those outside of the repository, pipes and devices, and more than `MAX_INPUT` bytes.
+    """
+    try:
+        if path.startswith("/") or hidden(path.split("/")) or tree.size(path) > MAX_INPUT:
+            return None
+        return tree.read(path)
+    except (OSError, ValueError):  # ValueError: a path with a zero byte
+        return None
 
 
 class DirTree:
@@ -94,10 +123,12 @@ class DirTree:
                     self.skipped[prefix + entry.name] = NOWHERE
 
     def _inside(self, path: str) -> bool:
+        """Whether a path leads, through symbolic links, to a place in the directory that is not hidden."""
         try:
-            return Path(path).resolve().is_relative_to(self.root.resolve())
-        except (OSError, RuntimeError):
+            place = Path(path).resolve().relative_to(self.root.resolve())
+        except (OSError, RuntimeError, ValueError):
             return False
+        return not hidden(place.parts)
 
     def size(self, path: str) -> int:
         """Bytes of a file. Raises OSError, also for a pipe or a device: reading one may never end."""
@@ -108,7 +139,7 @@ class DirTree:
     def read(self, path: str) -> bytes:
         """Content of a file. Raises OSError, as `size`, and for what symbolic links lead out of the directory."""
         if path not in self._seen and not self._inside(f"{self.root}/{path}"):
-            raise OSError(errno.EACCES, "a symbolic link leads out of the repository", path)
+            raise OSError(errno.EACCES, "it is hidden, or a symbolic link leads out of the repository", path)
         # Ten thousand times: Path costs.
         with open(f"{self.root}/{path}", "rb", buffering=0, opener=_at_once) as file:
             _want_regular(os.fstat(file.fileno()), path)

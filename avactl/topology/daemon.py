@@ -22,6 +22,7 @@ from avactl.hardware.topo_verdict import Verdict, judge, unknown
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
+from avactl.terminal import shortened, visible
 
 CONTROLLER = "avactl-topology"
 _PATIENCE = 60.0
@@ -30,6 +31,8 @@ _MOST = 4 * 1024 * 1024
 """Bytes of output that are read."""
 _RETRY = (1.0, 60.0)
 """Seconds until the API server is asked again: first, and at the most."""
+_NAME = 230
+"""Characters of an event's name but for what tells it from others."""
 _NOTE = 1024
 """Characters of an event's note that the API takes."""
 
@@ -57,7 +60,9 @@ class Watcher:
         """Until it is cancelled. What the API server could not be told is told again."""
         wait = _RETRY[0]
         while True:
-            verdict = await look(self._options)
+            found = await look(self._options)
+            # What the machine's command printed is somebody's text too.
+            verdict = found._replace(message=visible(shortened(found.message, _NOTE)))
             try:
                 await self._tell(verdict)
             except (ApiError, UnreachableError) as error:
@@ -96,7 +101,10 @@ class Watcher:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             # Events of what has no namespace are in this one.
-            "metadata": {"name": f"{metadata['name']}.{seconds:x}{rest:x}", "namespace": "default"},
+            "metadata": {
+                "name": f"{metadata['name'][:_NAME].rstrip('-.')}.{seconds:x}{rest:x}",
+                "namespace": "default",
+            },
             "eventTime": stamp,
             "reportingController": CONTROLLER,
             "reportingInstance": os.environ.get("POD_NAME", CONTROLLER)[:128],

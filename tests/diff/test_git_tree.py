@@ -148,3 +148,13 @@ def test_many_files_take_one_process(repository: Repository) -> None:
     repository.commit({f"f{n}.yaml": f"text {n}" for n in range(500)})
     tree = GitTree(repository.root, "HEAD")
     assert [tree.read(f"f{n}.yaml") for n in range(500)] == [f"text {n}".encode() for n in range(500)]
+
+
+def test_a_link_to_a_hidden_file_is_none(repository: Repository) -> None:
+    repository.commit({"a.yaml": "a", ".env": "token: hunter2"})
+    (repository.root / "x.yaml").symlink_to(".env")
+    repository.commit()
+    tree = GitTree(repository.root, "HEAD")
+    assert tree.paths() == ["a.yaml"]
+    with pytest.raises(FileNotFoundError):
+        tree.read("x.yaml")

@@ -24,6 +24,8 @@ class FakeForge:
 
     me: str | None = None
     """Login of the token's user; None of a job's token, which has none."""
+    app: str = "github-actions[bot]"
+    """Login of the app whose token it is, where it is no user's."""
     comments: list[dict[str, Any]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     """Used up from the front, one a request."""
@@ -56,6 +58,9 @@ class FakeForge:
     def user(self) -> Answer:
         raise NotImplementedError
 
+    def viewer(self) -> Answer:
+        return 404, {}, {"message": "Not Found"}
+
     def paths(self) -> tuple[str, str, str]:
         """Path of the list, of one comment before its id, and the method that edits."""
         raise NotImplementedError
@@ -78,6 +83,8 @@ class FakeForge:
         listed, one, edits = self.paths()
         if parts.path.endswith("/user"):
             return self.user()
+        if parts.path == "/graphql":
+            return self.viewer()
         if parts.path == listed and method == "GET":
             page, size = int(query.get("page", ["1"])[0]), min(self.page, int(query.get("per_page", ["30"])[0]))
             begin = (page - 1) * size
@@ -86,7 +93,7 @@ class FakeForge:
         if self.readable_only and method != "GET":
             return 403, {}, {"message": "Resource not accessible by integration"}
         if parts.path == listed and method == "POST":
-            return 201, {}, self.add(body["body"], self.me or "github-actions[bot]")
+            return 201, {}, self.add(body["body"], self.me or self.app)
         if parts.path.startswith(one) and method == edits:
             for comment in self.comments:
                 if str(comment["id"]) == parts.path.removeprefix(one):
@@ -101,6 +108,9 @@ class FakeGitHub(FakeForge):
 
     def writer(self, login: str) -> dict[str, Any]:
         return {"user": {"login": login, "type": "Bot" if login.endswith("[bot]") else "User"}}
+
+    def viewer(self) -> Answer:
+        return 200, {}, {"data": {"viewer": {"login": self.me or self.app}}}
 
     def user(self) -> Answer:
         if self.me is None:

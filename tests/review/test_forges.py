@@ -57,7 +57,7 @@ def test_create_then_find_and_edit(forge: FakeForge) -> None:
     assert forge.bodies() == [BODY]
     write(forge, BODY + "more\n")
     assert forge.bodies() == [BODY + "more\n"]
-    assert [line.split()[0] for line in forge.log if "user" not in line] == [
+    assert [line.split()[0] for line in forge.log if "user" not in line and "graphql" not in line] == [
         "GET", "POST", "GET", "PATCH" if isinstance(forge, FakeGitHub) else "PUT",
     ]  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_create_then_find_and_edit(forge: FakeForge) -> None:
 def test_the_same_again_writes_nothing(forge: FakeForge) -> None:
     forge.add(BODY.replace("\n", "\r\n").rstrip(), name(forge))
     write(forge)
-    assert not [line for line in forge.log if not line.startswith("GET")]
+    assert not [line for line in forge.log if not line.startswith("GET") and "graphql" not in line]
 
 
 def test_no_changes_write_only_over_what_is_there(forge: FakeForge) -> None:
@@ -106,6 +106,37 @@ def test_a_person_s_token_on_github() -> None:
         forge.add(f"{MARK}\nof ada", "ada")
         write(forge)
         assert forge.bodies() == [f"{MARK}\nof the bot", BODY]
+
+
+@pytest.mark.parametrize("app", ["github-actions[bot]", "avactl-acme[bot]"])
+def test_another_bot_may_write_the_marker_on_github(app: str) -> None:
+    with serving(FakeGitHub(app=app)) as forge:
+        forge.add(f"{MARK}\nquoted from the pull request", "dependabot[bot]")
+        forge.add(f"{MARK}\nold", app)
+        write(forge)
+        assert forge.bodies() == [f"{MARK}\nquoted from the pull request", BODY]
+
+
+def test_entries_that_are_no_comments(forge: FakeForge) -> None:
+    for odd in ({"id": "x"}, {"user": "ada", "author": "ada"}, {"user": None, "author": None}, {"body": ["x"]}):
+        forge.add(f"{MARK}\nold", name(forge)).update(odd)
+    for comment in forge.comments:
+        comment["body"] = comment["body"] if isinstance(comment["body"], list) else "no marker"
+    write(forge)
+    assert forge.bodies()[-1] == BODY
+
+
+def test_a_long_answer_is_not_read_to_its_end(forge: FakeForge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avactl.review.forge.MAX_ANSWER", 1 << 20)
+    forge.add("x" * (2 << 20), "ada")
+    with pytest.raises(ForgeError, match="more than 1 MiB"):
+        write(forge)
+
+
+def test_the_token_goes_to_no_other_host(forge: FakeForge) -> None:
+    forge.faults = [answer(302, Location="http://localhost.example.invalid/x")]
+    with pytest.raises(ForgeError, match=r"leads to another host, localhost\.example\.invalid"):
+        write(forge)
 
 
 def test_deleted_while_it_is_edited(forge: FakeForge) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.text import render_one
+from avactl.diagnostics.machine import render_github, render_json, render_sarif
+from avactl.diagnostics.text import render_one, render_text
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import DirTree, MemoryTree
 
@@ -314,6 +315,32 @@ def test_the_example_of_the_docs_says_what_the_docs_say() -> None:
     wrong = source.replace('"30m"', '"30"')
     problem = only(compiled({path: wrong, "platform.yaml": platform}))
     assert render_one(problem, lambda path: wrong) == f"error[{told}".rstrip()
+
+
+def test_halves_of_surrogate_pairs() -> None:
+    source = """
+from avactl.kinds import Metadata, Team
+from avactl.kinds.team import TeamSpec
+
+specs = [
+    Team(metadata=Metadata(name="a", labels={"\\ud800": "x", "y": "\\udfff"})),
+    Team(metadata=Metadata(name="b\\ud800", annotations={"\\udc80": "\\ud83d"})),
+    Team(metadata=Metadata(name="c"), spec={"\\ud800": "x"}),
+]
+raise ValueError("\\ud800 in a message")
+"""
+    result = compiled({"x.py": source})
+    assert result.diagnostics
+    assert not [d for d in result.diagnostics if d.code == "internal-error"]
+    for print_as in (lambda d: render_text(d, lambda _: source), render_json, render_sarif, render_github):
+        print_as(result.diagnostics).encode()
+
+
+def test_a_deep_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = b'{"a":' * 500 + b"1" + b"}" * 500
+    answer = b'{"documents": [{"value": ' + deep + b', "places": []}], "error": null}'
+    monkeypatch.setattr("avactl.source.python._evaluate", lambda *_: answer)
+    assert error_of("specs = []").message.endswith("what it answered is not an answer")
 
 
 def test_native_code_is_named_where_it_is_imported(tmp_path: Path) -> None:

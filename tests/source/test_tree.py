@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.source.tree import DirTree
+from avactl.source.tree import DirTree, read_input
 
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"
 
@@ -80,3 +80,33 @@ def test_a_deep_directory_is_no_matter(root: Path) -> None:
     (deep / "x.yaml").write_text("kind: x\n")
     assert [code for code, _ in codes(root)] == ["not-a-spec"]
     subprocess.run(["rm", "-rf", str(root)], check=True)
+
+
+@pytest.mark.parametrize("target", [".env", ".git/config", "a/../.env"])
+def test_a_link_to_a_hidden_file_is_none(root: Path, target: str) -> None:
+    (root / ".git").mkdir()
+    (root / "a").mkdir()
+    (root / ".git" / "config").write_text("token: hunter2")
+    (root / ".env").write_text("token: hunter2")
+    (root / "x.yaml").symlink_to(target)
+    tree = DirTree(root)
+    assert tree.paths() == ["cluster.yaml"]
+    assert "x.yaml" in tree.skipped
+    for path in ("x.yaml", target):
+        assert read_input(tree, path) is None
+        with pytest.raises(OSError, match="hidden"):
+            tree.read(path)
+
+
+def test_what_a_spec_may_name(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret.jsonl").write_text("out")
+    (root / "a.jsonl").write_text("long")
+    (root / "link.jsonl").symlink_to("../secret.jsonl")
+    (root / "up").symlink_to("..")
+    os.mkfifo(root / "pipe")
+    tree = DirTree(root)
+    assert read_input(tree, "a.jsonl") == b"long"
+    for path in ("link.jsonl", "up/secret.jsonl", "../secret.jsonl", str(tmp_path / "secret.jsonl"), "pipe", "a\0"):
+        assert read_input(tree, path) is None
+    monkeypatch.setattr("avactl.source.tree.MAX_INPUT", 3)
+    assert read_input(tree, "a.jsonl") is None

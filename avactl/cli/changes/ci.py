@@ -108,6 +108,7 @@ def plan_of(snapshot: Path | None) -> SectionOf:
             from avactl.kube import logs
             from avactl.plan.output.markdown import TITLE, render_body
             from avactl.plan.planner import clusters, make_plan
+            from avactl.plan.snapshot.loader import SnapshotError
         except ModuleNotFoundError as error:
             print(f"no plan in the comment: it needs the package {error.name}: `pip install 'avactl[cluster]'`",
                   file=sys.stderr)  # fmt: skip
@@ -115,7 +116,10 @@ def plan_of(snapshot: Path | None) -> SectionOf:
         logs.mute()
         base = before if before.ok else None
         states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
-        plans = [make_plan(base, after, name, state) for name, state in states.items()]
+        try:
+            plans = [make_plan(base, after, name, state) for name, state in states.items()]
+        except SnapshotError as error:
+            fail(str(error), USAGE, error.hint)
         told = [found for found in plans if found.shown or found.effects]
         return Section(TITLE.lstrip("# "), render_body(told, limit=PLAN)) if told else None
 

@@ -67,10 +67,15 @@ def plan(
         plans = _at_once(path, base, head, merge_base, everything, snapshot, text)
     if plans is None:
         before, after = _compiled(path, base, head, merge_base)
+        from avactl.plan.snapshot.loader import SnapshotError
+
         planner = _maker()
         live = None if snapshot is None or text is None else _parsed(snapshot, text)
         asked = _asked(planner.clusters(before, after), cluster, live)
-        plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
+        try:
+            plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
+        except SnapshotError as error:
+            fail(str(error), USAGE, error.hint)
     sys.stdout.write(_render(plans, output))
     gc.freeze()  # nor need it do so once more at the end
     if exit_code and not all(each.fine for each in plans):
@@ -83,8 +88,13 @@ def read_snapshot(path: Path) -> ClusterState:
 
 
 def _content(path: Path) -> bytes:
+    from avactl.plan.snapshot.loader import MAX_BYTES
+
     try:
-        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        if str(path) == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "`avactl snapshot > state.json` takes one")
 

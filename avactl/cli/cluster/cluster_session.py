@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from avactl.cli.common import MISSING, USAGE, colour, fail
+from avactl.terminal import inert, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -31,6 +32,8 @@ SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's Config
 
 _WIDE = 100_000
 """Columns where the output is not a terminal."""
+_LONGEST = 4096
+"""Characters that are shown of one text of others: an annotation may have 256 KiB."""
 
 
 @contextmanager
@@ -135,7 +138,8 @@ def _allowed(view: ClusterView, namespace: str, everything: bool) -> None:
 
 
 def plain(text: str) -> str:
-    """What others wrote, on one line and with nothing in it that a terminal obeys."""
+    """Text of others on one line of a bounded length, without characters that a terminal obeys."""
+    text = shortened(text, _LONGEST)
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
@@ -155,7 +159,7 @@ def write(*parts: RenderableType) -> None:
         return
     with screen.capture() as capture:
         screen.print(*parts, sep="\n")
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    print(inert("\n".join(line.rstrip() for line in capture.get().splitlines())))
 
 
 def age(since: str, now: datetime) -> str:

@@ -122,11 +122,11 @@ def _table(moves: list[Move]) -> None:
 async def _move(view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, timeout: float) -> None:
     from avactl.scheduler.defrag.executor import DefragExecutor, StoppedError
 
-    mover = DefragExecutor(view.client, view, unit, plan, lambda text: print(text, flush=True))
+    mover = DefragExecutor(view.client, view, unit, plan, lambda text: print(plain(text), flush=True))
     try:
         placed = await mover.run(timeout)
     except StoppedError as error:
-        fail(f"nothing was moved: {error}", MISSING)
+        fail(f"nothing was moved: {plain(str(error))}", MISSING)
     if not placed:
         fail(f"the job is not placed after {timeout:g} s", MISSING, "the scheduler goes on; `avactl why` tells")
     print(f"the job has its place: {', '.join(mover.nodes())}")

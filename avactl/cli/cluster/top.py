@@ -127,7 +127,7 @@ def _page(view: ClusterView, namespace: str, height: int | None = None) -> Rende
     teams, pools, jobs = _facts(view, namespace)
     total, used = sum(pool.gpus for pool in pools), sum(pool.used for pool in pools)
     running, waiting = sum(job.running for job in jobs), sum(job.waiting for job in jobs)
-    head = [view.cluster] if view.cluster else []
+    head = [plain(view.cluster)] if view.cluster else []
     if pools:
         head += [f"{sum(pool.machines for pool in pools)} machines", f"{_number(used)} of {total} GPUs in use"]
     head += [
@@ -178,7 +178,9 @@ def _share(wanted: list[int], lines: int) -> list[int]:
 
 def _hidden(view: ClusterView) -> list[str]:
     """What is missing from the page, a line each."""
-    broken = [f"ConfigMap {name} is not understood, and left out: {plain(why)}" for name, why in view.broken.items()]
+    broken = [
+        f"ConfigMap {plain(name)} is not understood, and left out: {plain(why)}" for name, why in view.broken.items()
+    ]
     return [*_unseen(view), *sorted(broken)]
 
 
@@ -209,7 +211,7 @@ def _cell(text: str) -> Text:
     """One line, cut where there is no room for it."""
     from rich.text import Text
 
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    return Text(plain(text), no_wrap=True, overflow="ellipsis")
 
 
 def _teams(teams: list[Team], more: int) -> Table:
@@ -218,7 +220,7 @@ def _teams(teams: list[Team], more: int) -> Table:
     for team in teams:
         most = "" if team.borrow == 0 or team.guaranteed is None else f" of {_number(team.borrow)}"
         table.add_row(
-            _cell(team.name), team.model or "any", _number(team.used),
+            _cell(team.name), plain(team.model) or "any", _number(team.used),
             "" if team.guaranteed is None else _number(team.guaranteed),
             "" if team.guaranteed is None else _number(team.borrowed) + most,
             _number(team.waiting) if team.waiting else "",
@@ -237,7 +239,7 @@ def _pools(pools: list[Pool], more: int) -> Table:
     for pool in pools:
         lost = "" if pool.lost is None else f"{_number(pool.lost)} ({100 * pool.lost / max(pool.free, 1e-9):.0f}%)"
         table.add_row(
-            _cell(pool.name or "(none)"), pool.model, str(pool.machines), str(pool.away or ""), str(pool.gpus),
+            _cell(pool.name or "(none)"), plain(pool.model), str(pool.machines), str(pool.away or ""), str(pool.gpus),
             _number(pool.used), _number(pool.free), str(pool.whole), lost if pool.free else "",
         )  # fmt: skip
     if more:
@@ -255,7 +257,7 @@ def _jobs(jobs: list[Job]) -> Table:
         pods = str(job.pods) if job.running in (0, job.pods) else f"{job.running} of {job.pods}"
         table.add_row(
             _cell(f"{job.namespace}/{job.name}"), job.kind, _cell(job.team), pods,
-            _number(job.gpus) if job.gpus else "", job.model, age(job.since, now), _cell(_state(job)),
+            _number(job.gpus) if job.gpus else "", plain(job.model), age(job.since, now), _cell(_state(job)),
             style="yellow" if job.waiting else None,
         )  # fmt: skip
     return table

@@ -11,6 +11,7 @@ import typer
 from avactl import names
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, plain, refused, span, write
 from avactl.cli.common import USAGE, fail
+from avactl.terminal import inert
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -179,6 +180,6 @@ def _print(title: str, found: list[Row]) -> None:
         table.add_column(column, overflow="fold", no_wrap=column in ("state", "since"))
     for row in found:
         few = ", ".join(row.pods) if len(row.pods) < 3 else f"{row.pods[0]} … {row.pods[-1]} ({len(row.pods)})"
-        table.add_row(few, row.state, row.age, plain(row.words))
-    print(title)
+        table.add_row(plain(few), row.state, row.age, plain(row.words))
+    print(inert(plain(title)))
     write(table)

@@ -13,7 +13,7 @@ from avactl import parallel
 from avactl.compiler.incremental.records import File, Packed, Record, pack
 from avactl.compiler.incremental.tracing import Atom, KeptDocument
 from avactl.compiler.selection import CONFIG_FILE
-from avactl.source.tree import DirTree, Stamp
+from avactl.source.tree import DirTree, Stamp, read_input
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
@@ -153,9 +153,8 @@ class Reading:
     def input(self, path: str) -> bytes | None:
         """The content of another file, which from now on is watched; None if there is none."""
         stamp = self.tree.stamp(path)
-        try:
-            data = self.tree.read(path)
-        except OSError:
+        data = read_input(self.tree, path)
+        if data is None:
             self.new.inputs[path] = (None, None)
             return None
         self.new.inputs[path] = (_trusted(stamp), digest(data))

@@ -19,7 +19,6 @@ from avactl import __version__
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import load_config
 from avactl.compiler.selection import spec_files
-from avactl.diagnostics.text import visible
 from avactl.emit import files, output
 from avactl.emit.paths import object_path
 from avactl.emit.publish.order import Order, quiet_between, relation
@@ -28,6 +27,7 @@ from avactl.emit.publish.target import Local, Remote
 from avactl.kinds.fields.reconcile_modes import FOLLOW_FILES, RENDERED_BRANCH
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import RENDERED, DirTree
+from avactl.terminal import visible
 
 SOURCE = ".avactl-source"
 """File of a published branch that says which commit it was rendered from."""

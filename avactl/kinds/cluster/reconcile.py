@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.fields.values import Duration, Name, RelPath, Says, bad, seconds
+from avactl.kinds.fields.values import Duration, Name, RelPath, Says, bad, seconds, want_length
 
 Mode = Literal["pulumi", "files", "flux", "argocd", "pulumiOperator", "builtin"]
 
@@ -37,6 +37,7 @@ _BACKENDS = ("https", "s3", "gs", "azblob", "file")
 
 
 def _git_url(value: str) -> str:
+    want_length(value)
     place = value.partition("://")[2].partition("/")[0]
     if "@" in place and (value.startswith("http") or ":" in place.partition("@")[0]):
         raise bad(
@@ -53,6 +54,7 @@ def _git_url(value: str) -> str:
 
 
 def _branch(value: str) -> str:
+    want_length(value)
     if value.startswith("refs/"):
         raise bad(f"`{value[:80]}` is not the name of a branch", f"write `{value.removeprefix('refs/heads/')}`")
     if not _BRANCH(value) or ".." in value or "//" in value or "@{" in value or value.endswith(".lock"):
@@ -67,6 +69,7 @@ def _interval(value: str) -> str:
 
 
 def _backend(value: str) -> str:
+    want_length(value)
     scheme, _, rest = value.partition("://")
     if "@" in rest.partition("/")[0]:
         raise bad("the URL of the state holds a credential", "leave it out of the URL, and put it into `stateSecret`")

@@ -15,6 +15,7 @@ from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.fields.values import format_quantity, quantity, seconds
 from avactl.kinds.program import Item, Program
+from avactl.source.tree import MAX_INPUT
 
 Path = tuple[str | int, ...]
 
@@ -87,9 +88,9 @@ def _manifest(item: Item, program: Program, version: Any, path: Path) -> Iterato
     if found is None:
         yield Diagnostic(
             "file-unreadable",
-            f"there is no file `{version.manifest}` beside {item.doc.file}",
+            f"there is no file `{version.manifest}` beside {item.doc.file} that can be read",
             item.span(*path, "manifest"),
-            hint="its path is relative to the spec file",
+            hint=f"its path is relative to the spec file; in the repository, and of {MAX_INPUT >> 20} MiB at most",
         )
         return
     if version.sha256 and found.sha256 != version.sha256:

@@ -14,8 +14,6 @@ from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.kinds.fields.values import OBJECT_SCHEMES
 from avactl.kinds.program import Item, Program
 
-MAX_BYTES = 64 * 1024 * 1024
-"""Largest manifest file in a repository, bytes; about half a million objects."""
 MAX_LIST = 900 * 1024
 """Largest manifest that goes to pods in a ConfigMap, bytes. Kubernetes takes 1 MiB, with what is around it."""
 MAX_PROBLEMS = 10
@@ -59,14 +57,6 @@ def listing(item: Item, program: Program, version: Any) -> Listing | None:
 def parse(path: str, data: bytes) -> Listing:
     """Read a manifest file line by line."""
     sha256 = hashlib.sha256(data).hexdigest()
-    if len(data) > MAX_BYTES:
-        problem = Diagnostic(
-            "file-too-large",
-            f"the manifest has {len(data) // 2**20} MiB, and may have {MAX_BYTES // 2**20}",
-            Span(path),
-            hint="put the list into the object store: name its place in `manifestUrl`, and the directory in `url`",
-        )
-        return Listing(path, b"", sha256, 0, "", {}, (problem,))
     reader = _Reader(path)
     for number, line in _lines(data):
         reader.line(number, line)

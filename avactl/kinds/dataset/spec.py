@@ -7,7 +7,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Duration, Name, ObjectUrl, RelPath, TeamRef
+from avactl.kinds.fields.values import (
+    Bytes,
+    CacheTierRef,
+    ClusterRef,
+    Duration,
+    Name,
+    ObjectUrl,
+    RepositoryFile,
+    TeamRef,
+)
 
 
 class Version(Model):
@@ -15,7 +24,7 @@ class Version(Model):
 
     name: Name = Field(description="Name of the version, e.g. `v3`.")
     url: ObjectUrl | None = Field(None, description="Prefix in an object store that holds this version.")
-    manifest: RelPath | None = Field(
+    manifest: RepositoryFile | None = Field(
         None,
         description='JSON-lines file in the repository, one object a line: `{"url": …, "labels": {…}}`; its path is '
         "relative to the spec file. Pods see the directory that all its objects are in, and the list itself.",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad
+from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad, want_length
 
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
 """The slowest connection that GPUs of one pod may have, best first. `any`: also across machines' sockets."""
@@ -60,8 +60,13 @@ class GpuLinkCompute(Compute):
     rdma: bool = Field(False, description="Give each pod an RDMA NIC next to its GPUs.")
 
 
+# Each part ends at a character that it cannot hold, so that no text is walked twice.
+_GIT_URL = re.compile(r"https://[^\s@/]+/\S+|ssh://[^\s:]\S+|[\w.-]+@[\w.-]+:\S+").fullmatch
+
+
 def _git_url(value: str) -> str:
-    if not re.fullmatch(r"(https://[^\s@/]+/[^\s]+|ssh://[^\s:]+@?[^\s]+|[\w.-]+@[\w.-]+:[^\s]+)", value):
+    want_length(value)
+    if not _GIT_URL(value):
         hint = "write `https://host/path.git` or `git@host:path.git`; credentials belong into `secret`"
         shown = re.sub(r"//[^/@]*@", "//***@", value)
         raise bad(f"`{shown}` is not a git URL over https or ssh", hint)
@@ -70,7 +75,7 @@ def _git_url(value: str) -> str:
 
 def _git_ref(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", value) or ".." in value:
-        raise bad(f"`{value}` is not a git revision", "write a commit, tag or branch")
+        raise bad(f"`{value[:80]}` is not a git revision", "write a commit, tag or branch")
     return value
 
 

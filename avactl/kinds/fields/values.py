@@ -16,6 +16,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from avactl.terminal import shortened
+
 
 def bad(message: str, hint: str = "") -> PydanticCustomError:
     """The error of a value check: what is wrong, and the remedy."""
@@ -112,6 +114,10 @@ WorkspaceRef = Annotated[Name, Ref("Workspace")]
 _QUANTITY = re.compile(
     r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?P<suffix>m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"
 ).fullmatch
+MAX_QUANTITY = 40
+"""Most characters of a quantity: 2^63 has 19 digits, and nanos nine more."""
+_LARGEST = 2**63
+"""Where a quantity ends. Source: k8s.io/apimachinery/pkg/api/resource, "no number greater than 2^63-1"."""
 _SUFFIX: dict[str, Fraction] = {"": Fraction(1), "m": Fraction(1, 1000)}
 _SUFFIX |= {suffix: Fraction(10 ** (3 * i)) for i, suffix in enumerate("kMGTPE", 1)}
 _SUFFIX |= {suffix: Fraction(2 ** (10 * i)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
@@ -122,11 +128,13 @@ QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]+)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|
 def quantity(value: str | int | float) -> Fraction:
     """A Kubernetes resource quantity as an exact number: `500m` → 1/2, `1Ki` → 1024.
 
-    Source: k8s.io/apimachinery/pkg/api/resource. Raises ValueError on anything else.
+    Source: k8s.io/apimachinery/pkg/api/resource. Raises ValueError on anything else, and on more than `MAX_QUANTITY`
+    characters.
     """
-    match = _QUANTITY(str(value))
+    text = str(value)
+    match = _QUANTITY(text) if len(text) <= MAX_QUANTITY else None
     if match is None:
-        raise ValueError(f"not a quantity: {value!r}")
+        raise ValueError(f"not a quantity: {shortened(text, MAX_QUANTITY)!r}")
     return Fraction(match["number"]) * _SUFFIX[match["suffix"] or ""]
 
 
@@ -173,18 +181,30 @@ def _quantity(value: Any) -> str:
         if not 0 <= value < 1e18:
             raise bad(f"{value} is not a quantity", "write a number from 0, with a suffix such as `Gi`")
         value = format(Decimal(repr(value)), "f")
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        raise bad("a number of this size is not a quantity", "write a number below 2^63, or one with a suffix")
     text = str(value).strip()
+    if len(text) > MAX_QUANTITY:
+        hint = "write fewer digits, and a suffix such as `Gi`"
+        raise bad(f"`{text[:24]}…` has {len(text)} characters, and a quantity may have {MAX_QUANTITY}", hint)
     if _QUANTITY(text) is None:
         hint = "write a number and a suffix: m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi"
         number = re.match(r"[0-9.]+", text)
         if number and (suffix := _UNIT_SLIPS.get(text[number.end() :].strip().lower())):
             hint = f"write `{number[0]}{suffix}`"
         raise bad(f"`{text}` is not a quantity", hint)
+    if quantity(text) >= _LARGEST:
+        raise bad(f"`{text}` is more than a quantity can be", "write less than 8Ei")
     return text
 
 
 _QUANTITY_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "string", "pattern": QUANTITY_PATTERN}, {"type": "number", "minimum": 0}]}
+    {
+        "anyOf": [
+            {"type": "string", "pattern": QUANTITY_PATTERN, "maxLength": MAX_QUANTITY},
+            {"type": "number", "minimum": 0},
+        ]
+    }
 )
 
 
@@ -197,7 +217,13 @@ def _enough(value: str) -> str:
 
 _BYTES_PATTERN = r"^(0|[0-9]{4,}|([0-9]+(\.[0-9]+)?|\.[0-9]+)(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))$"
 _BYTES_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "string", "pattern": _BYTES_PATTERN}, {"type": "number", "minimum": 1000}, {"const": 0}]}
+    {
+        "anyOf": [
+            {"type": "string", "pattern": _BYTES_PATTERN, "maxLength": MAX_QUANTITY},
+            {"type": "number", "minimum": 1000},
+            {"const": 0},
+        ]
+    }
 )
 AnyBytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("bytes, as a quantity: `512Gi`")]
 """An amount of bytes of which the kind's own rules say what is too small."""
@@ -219,6 +245,8 @@ _DURATION_PART = re.compile(r"([0-9]+)(d|h|ms|m|s)").findall
 _SECONDS = {"d": Fraction(86400), "h": Fraction(3600), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 1000)}
 _LONGEST = 2**31 - 1
 """Seconds that Kubernetes has room for in a field such as ttlSecondsAfterFinished."""
+MAX_DURATION = 40
+"""Most characters of a duration."""
 DURATION_PATTERN = "^([0-9]+(d|h|ms|m|s))+$"
 
 
@@ -228,11 +256,14 @@ def seconds(value: str) -> Fraction:
 
 
 def _duration(value: str) -> str:
+    if len(value) > MAX_DURATION:
+        hint = "write a number and a unit: `1h30m`"
+        raise bad(f"`{value[:24]}…` has {len(value)} characters, and a duration may have {MAX_DURATION}", hint)
     if not _DURATION(value):
         hint = f"write `{value}s`" if value.isdigit() else "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
         raise bad(f"`{value}` is not a duration", hint)
-    if len(value) > 40 or seconds(value) > _LONGEST:
-        raise bad(f"`{value[:40]}` is longer than 68 years", "write a shorter time, or leave the key out")
+    if seconds(value) > _LONGEST:
+        raise bad(f"`{value}` is longer than 68 years", "write a shorter time, or leave the key out")
     return value
 
 
@@ -246,12 +277,17 @@ Duration = Annotated[
     str,
     BeforeValidator(_with_unit),
     AfterValidator(_duration),
-    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
+    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "maxLength": MAX_DURATION}),
     Says("duration: `1h30m`"),
 ]
 """A span of time: numbers with units d, h, m, s, ms."""
 
 # -- images, URLs, paths -------------------------------------------------------------------------------------------
+
+MAX_PATH = 4096
+"""Most characters of a path (Linux's PATH_MAX) and of a URL."""
+MAX_IMAGE = 511
+"""Most characters of an image reference: a name of 255, a tag of 128, a digest, and room for a registry's port."""
 
 _IMAGE = re.compile(
     r"(?P<name>[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*)"
@@ -260,6 +296,9 @@ _IMAGE = re.compile(
 
 
 def _image(value: str) -> str:
+    if len(value) > MAX_IMAGE:
+        message = f"`{value[:60]}…` has {len(value):,} characters, and an image reference may have {MAX_IMAGE}"
+        raise bad(message, "shorten it")
     if not _IMAGE(value):
         hint = "write `registry/name:tag` or `registry/name@sha256:` and 64 hex digits"
         if "@sha256:" in value:
@@ -299,6 +338,7 @@ OBJECT_SCHEMES = ("s3", "gs", "oss", "cos", "kodo", "hdfs")
 
 
 def _object_url(value: str) -> str:
+    want_length(value)
     if not _URL(value) or value.partition("://")[0] not in OBJECT_SCHEMES:
         schemes = ", ".join(f"{scheme}://" for scheme in OBJECT_SCHEMES)
         hint = "credentials belong into a Secret, not into a URL" if "@" in value else f"begin with {schemes}"
@@ -315,7 +355,14 @@ ObjectUrl = Annotated[
 """A place in an object store: `s3://bucket/prefix`."""
 
 
+def want_length(value: str) -> None:
+    """Raise the error of a path or URL that is longer than programs take."""
+    if len(value) > MAX_PATH:
+        raise bad(f"the text has {len(value):,} characters, and may have {MAX_PATH:,}", "shorten it")
+
+
 def _abs_path(value: str) -> str:
+    want_length(value)
     if not value.startswith("/") or ".." in value.split("/") or not value.isprintable():
         raise PydanticCustomError(
             "unsafe_path",
@@ -326,6 +373,7 @@ def _abs_path(value: str) -> str:
 
 
 def _rel_path(value: str) -> str:
+    want_length(value)
     if not value.isprintable():
         raise PydanticCustomError(
             "unsafe_path",
@@ -355,6 +403,28 @@ RelPath = Annotated[
     Says("relative path"),
 ]
 """A path below a given directory."""
+
+
+def _repository_file(value: str) -> str:
+    if any(part.startswith(".") and part != "." for part in value.split("/")):
+        raise PydanticCustomError(
+            "unsafe_path",
+            "{message}",
+            {
+                "message": f"`{value}` is hidden, and a spec names no hidden file",
+                "hint": "put the file where no part of its path begins with `.`",
+            },
+        )
+    return value
+
+
+RepositoryFile = Annotated[
+    RelPath,
+    AfterValidator(_repository_file),
+    WithJsonSchema({"type": "string", "pattern": r"^(?![/~])(?!(.*/)?\.[^/])[^\\]*$"}),
+    Says("file of the repository, by its path from the spec file"),
+]
+"""A file that a spec names: not hidden, so neither `.env` nor a part of `.git`."""
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
 """How many of something, from 1."""

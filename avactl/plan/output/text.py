@@ -11,6 +11,7 @@ from rich.text import Text
 
 from avactl.plan.model import NOTE, Entry, Plan, Verdict
 from avactl.plan.output import phrases
+from avactl.terminal import inert, visible
 
 _STYLES = {
     Verdict.NEVER: "bold red", Verdict.QUOTA: "yellow", Verdict.ROOM: "yellow", Verdict.WAITS: "yellow",
@@ -30,11 +31,11 @@ def render_text(plans: Sequence[Plan], *, colour: bool = False, width: int = 160
         if number:
             console.print()
         _plan(console, plan)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return inert("\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n")
 
 
 def _plan(console: Console, plan: Plan) -> None:
-    console.print(Text.assemble(("cluster ", ""), (plan.cluster, "bold"), f" · {phrases.summary(plan)}"))
+    console.print(Text.assemble(("cluster ", ""), (visible(plan.cluster), "bold"), f" · {phrases.summary(plan)}"))
     if plan.entries:
         console.print()
         console.print(_table(plan, console.width))
@@ -45,7 +46,7 @@ def _plan(console: Console, plan: Plan) -> None:
         console.print("\nothers")
         grid = Table.grid(padding=(0, 3, 0, 0))
         for name, text in lines:
-            grid.add_row(Text(name), Text(text))
+            grid.add_row(_text(name), _text(text))
         console.print(grid)
     foot = [
         *(phrases.quota(each) for each in plan.quotas),
@@ -55,14 +56,19 @@ def _plan(console: Console, plan: Plan) -> None:
     if foot:
         console.print()
         for line in foot:
-            console.print(Text(line))
+            console.print(_text(line))
     if not (plan.entries or lines or foot):
         return  # what nothing was said about needs no reservations either
     console.print()
-    console.print(Text(f"on {plan.source}", style="dim"))
+    console.print(_text(f"on {plan.source}", style="dim"))
     console.print(Text(NOTE, style="dim"))
     for line in plan.assumed:
-        console.print(Text(f"assumed: {line}", style="dim"))
+        console.print(_text(f"assumed: {line}", style="dim"))
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text of specs and clusters, which steers no terminal."""
+    return Text(visible(text), style=style)
 
 
 def _table(plan: Plan, width: int) -> Table:
@@ -79,15 +85,15 @@ def _table(plan: Plan, width: int) -> Table:
         table.add_column("cost", justify="right", no_wrap=True)
     for entry in plan.shown:
         row: list[Text | str] = [
-            Text(str(entry.owner)),
+            _text(str(entry.owner)),
             Text(entry.verdict.value, style=_STYLES[entry.verdict]),
             phrases.pods(entry),
-            Text("\n".join(_details(entry))),
+            Text("\n".join(map(visible, _details(entry)))),
         ]
         if gpus:
-            row.append(phrases.gpu_change(entry))
+            row.append(_text(phrases.gpu_change(entry)))
         if priced:
-            row.append(phrases.price(entry, plan.currency))
+            row.append(_text(phrases.price(entry, plan.currency)))
         table.add_row(*row)
     return table
 

@@ -20,9 +20,12 @@ from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import DISRUPTED
 from avactl.scheduler.objects.pod_requirements import DISKS
 from avactl.scheduler.objects.storage_objects import OLD_CLASS, SELECTED_NODE
+from avactl.terminal import shortened
 
 FORMAT = "avactl-snapshot"
 VERSION = 1
+MAX_BYTES = 512 * 1024 * 1024
+"""Largest snapshot: a hundred thousand pods take a tenth of it."""
 
 
 class SnapshotError(Exception):
@@ -294,6 +297,8 @@ def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], take
 def read(text: bytes, name: str) -> ClusterState:
     """The state in a snapshot; `name` is what errors call the file. Raises SnapshotError."""
     anew = "take a new one: `avactl snapshot > state.json`"
+    if len(text) > MAX_BYTES:
+        raise SnapshotError(f"{name}: more than the {MAX_BYTES >> 20} MiB that a snapshot may have", anew)
     if not text.strip():
         raise SnapshotError(f"{name}: the file is empty", anew)
     try:
@@ -305,8 +310,8 @@ def read(text: bytes, name: str) -> ClusterState:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise SnapshotError(f"{name}: not a snapshot of avactl", anew)
     if data.get("version") != VERSION:
-        version = data.get("version")
-        newer = isinstance(version, int) and version > VERSION
+        version = shortened(str(data.get("version")), 40)
+        newer = isinstance(found := data.get("version"), int) and found > VERSION
         hint = "update avactl here" if newer else "take a new one with this avactl"
         raise SnapshotError(f"{name}: a snapshot of version {version}; this avactl reads version {VERSION}", hint)
     try:
@@ -324,5 +329,5 @@ def read(text: bytes, name: str) -> ClusterState:
         objects["pods"] = pods
         return ClusterState(data["cluster"], Policy.parse(orjson.dumps(data["policy"])), objects, data["taken"])
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-        what = f"{type(error).__name__}: {error}"
+        what = shortened(f"{type(error).__name__}: {error}", 400)
         raise SnapshotError(f"{name}: the snapshot is damaged ({what})", anew) from None

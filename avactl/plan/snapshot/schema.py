@@ -15,6 +15,8 @@ _STRICT = ConfigDict(strict=True)
 
 @lru_cache(maxsize=10_000)
 def _amount(value: str | int) -> str | int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"`{value}` is no amount")
     if not -(2**63) < quantity(value) < 2**63:
         raise ValueError(f"`{value}` is no amount that a machine has")
     return value
@@ -72,6 +74,46 @@ class _PodSpec(TypedDict):
     affinity: NotRequired[dict[str, Any]]
 
 
+MAX_DEPTH = 32
+"""Deepest nesting in an object; selectors and affinities take a dozen levels."""
+_MOST = 2_000_000
+"""Objects and pod specs of a snapshot, ten times those of the largest clusters."""
+_LONGEST = 1 << 20
+"""Characters of one text: Kubernetes takes 1 MiB in a ConfigMap, and less everywhere else."""
+_AMOUNTS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable", "maximumVolumeSize", "counters"})
+"""Keys whose values are amounts, or mappings of them."""
+_CPUS = 2**40
+"""Where numbers of CPUs end: they are counted in thousandths, with 63 bits for their sums."""
+_FREE = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "data", "attributes"})
+
+
+def _want_bounded(value: Any, place: str) -> None:
+    """Raise ValueError where an object has what no API server gives: deep nesting, endless texts, huge amounts."""
+    ahead: list[tuple[Any, str, int, bool]] = [(value, place, 0, False)]
+    while ahead:
+        value, place, depth, amount = ahead.pop()
+        if depth > MAX_DEPTH:
+            raise ValueError(f"{place[:200]}: nested more than {MAX_DEPTH} deep")
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key in _FREE and isinstance(inner, dict):
+                    inner = list(inner.values())  # keys that people choose: a label may be called `capacity`
+                counted = key in _AMOUNTS or amount
+                # Of DRA, `requests` is a list, and `capacity` holds `{value: …}` by name.
+                ahead.append((inner, f"{place}.{key[:60]}", depth + 1, counted))
+        elif isinstance(value, list):
+            ahead += [(inner, f"{place}.{index}", depth + 1, False) for index, inner in enumerate(value)]
+        elif isinstance(value, str) and len(value) > _LONGEST:
+            raise ValueError(f"{place[:200]}: a text of {len(value):,} characters")
+        elif amount and value is not None:
+            try:
+                _amount(value)
+                if place.endswith(".cpu") and quantity(value) >= _CPUS:
+                    raise ValueError(f"`{value}` is no number of CPUs that a machine has")
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{place[:200]}: {error}") from None
+
+
 _OBJECTS = TypeAdapter(dict[str, list[_Object]])
 _POD_SPECS = TypeAdapter(list[_PodSpec])
 
@@ -85,3 +127,14 @@ def want_objects(objects: dict[str, Any], pod_specs: Any) -> None:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, (name, *first["loc"])))
             raise ValueError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+    if sum(map(len, objects.values())) + len(pod_specs) > _MOST:
+        raise ValueError(f"objects: more than {_MOST:,}")
+    for name, items in (*objects.items(), ("podSpecs", pod_specs)):
+        known = set()
+        for number, item in enumerate(items):
+            _want_bounded(item, f"{name}.{number}")
+            if name != "podSpecs":
+                key = (item["metadata"].get("namespace", ""), item["metadata"]["name"])
+                if key in known:
+                    raise ValueError(f"{name}.{number}: `{'/'.join(filter(None, key))[:200]}` is there twice")
+                known.add(key)

@@ -17,6 +17,7 @@ import aiohttp
 from avactl.diagnostics.secrets import redact
 from avactl.reconcile.reporting.report import Result
 from avactl.reconcile.source import Revision
+from avactl.terminal import shortened, visible
 
 State = Literal["success", "failure", "pending"]
 _TIMEOUT = aiohttp.ClientTimeout(total=20)
@@ -38,7 +39,7 @@ def words(result: Result) -> tuple[State, str]:
 
 async def tell(revision: Revision, cluster: str, state: State, text: str) -> None:
     """Set the status, where a token is in the environment and the repository is at a forge; a refusal is a note."""
-    request = _request(revision, cluster or "all clusters", state, redact(text)[:_MOST])
+    request = _request(revision, cluster or "all clusters", state, visible(redact(shortened(text, 4096)))[:_MOST])
     if request is None:
         return
     url, headers, body = request
@@ -85,5 +86,5 @@ def _request(
 
 def _path(url: str) -> str:
     """`owner/name` of `https://forge/owner/name.git` or `git@forge:owner/name.git`."""
-    match = re.search(r"^(?:[a-z+]+://[^/]+/|[^/]*@?[^/:]+:)(.+?)(?:\.git)?/?$", url)
-    return match[1] if match else ""
+    match = re.match(r"[a-z+]+://[^/]+/|[^/]*:(?!//)", url)
+    return url[match.end() :].removesuffix("/").removesuffix(".git") if match else ""

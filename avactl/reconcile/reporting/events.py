@@ -14,6 +14,7 @@ from avactl.kube.client import ApiError, UnreachableError
 from avactl.reconcile.api import Api
 from avactl.reconcile.diffing.actions import Action, Step
 from avactl.reconcile.reporting.report import Result
+from avactl.terminal import shortened, visible
 
 CONTROLLER = "avactl-reconcile"
 _MOST = 20
@@ -72,11 +73,11 @@ def _event(reference: dict[str, str], reason: str, note: str, *, warning: bool =
         "metadata": {"name": f"avactl.{uuid.uuid4().hex[:16]}", "namespace": reference.get("namespace") or "default"},
         "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": CONTROLLER,
-        "reportingInstance": os.environ.get("POD_NAME") or os.uname().nodename,
+        "reportingInstance": (os.environ.get("POD_NAME") or os.uname().nodename)[:128],
         "action": "Reconcile",
         "reason": reason,
         "type": "Warning" if warning else "Normal",
-        "note": redact(note)[:_NOTE],
+        "note": visible(redact(shortened(note, 4 * _NOTE)))[:_NOTE],
         "regarding": reference,
     }
 

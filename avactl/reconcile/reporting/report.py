@@ -10,9 +10,12 @@ from avactl.diagnostics.secrets import redact
 from avactl.reconcile.diffing.actions import Action, Step, shown
 from avactl.reconcile.diffing.managed_fields import ABSENT
 from avactl.reconcile.health import Health, State
+from avactl.terminal import inert, shortened, visible
 
 _MOST_LINES = 40
 _MOST_FIELDS = 4
+_LONGEST = 2000
+"""Characters of what the API server said."""
 _LONG = 80
 """Characters of a value; an image with its digest has more."""
 _SIGNS = {
@@ -133,37 +136,42 @@ def as_text(result: Result, colour: bool) -> str:
     for action, (sign, word) in _SIGNS.items():
         steps = [step for step in result.steps if step.action is action and not step.error]
         for step in steps[:_MOST_LINES]:
-            lines.append(f"  {tint.get(action, '')}{sign}{off} {step.title}{_detail(step, dim, off)}")
+            lines.append(f"  {tint.get(action, '')}{sign}{off} {visible(step.title)}{_detail(step, dim, off)}")
         if len(steps) > _MOST_LINES:
             lines.append(f"  {sign} … and {len(steps) - _MOST_LINES} more {word}")
     # What is refused first; what only needs it after.
     failed = sorted(result.failed, key=lambda step: step.error.startswith("needs "))
-    lines += [f"  {red}!{off} {step.title}: {redact(step.error)}" for step in failed[:_MOST_LINES]]
+    lines += [f"  {red}!{off} {visible(step.title)}: {_said(step.error)}" for step in failed[:_MOST_LINES]]
     if len(failed) > _MOST_LINES:
         lines.append(f"  {red}!{off} … and {len(failed) - _MOST_LINES} more failed")
     for name, health in sorted(result.health.items()):
         sign = f"{red}!{off}" if health.state is State.ill else "…"
-        lines.append(f"  {sign} {name}: {health.reason}")
+        lines.append(f"  {sign} {visible(name)}: {_said(health.reason)}")
     for kind in result.unseen:
         lines.append(f"  {red}!{off} {kind}: may not be listed; what left git of this kind is not pruned")
     head = f"cluster {result.cluster}" + (f" · commit {result.commit[:12]}" if result.commit else "")
     if result.dry_run:
         head += " · dry run, nothing is written"
     if result.problem:
-        lines.append(f"  {red}!{off} {redact(result.problem)}")
+        lines.append(f"  {red}!{off} {_said(result.problem)}")
     foot = [] if result.problem and not result.steps else [result.summary()]
-    return "\n".join([head, *lines, *foot]) + "\n"
+    return inert("\n".join([visible(head), *lines, *foot]) + "\n")
+
+
+def _said(text: str) -> str:
+    """What the API server and others said, on one line of a bounded length."""
+    return visible(redact(shortened(text, _LONGEST)).replace("\n", "⏎"))
 
 
 def _detail(step: Step, dim: str, off: str) -> str:
     parts = []
     for difference in step.differences[:_MOST_FIELDS]:
         old, new = shown(difference, step.key.kind)
-        by = f" {dim}(by {difference.by}){off}" if difference.by and step.action is Action.restore else ""
+        by = f" {dim}(by {visible(difference.by)}){off}" if difference.by and step.action is Action.restore else ""
         # Of long texts the beginning would be the same on both sides.
         long = any(isinstance(value, str) and ("\n" in value or len(value) > _LONG) for value in (old, new))
         how = "changed" if long and old is not ABSENT and new is not ABSENT else f"{_short(old)} → {_short(new)}"
-        parts.append(f"{difference.field} {how}{by}")
+        parts.append(f"{visible(difference.field)} {visible(how)}{by}")
     if len(step.differences) > _MOST_FIELDS:
         parts.append(f"{len(step.differences) - _MOST_FIELDS} more")
     text = ", ".join(parts)

@@ -27,6 +27,8 @@ from avactl.scheduler.objects.pod_info import PodInfo
 POLICY = "avactl-policy"
 """ConfigMap with the placement policy, as the Cluster compiles it."""
 _FORBIDDEN = 403
+_MOST_DIGITS = 10
+"""Digits of the seconds between two checkpoints: pods' owners write the annotation."""
 
 
 class ClusterView:
@@ -215,7 +217,7 @@ class ClusterView:
         if pod is not None:
             if key in self.fleet.pods:
                 every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
-                if every.isdecimal():
+                if every.isdecimal() and len(every) <= _MOST_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
                 if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
                     self.owned.add(pod.uid)

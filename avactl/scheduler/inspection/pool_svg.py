@@ -304,4 +304,4 @@ def _gpus(gpus: tuple[int, ...]) -> str:
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
     """Sorts `node-9` before `node-10`."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

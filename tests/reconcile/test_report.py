@@ -1,0 +1,102 @@
+"""Reports, events and commit statuses: what a cluster says steers no terminal and no log, and is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from avactl.emit.pulumi_plan import Key
+from avactl.reconcile.api import Gvk
+from avactl.reconcile.diffing.actions import Action, Step
+from avactl.reconcile.health import Health, State
+from avactl.reconcile.inventory import Records
+from avactl.reconcile.reporting import commit_status, events
+from avactl.reconcile.reporting.report import Result, as_text
+from avactl.terminal import inert
+
+HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
+
+
+def result() -> Result:
+    metadata = {"name": "job", "namespace": "vision", "uid": "u"}
+    live = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
+    step = Step(Action.change, "Job vision/job", Key("batch", "Job", "vision", "job"), 0, live=live, error=HOSTILE)
+    health = {"Job vision/job": Health(State.ill, HOSTILE)}
+    return Result("main", "x", "c" * 40, steps=[step], health=health, problem=HOSTILE)
+
+
+def test_a_report() -> None:
+    text = as_text(result(), False)
+    assert text == inert(text)
+    assert not {"\x1b", "\r"} & set(text)
+    assert len(text) < 10_000
+    assert len(text.splitlines()) < 8
+
+
+def test_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def send(_api: object, event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    monkeypatch.setattr(events, "_send", send)
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "n", "name": "i", "uid": "u"}
+    asyncio.run(events.tell(None, reference, result()))  # type: ignore[arg-type]
+    assert len(sent) == 2
+    for event in sent:
+        assert event["note"].isprintable()
+        assert len(event["note"]) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("https://github.com/acme/platform.git", "acme/platform"),
+        ("ssh://git@example.com:2222/acme/platform/", "acme/platform"),
+        ("git@example.com:acme/platform.git", "acme/platform"),
+        ("user:word@example.com:acme/platform.git", "acme/platform"),
+        ("a" * 100_000, ""),
+    ],
+)
+def test_the_path_of_a_repository(url: str, path: str) -> None:
+    assert commit_status._path(url) == path
+
+
+class FakeApi:
+    """Gives one ConfigMap."""
+
+    def __init__(self, state: Any, objects: Any = "") -> None:
+        text = state if isinstance(state, str) else orjson.dumps(state).decode()
+        self.body = {"metadata": {"resourceVersion": "1", "uid": "u"}, "data": {"inventory.json": text},
+                     "binaryData": {"objects": objects}}  # fmt: skip
+
+    async def get(self, *_: object) -> dict[str, Any]:
+        return self.body
+
+
+GOOD = {"repository": "r", "cluster": "main", "commit": "c", "complete": True, "kinds": [["batch/v1", "Job"]]}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "", "[" * 100_000, "{}", "[]", "9" * 5000, {**GOOD, "kinds": 3}, {**GOOD, "kinds": [["v1"]]},
+        {**GOOD, "kinds": [["../../api/v1/secrets", "Secret"]]}, {**GOOD, "kinds": [["v1?x", "Job"]]},
+        {**GOOD, "kinds": [["v1", "x" * 1000]]}, {**GOOD, "kinds": {"a": 1}},
+    ],
+    ids=lambda state: str(state)[-40:],
+)  # fmt: skip
+def test_a_damaged_inventory_counts_as_lost(state: Any) -> None:
+    record = asyncio.run(Records(FakeApi(state), "n", "x").read())  # type: ignore[arg-type]
+    assert (record.version, record.commit, record.kinds) == ("1", "", frozenset())
+
+
+def test_an_inventory_of_many_kinds() -> None:
+    kinds = [["batch/v1", f"Kind{number}"] for number in range(100_000)]
+    record = asyncio.run(Records(FakeApi({**GOOD, "kinds": kinds}), "n", "x").read())  # type: ignore[arg-type]
+    assert record.kinds == frozenset()
+    whole = asyncio.run(Records(FakeApi(GOOD), "n", "x").read())  # type: ignore[arg-type]
+    assert whole.kinds == {Gvk("batch/v1", "Job")}
