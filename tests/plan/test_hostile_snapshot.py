@@ -13,7 +13,8 @@ from avactl.kinds.cluster.daemons import POLICY
 from avactl.kube import logs
 from avactl.plan.cluster_state import configured, machines
 from avactl.plan.planner import make_plan
-from avactl.plan.snapshot.loader import SnapshotError, loader, read, write
+from avactl.plan.snapshot import loader
+from avactl.plan.snapshot.loader import SnapshotError, read, write
 from avactl.source.tree import MemoryTree
 from tests.test_invalid import BASE
 

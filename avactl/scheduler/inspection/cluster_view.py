@@ -22,7 +22,7 @@ from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import RuleError
-from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 
 POLICY = "avactl-policy"
 """ConfigMap with the placement policy, as the Cluster compiles it."""
@@ -222,7 +222,7 @@ class ClusterView:
                 if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
                     self.owned.add(pod.uid)
             return
-        pod = PodInfo(item, 0.0)
+        pod = read_pod(item, 0.0)
         if not pod.ended and not pod.deleting:
             self.strangers[key] = pod
             conditions = (item.get("status") or {}).get("conditions") or ()
