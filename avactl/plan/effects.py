@@ -24,7 +24,7 @@ class Moment:
         self.running: dict[Owner, int] = {}
         self.waiting: dict[Owner, int] = {}
         for pod in world.fleet.pods.values():
-            if pod.ended or pod.deleting or not (pod.node or pod.ours):
+            if pod.ended or pod.deleting or not (pod.node or pod.managed):
                 continue
             found = self.running if pod.node else self.waiting
             owner = owner_of(pod)

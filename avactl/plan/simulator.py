@@ -243,8 +243,8 @@ class World:
             self._tidy()
             unit = self.queue.pop()
             if unit is None:
-                if freed != self.fleet.freed:
-                    freed = self.fleet.freed
+                if freed != self.fleet.change_epoch:
+                    freed = self.fleet.change_epoch
                     self.queue.retry(freed)
                 elif self._ending:
                     # Pods take their time to end: whoever needs no room of theirs has started by then.
@@ -275,7 +275,7 @@ class World:
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
         self.fleet.woken.clear()
-        self.decider.look()
+        self.decider.sync()
 
     def _happen(self) -> None:
         """What was decided happens."""

@@ -24,7 +24,7 @@ from avactl.reconcile.diffing.managed_fields import ABSENT
 from avactl.reconcile.diffing.object_diff import Difference, compare
 from avactl.reconcile.health import State, health
 
-APPLIED = frozenset({Action.create, Action.change, Action.anew, Action.restore})
+APPLIED = frozenset({Action.create, Action.change, Action.recreate, Action.restore})
 _HANDOVER = f"{FIELD_MANAGER}-handover"
 _TRIES = 5
 _POLL = 0.1
@@ -132,7 +132,7 @@ class Applier:
 
     async def _put(self, step: Step) -> None:
         assert step.wanted is not None
-        if step.action is Action.anew:
+        if step.action is Action.recreate:
             await self._replace(step)
             return
         for body in step.first:
@@ -155,7 +155,7 @@ class Applier:
                 if error.status != 422:
                     raise
                 self._want_replaceable(step, error)
-                step.action = Action.anew
+                step.action = Action.recreate
                 step.reason = "what changed cannot be changed in place"
                 await self._replace(step)
 

@@ -22,7 +22,7 @@ class State(str, Enum):  # noqa: UP042 - its values stand in JSON
     progressing = "progressing"
     waiting = "waiting"
     """For room, for a storage class, for a person: nobody is wrong, and it may take days."""
-    ill = "ill"
+    failed = "failed"
 
 
 class Health(NamedTuple):
@@ -54,7 +54,7 @@ def _condition(status: Live, kind: str) -> Live:
 def _deployment(live: Live, status: Live) -> Health:
     progress = _condition(status, "Progressing")
     if progress.get("reason") == "ProgressDeadlineExceeded":
-        return Health(State.ill, progress.get("message") or "its progress deadline is over")
+        return Health(State.failed, progress.get("message") or "its progress deadline is over")
     wanted = live["spec"].get("replicas", 1)
     if "observedGeneration" not in status:
         return Health(State.progressing, "its controller has not seen it yet")
@@ -104,14 +104,14 @@ def _daemon_set(live: Live, status: Live) -> Health:
 def _job(live: Live, status: Live) -> Health:
     """A Job is well while it waits for GPUs and while it runs: nobody waits for its end."""
     if ended(live) == "Failed":
-        return Health(State.ill, _condition(status, "Failed").get("message") or "it failed")
+        return Health(State.failed, _condition(status, "Failed").get("message") or "it failed")
     return READY
 
 
 def _claim(live: Live, status: Live) -> Health:
     phase = status.get("phase")
     if phase == "Lost":
-        return Health(State.ill, "its volume is lost")
+        return Health(State.failed, "its volume is lost")
     return READY if phase == "Bound" else Health(State.progressing, "it is not bound yet")
 
 
@@ -120,12 +120,12 @@ def _definition(live: Live, status: Live) -> Health:
         return READY
     names = _condition(status, "NamesAccepted")
     if names.get("status") == "False":
-        return Health(State.ill, names.get("message", "its names are taken"))
+        return Health(State.failed, names.get("message", "its names are taken"))
     return Health(State.progressing, "it is not established yet")
 
 
 def _namespace(live: Live, status: Live) -> Health:
-    return Health(State.ill, "it is being deleted") if status.get("phase") == "Terminating" else READY
+    return Health(State.failed, "it is being deleted") if status.get("phase") == "Terminating" else READY
 
 
 _JUDGES: dict[str, Callable[[Live, Live], Health]] = {

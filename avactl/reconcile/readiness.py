@@ -37,11 +37,11 @@ async def wait_healthy(
         unwell = [
             key
             for key, h in found.items()
-            if h.state is State.progressing or (h.state is State.ill and key.kind in WITH_PODS)
+            if h.state is State.progressing or (h.state is State.failed and key.kind in WITH_PODS)
         ]
         closer = await _look_closer(api, {key: live[key] for key in unwell})
         found.update(
-            (key, h) for key, h in closer.items() if h.state is State.waiting or found[key].state is not State.ill
+            (key, h) for key, h in closer.items() if h.state is State.waiting or found[key].state is not State.failed
         )
         # What failed long ago and was only found again is told, and not counted against this run.
         bad = {

@@ -113,7 +113,7 @@ class Reconciler:
             self.api, judged, options.inventory, patience=left, say=self.listener.waiting
         )
         if not options.wait:
-            result.health = {name: h for name, h in result.health.items() if h.state.value == "ill"}
+            result.health = {name: h for name, h in result.health.items() if h.state.value == "failed"}
         return result
 
     async def tell(self, result: Result) -> None:

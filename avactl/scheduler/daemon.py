@@ -144,7 +144,7 @@ class Daemon:
         unit = self.queue.units.get(pod.gang or pod.uid)
         if result == REFUSED and unit is not None:
             # It would be refused again at once, as often as the API server answers.
-            self.queue.rest(unit)
+            self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _REFUSED
         elif self.intake.returned(pod):
             self._wake.set()
@@ -200,7 +200,7 @@ class Daemon:
         while True:
             await self._turn()
             # Whoever waits is not tried at once whenever something comes free, but is soon.
-            freed = self.queue.retried != self.fleet.freed
+            freed = self.queue.retried != self.fleet.change_epoch
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY if freed else _TICK):
                     await self._wake.wait()
@@ -245,7 +245,7 @@ class Daemon:
             metrics.DECISIONS.labels("failed").inc()
             for pod in unit.waiting:
                 self.reports.unschedulable(pod, f"internal error of the scheduler: {error!r}")
-            self.queue.rest(unit)
+            self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _FAILED
             self.fleet.stale = True  # it may have stopped half way
             self._throttle.spend(namespace, _BROKEN)
@@ -260,14 +260,14 @@ class Daemon:
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
         self.fleet.woken.clear()
-        self._guarded(self.decider.look)
+        self._guarded(self.decider.sync)
         now = monotonic()
-        if self.queue.retried != self.fleet.freed and now - self._retried >= _RETRY and not self.queue.retrying:
+        if self.queue.retried != self.fleet.change_epoch and now - self._retried >= _RETRY and not self.queue.retrying:
             self._retried = now
-            self.queue.retry(self.fleet.freed)
+            self.queue.retry(self.fleet.change_epoch)
         if now - self._ticked >= _TICK:
             self._ticked = now
-            for look in (self.reports.later, self.gangs.look, self.remains.look):
+            for look in (self.reports.later, self.gangs.tick, self.remains.tick):
                 self._guarded(look)
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]

@@ -66,15 +66,15 @@ class SchedulingCycle:
         self._told: tuple[tuple[int, int, int], dict[Request, str]] = ((0, 0, 0), {})
         """Why requests that may go anywhere fit nowhere, and how far everything was then."""
 
-    def look(self) -> None:
+    def sync(self) -> None:
         """Notice what was freed for whom. To be called after changes, when nothing may be left to decide."""
-        self.fleet.others.look()
-        self.room.look()
+        self.fleet.others.drop_unused()
+        self.room.sync()
 
     def decide(self, unit: QueuedPodGroup) -> None:
         """Place a unit, or say why not and let it wait."""
         began = monotonic()
-        self.room.look()
+        self.room.sync()
         if len(self._full) > _KNOWN:
             self._full.clear()
         with self.room.own(unit):
@@ -99,7 +99,7 @@ class SchedulingCycle:
             among, words = narrower(among, models), joined(words, self.fleet.quotas.beyond(models))
         except NotYetError as error:
             self.reports.not_yet(pod, str(error))
-            self.queue.rest(unit)
+            self.queue.suspend(unit)
             self.fleet.wait_for(error.wanted, unit.key)
             return
         except RuleError as error:
@@ -107,14 +107,14 @@ class SchedulingCycle:
             return
         need = PreemptionRequest(unit, [pod], wishes, lambda mask: self._trial(pod, request, mask), among is not None)
         # Who may push others out is tried for itself, and by team: others of the group cannot speak for it.
-        ours = (self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.modest)
+        ours = (self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
         group: Hashable = request if among is None else pod.uid
         if over:
             small = among is None and not pod.claims and self.fleet.asks.small(Gang((Role("pod", request, 1),)))
             self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", request, *ours))
             return
         known = self._full.get(group)
-        if known is not None and known[0] == self.fleet.freed and not self.room.lifted:
+        if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
             self._no_place(need, known[1], (group, *ours))
             return
         self._learn(pod, request)
@@ -122,14 +122,14 @@ class SchedulingCycle:
         if choice is None:
             message = self._pod_words(pod, request, among, words)
             self._give_back([pod])
-            self._full[group] = (self.fleet.freed, message)
+            self._full[group] = (self.fleet.change_epoch, message)
             self._no_place(need, message, (group, *ours))
             return
         left = unit.group
         unit.group = None
         self._bind(pod, choice.node, choice.booking(request))
         if left is not None:
-            self.queue.follow(left)
+            self.queue.activate_next(left)
 
     def _trial(self, pod: PodInfo, request: Request, mask: Mask | None) -> list[Booking] | None:
         try:
@@ -155,7 +155,7 @@ class SchedulingCycle:
         if self.room.wanted(unit.key):
             self._wait(unit, pods, message, ("room", unit.key))
             if left is not None and left != unit.group:
-                self.queue.follow(left)
+                self.queue.activate_next(left)
         else:
             self._wait(unit, pods, message, group)
 
@@ -223,12 +223,12 @@ class SchedulingCycle:
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
         for pod in pods:
             self.reports.unschedulable(pod, message)
-        self.queue.park(unit, group)
+        self.queue.mark_unschedulable(unit, group)
 
     def _pod_words(self, pod: PodInfo, request: Request, among: Mask | None, words: str) -> str:
         if pod.claims or among is not None or words:
             return self._own_words(pod, request, among, words)
-        now = (self.fleet.state.position, self.fleet.freed, self.fleet.nodes_changed)
+        now = (self.fleet.state.position, self.fleet.change_epoch, self.fleet.nodes_changed)
         if self._told[0] != now:
             self._told = (now, {})
         told = self._told[1]
@@ -258,25 +258,25 @@ class SchedulingCycle:
         waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
         need = unit.missing
         if not waiting:
-            self.queue.rest(unit)
+            self.queue.suspend(unit)
             return
         if need > len(waiting):
-            self.queue.rest(unit)
+            self.queue.suspend(unit)
             return
         if need > 0:
             if self._together(unit, waiting[:need]) and len(waiting) > need:
                 # What an elastic gang can use beyond its size comes after all that have not started yet.
                 self.queue.push(unit)
             return
-        if self.queue.retried != self.fleet.freed:
+        if self.queue.retried != self.fleet.change_epoch:
             # What came free since is first for those that have not started: they are tried before it grows.
-            self.queue.park(unit, unit.key)
+            self.queue.mark_unschedulable(unit, unit.key)
             return
         # Whatever of it fits; nobody gives way to it.
         if [pod for pod in waiting if not self._extra(unit, pod)]:
-            self.queue.park(unit, unit.key)
+            self.queue.mark_unschedulable(unit, unit.key)
         else:
-            self.queue.rest(unit)
+            self.queue.suspend(unit)
 
     def _together(self, unit: QueuedPodGroup, pods: list[PodInfo]) -> bool:
         """Place all of them, or none."""
@@ -317,7 +317,7 @@ class SchedulingCycle:
                 self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", group))
                 return False
             known = self._full.get(group)
-            if known is not None and known[0] == self.fleet.freed and not self.room.lifted:
+            if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
                 self._no_place(need, known[1], group)
                 return False
             for pod in pods:
@@ -327,7 +327,7 @@ class SchedulingCycle:
         except NotYetError as error:
             for pod in pods:
                 self.reports.not_yet(pod, str(error))
-            self.queue.rest(unit)
+            self.queue.suspend(unit)
             self.fleet.wait_for(error.wanted, unit.key)
             return False
         except RuleError as error:
@@ -335,7 +335,7 @@ class SchedulingCycle:
             return False
         if placed is None:
             self._give_back(pods)
-            self._full[group] = (self.fleet.freed, message)
+            self._full[group] = (self.fleet.change_epoch, message)
             self._no_place(need, message, group)
             return False
         left, unit.group = unit.group, None
@@ -343,7 +343,7 @@ class SchedulingCycle:
             self._bind(pod, booking.node, booking)
         logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=len({booking.node for booking in placed}))
         if left is not None:
-            self.queue.follow(left)
+            self.queue.activate_next(left)
         return True
 
     def _group(
@@ -352,7 +352,7 @@ class SchedulingCycle:
         """What a gang has in common with those that fit if and only if it does: as long as one waits, all do."""
         if special or len(pods) < unit.size:
             return unit.key
-        ours = frozenset((self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.modest) for pod in pods)
+        ours = frozenset((self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.never_preempts) for pod in pods)
         return ("gang", unit.within, tuple((wish.request, len(wish.pods)) for wish in wishes), ours)
 
     def _bound_to(self, pod: PodInfo) -> bool:
@@ -422,7 +422,7 @@ class SchedulingCycle:
     ) -> list[Booking] | str:
         """Members in whose places other pods or volumes have a say: each after the other, all undone if one fails."""
         placed: list[Booking] = []
-        message, freed = "", self.fleet.freed
+        message, freed = "", self.fleet.change_epoch
         try:
             for pod in pods:
                 # What others of the gang share is theirs by now.
@@ -440,7 +440,7 @@ class SchedulingCycle:
         finally:
             for pod in pods[: len(placed)]:
                 self.fleet.forget(pod)
-            self.fleet.freed = freed
+            self.fleet.change_epoch = freed
         return message or placed
 
     def _give_back(self, pods: Sequence[PodInfo]) -> None:

@@ -285,7 +285,7 @@ def _busy(daemon: Daemon, pods: dict[str, Body]) -> str:
         "unknown": known ^ {(key, pod["metadata"]["uid"], _node(pod)) for key, pod in pods.items()},
         "going": {key for key, pod in pods.items() if "deletionTimestamp" in pod["metadata"]},
         "untold": {key for key, pod in pods.items() if not (_node(pod) or _said(pod))},
-        "to be tried": queue.lengths()[0] or queue.retried != fleet.freed,
+        "to be tried": queue.lengths()[0] or queue.retried != fleet.change_epoch,
         "to be planned": list(room._pace._skipped),
         "nominated": list(room._nominations),
         "requests": daemon.binder.flying + len(cast(Evictor, room._evictor)._tasks),

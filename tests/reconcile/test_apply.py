@@ -122,7 +122,7 @@ def test_a_changed_job_is_a_new_run_and_its_checkpoint_stays(world: World) -> No
     world.replace("job.yaml", "train.py", "train2.py")
     result = world.once()
     assert result.complete, as_text(result, False)
-    assert by_title(result)[f"Job {ns}/train-worker"].action is Action.anew
+    assert by_title(result)[f"Job {ns}/train-worker"].action is Action.recreate
     second = live_job(world)
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     assert second["spec"]["template"]["spec"]["containers"][0]["command"] == ["python", "train2.py"]
@@ -149,7 +149,7 @@ def test_on_change_finish_waits_for_the_end_of_the_run(world: World) -> None:
         "batch/v1", "Job", "train-worker", ns,
         until=lambda job: any(c["type"] == "Complete" for c in job["status"].get("conditions", ())),
     )  # fmt: skip
-    assert by_title(world.once())[f"Job {ns}/train-worker"].action is Action.anew
+    assert by_title(world.once())[f"Job {ns}/train-worker"].action is Action.recreate
     assert live_job(world)["metadata"]["uid"] != first["metadata"]["uid"]
 
 

@@ -143,7 +143,7 @@ def test_health_of_what_waits_and_what_is_ill() -> None:
     job = {"kind": "Job", "metadata": {}, "spec": {}, "status": {}}
     assert health(job).state is State.ready
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": "no"}]}
-    assert health({**job, "status": failed}).state is State.ill
+    assert health({**job, "status": failed}).state is State.failed
     body = {**deployment(replicas=2), "status": {"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2}}
     assert health(body).state is State.progressing
     pending = {"metadata": {"name": "p"}, "spec": {}, "status": {}}

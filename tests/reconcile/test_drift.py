@@ -45,7 +45,7 @@ def edits(world: World, batches: int, size: int, seed: int = 5) -> None:
         edited = {title for title, edit in done.items() if edit}
         assert len(edited) > size / 2, done
         # A claim goes with its volume, and is made anew with it, edited or not.
-        anew = {step.title for step in result.steps if step.action is Action.anew}
+        anew = {step.title for step in result.steps if step.action is Action.recreate}
         told = {step.title for step in result.drift}
         assert told - anew == edited - anew, (told ^ edited, done)
         after = {key: content(body) for key, body in world.owned("train", wanted).items()}

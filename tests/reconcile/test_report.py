@@ -24,7 +24,7 @@ def result() -> Result:
     metadata = {"name": "job", "namespace": "vision", "uid": "u"}
     live = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
     step = Step(Action.change, "Job vision/job", Key("batch", "Job", "vision", "job"), 0, live=live, error=HOSTILE)
-    health = {"Job vision/job": Health(State.ill, HOSTILE)}
+    health = {"Job vision/job": Health(State.failed, HOSTILE)}
     return Result("main", "x", "c" * 40, steps=[step], health=health, problem=HOSTILE)
 
 

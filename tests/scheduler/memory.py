@@ -111,9 +111,9 @@ class Memory:
             self.fleet.rebuild()
             self.decider.clear()
         freed = -1
-        while freed != self.fleet.freed:
-            freed = self.fleet.freed
-            self.decider.look()
+        while freed != self.fleet.change_epoch:
+            freed = self.fleet.change_epoch
+            self.decider.sync()
             self.queue.retry(freed)
             self.decide()
 

@@ -36,7 +36,7 @@ def parked(queue: SchedulingQueue, name: str, group: str) -> QueuedPodGroup:
     }  # fmt: skip
     unit = queue.units[name] = QueuedPodGroup(name, gang=False)
     unit.add(PodInfo(item, 0.0))
-    queue.park(unit, group)
+    queue.mark_unschedulable(unit, group)
     return unit
 
 
@@ -64,12 +64,12 @@ def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -
     for name in ("b1", "b2", "c1"):
         assert not pace.begin(name, name[0])
     clock.now += 8.9
-    pace.look()
+    pace.resume_skipped()
     assert queue.pop() is None  # it rests nine times as long as it took
     for expected in ("b1", "c1"):
         clock.now += 9.2
-        pace.look()
-        pace.look()
+        pace.resume_skipped()
+        pace.resume_skipped()
         unit = queue.pop()
         assert unit is not None
         assert (unit.key, queue.pop()) == (expected, None)
@@ -99,7 +99,7 @@ def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: Cloc
     plan_in_vain(pace, clock, "a1", "a")
     assert not pace.begin("b1", "b")
     clock.now += 10.0
-    pace.look()
+    pace.resume_skipped()
     queue.drop("b1")
     assert not pace.begin("c1", "c")
     clock.now += 1.1

@@ -67,7 +67,7 @@ def test_pods_that_go_while_another_of_their_group_waits_leave_nothing_behind() 
     (group,) = world.queue._groups.values()
     assert len(group) < PODS / 2
     world.drop("vision", "first")
-    world.queue.retry(world.fleet.freed)
+    world.queue.retry(world.fleet.change_epoch)
     assert not world.queue._groups
 
 

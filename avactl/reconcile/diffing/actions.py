@@ -38,7 +38,7 @@ class Action(str, Enum):  # noqa: UP042 - its values stand in JSON
 
     create = "create"
     change = "change"
-    anew = "replace"
+    recreate = "replace"
     restore = "restore"
     """Drift: git says the same as before, the cluster does not."""
     prune = "prune"
@@ -114,7 +114,7 @@ def _step(each: Wanted, live: Body | None, inventory: str, record: Record, hands
         if running and marks(each.body).get(names.ON_CHANGE) == "finish":
             step.action, step.reason = Action.wait, "the run that is under way ends first (`onChange: finish`)"
         else:
-            step.action = Action.anew
+            step.action = Action.recreate
             step.reason = "a new run" + ("; the old one is stopped" if running else "")
         return step
     step.comparison = compare(each.body, live, each.leave, hands)
@@ -140,7 +140,7 @@ def _hold_back(steps: list[Step]) -> None:
         return
     for step in steps:
         assert step.wanted is not None
-        if step.wanted.manifest.item.key in held and step.action in (Action.create, Action.change, Action.anew):
+        if step.wanted.manifest.item.key in held and step.action in (Action.create, Action.change, Action.recreate):
             step.action, step.reason = Action.wait, "waits for the run that is under way (`onChange: finish`)"
 
 
@@ -160,7 +160,7 @@ def _made_anew(steps: list[Step]) -> None:
             claim = by_key.get(_claim_of(step.live))
             if claim is not None and claim.live is not None and not holds_own_data(claim.live):
                 step.first = (claim.live,)
-                claim.action, claim.comparison = Action.anew, Comparison()
+                claim.action, claim.comparison = Action.recreate, Comparison()
                 claim.reason = "its volume was deleted"
 
 

@@ -32,7 +32,7 @@ def words(result: Result) -> tuple[State, str]:
         return "success", result.summary()
     if result.problem:
         return "failure", result.problem
-    ill = [name for name, health in result.health.items() if health.state.value in ("ill", "progressing")]
+    ill = [name for name, health in result.health.items() if health.state.value in ("failed", "progressing")]
     first = result.failed[0].title if result.failed else ill[0] if ill else ""
     return "failure", f"{first}: {result.summary()}"
 

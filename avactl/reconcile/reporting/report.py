@@ -21,7 +21,7 @@ _LONG = 80
 _SIGNS = {
     Action.create: ("+", "created"),
     Action.change: ("~", "changed"),
-    Action.anew: ("±", "made anew"),
+    Action.recreate: ("±", "made anew"),
     Action.restore: ("↺", "put back"),
     Action.prune: ("-", "pruned"),
     Action.keep: ("=", "kept"),
@@ -71,8 +71,8 @@ class Result:
     @property
     def ok(self) -> bool:
         """Whether all is applied and well."""
-        ill = any(h.state in (State.ill, State.progressing) for h in self.health.values())
-        return self.complete and not ill
+        unhealthy = any(h.state in (State.failed, State.progressing) for h in self.health.values())
+        return self.complete and not unhealthy
 
     def counts(self) -> dict[str, int]:
         """How many objects went which way."""
@@ -130,7 +130,7 @@ def _object(step: Step) -> dict[str, Any]:
 def as_text(result: Result, colour: bool) -> str:
     """The report for people."""
     green, yellow, red, dim, off = ("\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m") if colour else ("",) * 5
-    tint = {Action.create: green, Action.change: yellow, Action.anew: yellow, Action.restore: yellow,
+    tint = {Action.create: green, Action.change: yellow, Action.recreate: yellow, Action.restore: yellow,
             Action.prune: red}  # fmt: skip
     lines = []
     for action, (sign, word) in _SIGNS.items():
@@ -145,7 +145,7 @@ def as_text(result: Result, colour: bool) -> str:
     if len(failed) > _MOST_LINES:
         lines.append(f"  {red}!{off} … and {len(failed) - _MOST_LINES} more failed")
     for name, health in sorted(result.health.items()):
-        sign = f"{red}!{off}" if health.state is State.ill else "…"
+        sign = f"{red}!{off}" if health.state is State.failed else "…"
         lines.append(f"  {sign} {visible(name)}: {_said(health.reason)}")
     for kind in result.unseen:
         lines.append(f"  {red}!{off} {kind}: may not be listed; what left git of this kind is not pruned")

@@ -101,7 +101,7 @@ class ClaimBookings:
         if self._dra.devices.release(uid):
             if uid in self._fleet.state.bookings:
                 self._fleet.state.release(uid)
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
 
     def gpus(self, pod: PodInfo) -> int:
         """Whole GPUs that a pod's claims hold."""

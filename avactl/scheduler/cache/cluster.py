@@ -61,7 +61,7 @@ class ClusterCache:
         """Pods by key that are marked as victims, or nominated: somebody has to see it through, or take it back."""
         self._standing_in: set[str] = set()
         """Nodes on which pods are booked with other GPUs than theirs, which are not there or which others have too."""
-        self.freed = 0
+        self.change_epoch = 0
         """Counts what may help pods that wait."""
         self.state = State(_BASE, levels)
         self.scorer = Scorer(self.state, objective=self.objective)
@@ -110,7 +110,7 @@ class ClusterCache:
         if before is not None and before.same(info):
             return
         self.nodes[info.name] = info
-        self.freed += 1
+        self.change_epoch += 1
         if before is None or before.labels != info.labels:
             self.dra.node_changed(info.name)
             self.nodes_changed += 1
@@ -252,7 +252,7 @@ class ClusterCache:
                 except (BookingError, ValueError, OverflowError) as error:
                     logs.error("pod not booked", pod=pod.key, node=pod.node, error=repr(error))
         self.stale = False
-        self.freed += 1
+        self.change_epoch += 1
 
     # -- pods -------------------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class ClusterCache:
         if shape is not pod.shape and (item["spec"].get("nodeName") or not pod.assumed):
             self._leave(pod)
             pod.shape = shape
-            self.freed += 1
+            self.change_epoch += 1
 
     def drop_pod(self, key: str) -> PodInfo | None:
         """A pod is gone."""
@@ -423,7 +423,7 @@ class ClusterCache:
             key = f"{pod.namespace}/{name}"
             if self.users.get(key, {}).pop(pod.uid, None) is not None:
                 self.recount(key)
-        self.freed += 1
+        self.change_epoch += 1
         self.stale |= node in self._standing_in
         if not self.stale and pod.uid in self.state.bookings:
             self.state.release(pod.uid)
@@ -471,7 +471,7 @@ class ClusterCache:
         The scheduler writes no others, so somebody else did.
         """
         count = 1 if pod.shape.share else self.asks.gpu_count(pod.shape)
-        mask = parse_devices(pod.devices) if pod.ours else 0
+        mask = parse_devices(pod.devices) if pod.managed else 0
         return mask if mask.bit_count() == count else 0
 
     def _entitled(self, key: Hashable, pod: PodInfo) -> bool:

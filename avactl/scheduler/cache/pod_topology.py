@@ -120,7 +120,7 @@ class PodTopology:
 
     def _recount(self) -> None:
         # Who waits for a pod that helps asks again, and has his tally back.
-        self._fleet.freed += 1
+        self._fleet.change_epoch += 1
         self._tallies.clear()
         self._against.clear()
         for node, pods in self._fleet.on_node.items():
@@ -140,7 +140,7 @@ class PodTopology:
         """A pod is on a node."""
         self._passed += 1
         if self._count(pod, node, 1):
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
 
     def left(self, pod: PodInfo, node: str) -> None:
         """A pod is on a node no more."""
@@ -157,12 +157,12 @@ class PodTopology:
         self._hidden.discard(pod)
         self._count(pod, node, 1)
 
-    def look(self) -> None:
+    def drop_unused(self) -> None:
         """Forget tallies for which nobody asks any more: each costs something with every pod."""
         if self._passed <= len(self._fleet.pods) + _IDLE:
             return
         self._passed = 0
-        self._fleet.freed += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
+        self._fleet.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
         self._tallies = {key: tally for key, tally in self._tallies.items() if tally.asked}
         for tally in self._tallies.values():
             tally.asked = False
@@ -177,7 +177,7 @@ class PodTopology:
             change = tally.match(pod) - matched
             if change:
                 _add(tally.counts, pod.node, change)
-                self._fleet.freed += 1
+                self._fleet.change_epoch += 1
 
     def _count(self, pod: PodInfo, node: str, change: int) -> bool:
         """Whether one pod more may help others."""

@@ -66,7 +66,7 @@ class TeamUsage:
             self._leaves[team] = leaf
         self._teams = {name: each.team for each in self._leaves.values() for name in each.namespaces}
         self._stale = True
-        self._fleet.freed += 1
+        self._fleet.change_epoch += 1
 
     def clear(self) -> None:
         """The state was built anew."""
@@ -83,7 +83,7 @@ class TeamUsage:
         self._ledger.start(work)
         self._count(pod, work.team, 1)
         if self._leaves and not before and self._ledger.borrowed(work.team, work.model):
-            self._fleet.freed += 1  # what it lends may now come back to those that wait
+            self._fleet.change_epoch += 1  # what it lends may now come back to those that wait
 
     def left(self, pod: PodInfo) -> None:
         """A pod holds nothing any more."""
@@ -104,7 +104,7 @@ class TeamUsage:
 
     def _count(self, pod: PodInfo, team: str, change: int) -> None:
         self.version += 1
-        if pod.ours and pod.preemptible:
+        if pod.managed and pod.preemptible:
             ranks = self._ranks.setdefault(team, Counter())
             _add(ranks, pod.rank, change)
             if not ranks:

@@ -60,7 +60,7 @@ class VolumeBinding:
         if self._claims.get(claim.key) != claim:
             self._claims[claim.key] = claim
             self.attached.claim_changed(claim.key)
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
             self._fleet.arrived(f"volume claim {claim.key}")
 
     def put_volume(self, item: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class VolumeBinding:
         if before is None or before.driver != volume.driver:
             self.attached.clear()
         if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
         self._fleet.arrived(f"volume {volume.name}")
 
     def put_class(self, item: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class VolumeBinding:
         name, found = item["metadata"]["name"], StorageClass.parse(item)
         if self._classes.get(name) != found:
             self._classes[name] = found
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
             self._fleet.arrived(f"storage class {name}")
 
     def put_room(self, item: Mapping[str, Any]) -> None:
@@ -93,7 +93,7 @@ class VolumeBinding:
         before = self._rooms.get(key)
         self._rooms[key] = room
         if before is None or room.size > before.size or room.nodes != before.nodes:
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
 
     def put_driver(self, item: Mapping[str, Any]) -> None:
         """A CSIDriver is there, or has changed."""
@@ -124,7 +124,7 @@ class VolumeBinding:
     def drop_driver(self, key: str) -> None:
         """A driver is gone, or says nothing of its room any more."""
         self._measured.discard(key)
-        self._fleet.freed += 1
+        self._fleet.change_epoch += 1
 
     def keys(self, kind: str) -> list[str]:
         """What is known: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
@@ -170,7 +170,7 @@ class VolumeBinding:
             raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not there", key)
         if claim.gone:
             raise NotYetError(f"the PersistentVolumeClaim {name} {claim.gone}", key)
-        if self._owned and name in pod.makes and claim.owner != pod.uid:
+        if self._owned and name in pod.ephemeral_claims and claim.owner != pod.uid:
             raise RuleError(f"the PersistentVolumeClaim {name} is not the pod's own, whose ephemeral volume needs it")
         if claim.one_pod and any(uid != pod.uid for uid in self.attached.users(claim.key)):
             raise RuleError(f"the PersistentVolumeClaim {name} is ReadWriteOncePod, and another pod uses it")
@@ -179,7 +179,9 @@ class VolumeBinding:
             if volume is None:
                 words = f"waits for the PersistentVolume {claim.volume} of claim {name}, which is not there"
                 raise NotYetError(words, f"volume {claim.volume}")
-            return _both(self._selected(volume.affinity), self._in_zones(volume) if name not in pod.makes else None)
+            return _both(
+                self._selected(volume.affinity), self._in_zones(volume) if name not in pod.ephemeral_claims else None
+            )
         known = self._classes.get(claim.class_name, _IMMEDIATE)
         if known.mode != LATER or claim.asked:
             raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet", key)

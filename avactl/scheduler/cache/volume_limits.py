@@ -45,7 +45,7 @@ class VolumeLimits:
             self._drivers[name] = tuple(limits)
             for driver, count in limits.items():
                 self._limits.setdefault(driver, {})[name] = count
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
 
     def drop_node(self, name: str) -> None:
         """A CSINode is gone, and its limits."""
@@ -75,7 +75,7 @@ class VolumeLimits:
             if not self._by_node[node]:
                 del self._by_node[node]
             self._nodes.pop(node, None)
-            self._fleet.freed += 1
+            self._fleet.change_epoch += 1
 
     def attachments(self) -> list[str]:
         """The VolumeAttachments that are known."""

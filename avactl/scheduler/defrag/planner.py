@@ -135,7 +135,7 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
         booking = fleet.state.bookings.get(pod.uid)
         if booking is None or not (booking.gpus or fleet.held_gpus(pod)):
             continue
-        why = _obstacle(view, pod, rank) if pod.ours else "of another scheduler"
+        why = _obstacle(view, pod, rank) if pod.managed else "of another scheduler"
         request = why or (_freed(view, pod) if pod.claims else fleet.asks.request(pod.shape))
         if isinstance(request, Request):
             found[pod.uid] = request
@@ -156,8 +156,8 @@ def _request(view: ClusterView, pod: PodInfo) -> Request | str:
 def _freed(view: ClusterView, pod: PodInfo) -> Request | str:
     """What a pod with claims will ask for once it is made anew. Its devices are then its own in the view."""
     fleet, state = view.fleet, view.fleet.state
-    if pod.uid in view.freed:
-        return view.freed[pod.uid]
+    if pod.uid in view.change_epoch:
+        return view.change_epoch[pod.uid]
     keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
     held = [state.bookings.get(fleet.dra.claims[key].uid) for key in keys if key in view.claims]
     if len(held) < len(keys):
@@ -171,7 +171,7 @@ def _freed(view: ClusterView, pod: PodInfo) -> Request | str:
         request = _CLAIMS
     if isinstance(request, Request) and request.gpus == gpus.bit_count():
         state.book(pod.uid, replace(state.release(pod.uid), gpus=gpus), forced=True)
-        view.freed[pod.uid] = request
+        view.change_epoch[pod.uid] = request
         return request
     for key in keys:
         fleet.claims.put(view.claims[key])

@@ -24,7 +24,7 @@ class PodHandler:
             self._gone(before)
         claims, shape = (before.claims, before.shape) if before is not None else ((), None)
         pod = self._fleet.put_pod(item)
-        if pod is None or not pod.ours:
+        if pod is None or not pod.managed:
             return
         if pod.ended and not pod.gang:
             self._gone(pod)  # for the fleet too: its deletion is told nobody
@@ -35,7 +35,7 @@ class PodHandler:
     def drop(self, key: str) -> None:
         """A pod, by `namespace/name`, is gone."""
         pod = self._fleet.drop_pod(key)
-        if pod is not None and pod.ours:
+        if pod is not None and pod.managed:
             self._gone(pod)
 
     def returned(self, pod: PodInfo) -> bool:

@@ -47,7 +47,7 @@ class ClusterView:
         """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
         self.claims: dict[str, dict[str, Any]] = {}
         """ResourceClaims that were made for one pod, by `namespace/name`."""
-        self.freed: dict[str, Request] = {}
+        self.change_epoch: dict[str, Request] = {}
         """Pods, by uid, whose claims are thought of as not allocated, and what they then ask for."""
         self.owned: set[str] = set()
         """Pods, by uid, that somebody makes anew."""
@@ -114,7 +114,7 @@ class ClusterView:
         """The workload of the pods that are there: what runs and waits stands for what will come."""
         workload = Workload(float("inf"))
         for pod in self.fleet.pods.values():
-            if pod.ours and not pod.ended and not pod.shape.refused:
+            if pod.managed and not pod.ended and not pod.shape.refused:
                 request = self._asked(pod)
                 if request is not None and request.gpus:
                     workload.add(request)

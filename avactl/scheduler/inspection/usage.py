@@ -226,7 +226,7 @@ def jobs(fleet: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] 
     """Jobs with GPUs, and all that wait for this scheduler: those that wait first, then the largest."""
     groups: dict[tuple[str, str, str], list[PodInfo]] = {}
     for pod in pods:
-        if pod.ours or gpus_of(fleet, pod):
+        if pod.managed or gpus_of(fleet, pod):
             groups.setdefault((pod.namespace, *job_of(pod)), []).append(pod)
     found = [_job(fleet, *key, group, messages or {}) for key, group in groups.items()]
     shown = [job for job in found if job.gpus or job.waiting]

@@ -27,10 +27,43 @@ class PodInfo:
     """One pod."""
 
     __slots__ = (
-        "assumed", "claims", "created", "deleting", "devices", "ends", "gang", "gang_size", "gated", "grace",
-        "has_disruption_mark", "index", "key", "labels", "leaving", "makes", "message", "modest", "name", "namespace",
-        "node", "nominated", "ours", "phase", "preempted_for", "preemptible", "preemption", "priority", "reported",
-        "seen", "serving", "shape", "started", "told", "uid", "volumes", "within",
+        "assumed",
+        "claims",
+        "created",
+        "deleting",
+        "devices",
+        "ends",
+        "ephemeral_claims",
+        "evicting",
+        "gang",
+        "gang_size",
+        "gated",
+        "grace",
+        "has_disruption_mark",
+        "index",
+        "key",
+        "labels",
+        "managed",
+        "message",
+        "name",
+        "namespace",
+        "never_preempts",
+        "node",
+        "nominated",
+        "pending_message",
+        "phase",
+        "preempted_for",
+        "preemptible",
+        "preemption",
+        "priority",
+        "reported",
+        "seen",
+        "serving",
+        "shape",
+        "started",
+        "uid",
+        "volumes",
+        "within",
     )  # fmt: skip
 
     def __init__(self, item: Mapping[str, Any], seen: float, refused: str = "") -> None:
@@ -41,7 +74,7 @@ class PodInfo:
         self.name: str = metadata["name"]
         self.key = f"{self.namespace}/{self.name}"
         self.uid: str = metadata["uid"]
-        self.ours: bool = spec.get("schedulerName") == names.SCHEDULER_NAME
+        self.managed: bool = spec.get("schedulerName") == names.SCHEDULER_NAME
         self.created: str = metadata["creationTimestamp"]
         self.priority: int = spec.get("priority") or 0
         self.seen = seen
@@ -53,20 +86,20 @@ class PodInfo:
         """Why it waits, as its condition says."""
         self.reported = 0.0
         """When that was written."""
-        self.told = ""
+        self.pending_message = ""
         """What is to be said next."""
         self.gang, self.gang_size, self.index, self.within = "", 0, 0, ""
         self.claims: tuple[tuple[str, str], ...] = ()
         """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
-        self.volumes, self.makes = _volumes(spec, self.name)
+        self.volumes, self.ephemeral_claims = _volumes(spec, self.name)
         """PersistentVolumeClaims by name, and those of them that are made for the pod alone."""
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
         self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
-        self.modest: bool = spec.get("preemptionPolicy") == "Never"
+        self.never_preempts: bool = spec.get("preemptionPolicy") == "Never"
         """Whether it takes what is idle, and pushes nobody out."""
         self.grace: int = spec.get("terminationGracePeriodSeconds", 30)
         """Seconds that it may take to end."""
-        self.leaving = False
+        self.evicting = False
         """Whether it is being evicted by this scheduler."""
         self.nominated = ""
         """Node on which others make room for it."""
@@ -83,7 +116,7 @@ class PodInfo:
         self.labels: Mapping[str, str] = _NOTHING
         self.node = ""
         self.devices: str | None = None
-        if self.ours:
+        if self.managed:
             self._gang(metadata.get("labels") or _NOTHING, notes)
         self.update(item)
 
@@ -137,7 +170,7 @@ class PodInfo:
                 (each["name"], each.get("resourceClaimName") or made.get(each["name"]) or "")
                 for each in spec["resourceClaims"]
             )
-        if self.ours:
+        if self.managed:
             self._status(status, (metadata.get("annotations") or _NOTHING).get(names.PREEMPTION, ""))
 
     def _status(self, status: Mapping[str, Any], preemption: str) -> None:
@@ -168,7 +201,7 @@ class PodInfo:
     @property
     def waiting(self) -> bool:
         """Whether it is ours to place."""
-        return self.ours and not (self.node or self.assumed or self.deleting or self.gated or self.ended)
+        return self.managed and not (self.node or self.assumed or self.deleting or self.gated or self.ended)
 
     def __repr__(self) -> str:
         return f"Pod({self.key})"

@@ -84,7 +84,7 @@ def _holds(pod: PodInfo) -> bool:
 
 def _single(key: Hashable, pod: PodInfo, work: TeamWorkload, broken: set[PodInfo]) -> TeamWorkload:
     """A pod without a gang. There are tens of thousands of them."""
-    preemptible = pod.ours and pod.preemptible and not pod.deleting
+    preemptible = pod.managed and pod.preemptible and not pod.deleting
     return TeamWorkload(
         key, work.team, 1, work.gpus, work.model, 1, _seconds(pod.started), pod.priority, pod.serving, preemptible,
         work.amounts, pod in broken, bool(pod.preempted_for),
@@ -100,7 +100,7 @@ def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, 
     started = min(_seconds(pod.started) for pod in pods)
     serving = any(pod.serving for pod in pods)
     # What should be gone and is not cannot be made to go once more.
-    preemptible = all(pod.ours and pod.preemptible and not pod.deleting for pod in everyone)
+    preemptible = all(pod.managed and pod.preemptible and not pod.deleting for pod in everyone)
     spare = 0 if any(pod.deleting for pod in everyone) else spare
     priority = max(pod.priority for pod in pods)
     protected, preempted = any(pod in broken for pod in pods), any(pod.preempted_for for pod in pods)

@@ -83,17 +83,17 @@ class Preemptor:
 
     # -- keeping up -------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def sync(self) -> None:
         """Notice what was freed: places are kept, and units whose place is there are tried next."""
         now = monotonic()
         if not self._restored:
             self._restore()
         if self._fleet.nominated:
             self._adopt(now)
-        self._pace.look()
-        if self._seen == self._fleet.freed and now - self._checked < 1.0:
+        self._pace.resume_skipped()
+        if self._seen == self._fleet.change_epoch and now - self._checked < 1.0:
             return
-        self._seen, self._checked = self._fleet.freed, now
+        self._seen, self._checked = self._fleet.change_epoch, now
         self._gathered.clear()
         self._again = {key: until for key, until in self._again.items() if now < until}
         slots = self._fleet.state.slots
@@ -162,11 +162,11 @@ class Preemptor:
         if nomination is None:
             return
         for pod in nomination.victims:
-            pod.leaving = False
+            pod.evicting = False
         self._hold()
         self._again[key] = monotonic() + _AGAIN
         self._clear([place.pod for place in nomination.places])
-        self._fleet.freed += 1
+        self._fleet.change_epoch += 1
 
     def _clear(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
@@ -210,7 +210,7 @@ class Preemptor:
                 self._clear(pods)
             self._hold()
             if unit.key not in self._nominations:
-                self._fleet.freed += 1
+                self._fleet.change_epoch += 1
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -223,9 +223,9 @@ class Preemptor:
         nomination = self._nominations.get(key)
         if nomination is not None:
             return f"{message}; {nomination.words}"
-        if self._evictor is None or any(pod.modest for pod in need.pods) or now < self._again.get(key, 0.0):
+        if self._evictor is None or any(pod.never_preempts for pod in need.pods) or now < self._again.get(key, 0.0):
             return message
-        known = self._pace.known(group, self._fleet.freed)
+        known = self._pace.known(group, self._fleet.change_epoch)
         if known is not None:
             return f"{message}; {known}" if known else message
         models = models_of(self._fleet, need)
@@ -235,7 +235,7 @@ class Preemptor:
             return message
         words = self._plan(need, models)
         if key not in self._nominations:
-            self._pace.vain(group, self._fleet.freed, words)
+            self._pace.vain(group, self._fleet.change_epoch, words)
         return f"{message}; {words}" if words else message
 
     def _plan(self, need: PreemptionRequest, models: Sequence[str]) -> str:
@@ -292,7 +292,7 @@ class Preemptor:
             for pod, booking in zip(need.pods, found, strict=True)
         ]
         for pod in victims:
-            pod.leaving = True
+            pod.evicting = True
         self._nominations[unit.key] = Nomination(places, victims, self._keys(victims), describe(unit, takes, works))
         self._hold()
         told = {pod: take for take in takes for pod in works.victims([take])}
@@ -306,15 +306,15 @@ class Preemptor:
 
     def _on_its_way(self, pod: PodInfo) -> bool:
         """Whether what a pod holds comes free; one that should be gone long ago is not waited for."""
-        return pod.leaving or (pod.deleting and time.time() < pod.ends + _SLACK)
+        return pod.evicting or (pod.deleting and time.time() < pod.ends + _SLACK)
 
     def _going(self) -> set[PodInfo]:
         pods = cast("Mapping[PodInfo, TeamWorkload]", self._fleet.quotas.fresh().works)
-        return {pod for pod in pods if (pod.leaving or pod.deleting) and self._on_its_way(pod)}
+        return {pod for pod in pods if (pod.evicting or pod.deleting) and self._on_its_way(pod)}
 
     def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
         """Who may give; gathered once for all that ask while nothing starts or ends."""
-        moment = (self._fleet.quotas.version, self._fleet.freed, frozenset(going))
+        moment = (self._fleet.quotas.version, self._fleet.change_epoch, frozenset(going))
         then, found = self._gathered.get((team, model), (None, None))
         if found is None or then != moment:
             found = collect_candidates(self._fleet, self._queue, self._budgets, team, model, going)
@@ -404,7 +404,7 @@ class Preemptor:
         state = self._fleet.state
         places: list[NominatedPlace] = []
         for pod in victims:
-            pod.leaving = True
+            pod.evicting = True
         keys = self._keys(victims)
         ending = {pod for pod in self._going() if not pod.preempted_for}
         with self.without(ending.union(victims), True), self._holds.trial(lifted=False) as hold, suppress(BookingError):
@@ -418,7 +418,7 @@ class Preemptor:
         if len(places) < len(nodes) or len(nodes) < unit.missing:
             # Nobody was evicted yet, or what was given is somebody else's by now: it is planned anew.
             for pod in victims:
-                pod.leaving = False
+                pod.evicting = False
             self._clear(nodes)
             return False
         self._nominations[unit.key] = Nomination(places, victims, keys, words)

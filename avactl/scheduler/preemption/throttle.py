@@ -30,7 +30,7 @@ class PreemptionThrottle:
         self._saved, self._counted = _SAVED, monotonic()
         """Seconds left for vain plans, and when that was so; below zero it rests."""
 
-    def look(self) -> None:
+    def resume_skipped(self) -> None:
         """After a rest the first of a group that was skipped is tried again: one team after the other."""
         while self._skipped and monotonic() >= self._rests:
             team = next(iter(self._skipped))
@@ -39,7 +39,7 @@ class PreemptionThrottle:
             del groups[group]
             if groups:
                 self._skipped[team] = groups
-            unit = self._queue.follow(group)
+            unit = self._queue.activate_next(group)
             if unit is not None:
                 self._turn, self._rests = unit.key, monotonic() + _TURN
 

@@ -75,7 +75,7 @@ class QueuedPodGroup:
             1
             for pod in self.pods.values()
             if pod.phase == "Succeeded"
-            or ((pod.node or pod.assumed) and not (pod.ended or pod.deleting or pod.leaving))
+            or ((pod.node or pod.assumed) and not (pod.ended or pod.deleting or pod.evicting))
         )
         return self.size - held
 
@@ -170,19 +170,19 @@ class SchedulingQueue:
                 return unit
         return None
 
-    def park(self, unit: QueuedPodGroup, group: Hashable) -> None:
+    def mark_unschedulable(self, unit: QueuedPodGroup, group: Hashable) -> None:
         """It does not fit now."""
         unit.group = group
         self._round.discard(unit.key)
         self._add(self._groups.setdefault(group, []), unit)
 
-    def rest(self, unit: QueuedPodGroup) -> None:
+    def suspend(self, unit: QueuedPodGroup) -> None:
         """It waits for something of its own, such as more pods."""
         unit.entry = 0
         unit.group = None
         self._round.discard(unit.key)
 
-    def follow(self, group: Hashable) -> QueuedPodGroup | None:
+    def activate_next(self, group: Hashable) -> QueuedPodGroup | None:
         """One of a group fitted: try the next of it, which is returned."""
         unit = None
         entries = self._groups.get(group)
@@ -205,7 +205,7 @@ class SchedulingQueue:
         """Something was freed: try the first of each group. Not while `retrying`: the youngest would have no turn."""
         self.retried = freed
         for group in list(self._groups):
-            unit = self.follow(group)
+            unit = self.activate_next(group)
             if unit is not None:
                 self._round.add(unit.key)
 

@@ -66,13 +66,13 @@ class PodReporter:
         if not pod.reported or monotonic() - pod.reported >= _REPEAT:
             self._tell(pod, message, reason)
         else:
-            pod.told = message
+            pod.pending_message = message
             self._waiting[pod.uid] = (pod, pod.reported + _REPEAT)
 
     def not_yet(self, pod: PodInfo, message: str) -> None:
         """A pod waits for something on its way: it is told if that takes long."""
-        if message != pod.message and (pod.uid not in self._waiting or pod.told != message):
-            pod.told = message
+        if message != pod.message and (pod.uid not in self._waiting or pod.pending_message != message):
+            pod.pending_message = message
             self._waiting[pod.uid] = (pod, monotonic() + _PATIENCE)
 
     def stopped(self, pod: PodInfo, reason: str, note: str) -> None:
@@ -87,8 +87,8 @@ class PodReporter:
                 del self._waiting[uid]
             elif now >= due:
                 del self._waiting[uid]
-                if pod.told != pod.message:
-                    self._tell(pod, pod.told, "Unschedulable")
+                if pod.pending_message != pod.message:
+                    self._tell(pod, pod.pending_message, "Unschedulable")
 
     def _tell(self, pod: PodInfo, message: str, reason: str) -> None:
         first = not pod.message

@@ -35,7 +35,7 @@ class StaleGangs:
         self._tasks: set[asyncio.Task[None]] = set()
         self._going: set[str] = set()
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Note which gangs are partial, and stop those that have been for too long."""
         now = monotonic()
         for unit in self._queue:
@@ -110,5 +110,5 @@ class StaleGangs:
 
 def partial(unit: QueuedPodGroup) -> bool:
     """Whether some of a gang hold resources while others that must be there do not."""
-    holding = any(pod.node and not (pod.ended or pod.deleting or pod.leaving) for pod in unit.pods.values())
+    holding = any(pod.node and not (pod.ended or pod.deleting or pod.evicting) for pod in unit.pods.values())
     return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())

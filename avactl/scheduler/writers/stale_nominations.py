@@ -25,7 +25,7 @@ class StaleNominations:
         self._fleet, self._evictor, self._wanted = fleet, evictor, wanted
         self._since: dict[str, float] = {}
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """To be called from time to time."""
         now, spared, cleared = monotonic(), list[PodInfo](), list[PodInfo]()
         for key in self._since.keys() - self._fleet.remains:
@@ -36,7 +36,7 @@ class StaleNominations:
             promised = pod is not None and bool(pod.nominated) and pod.waiting
             if pod is None or not (marked or promised):
                 self._fleet.remains.discard(key)
-            elif pod.leaving or (promised and self._wanted(pod.gang or pod.uid)):
+            elif pod.evicting or (promised and self._wanted(pod.gang or pod.uid)):
                 self._since.pop(key, None)
             elif now - self._since.setdefault(key, now) > _AFTER:
                 self._since[key] = now
