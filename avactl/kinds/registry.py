@@ -82,7 +82,7 @@ class Kind:
     def __post_init__(self) -> None:
         # Quotas, the graph and the readers of datasets ask for the one cluster and the namespace of such a spec.
         if self.workload is not None and self.model.SCOPE != "team":
-            raise ValueError(f"kind {self.name!r} has workload hooks, so its specs must belong to teams: SCOPE = 'team'")
+            raise ValueError(f"kind {self.name!r} has workload hooks, so its model needs SCOPE = 'team'")
 
     @property
     def name(self) -> str:
