@@ -53,11 +53,7 @@ class Use(NamedTuple):
     item: Item
     parts: tuple[Part, ...]
     total: Milli
-
-    @property
-    def lifecycle(self) -> Lifecycle | None:
-        """The lifecycle of the spec's kind."""
-        return registry.lifecycle(self.item.kind)
+    lifecycle: Lifecycle | None
 
     @property
     def main(self) -> Part:
@@ -123,8 +119,9 @@ def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
     for path, pods, amounts in program.derive(item, asks):
         for key, model, each in amounts:
             parts.setdefault(Resource(key, model), []).append(Part(path, pods, each))
+    lifecycle = registry.lifecycle(item.kind)
     for resource, found in parts.items():
-        yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found))
+        yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found), lifecycle)
 
 
 def asks(item: Item, program: Program) -> list[Ask]:
@@ -141,9 +138,10 @@ def asks(item: Item, program: Program) -> list[Ask]:
 
 def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
     value = getattr(role.compute, key)
-    workload = registry.kind(item.kind).workload
-    if value is None and workload is not None and workload.default_requests is not None:
-        value = getattr(workload.default_requests(item, program), key)
+    if value is None:
+        workload = registry.kind(item.kind).workload
+        if workload is not None and workload.default_requests is not None:
+            value = getattr(workload.default_requests(item, program), key)
     return milli(value or 0)
 
 
