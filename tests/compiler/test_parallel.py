@@ -16,12 +16,12 @@ _HEAD = """
 import os, sys
 from pathlib import Path
 from avactl import parallel
-from avactl.compiler.incremental import compile, loading
+from avactl.compiler.incremental import compile as incremental, loading
 from avactl.emit import output
 from avactl.emit.render import write_objects
 from avactl.source.tree import DirTree
 parallel._workers = 3
-loading._SLICE = compile._SLICE = output._SLICE = 4
+loading._SLICE = incremental._SLICE = output._SLICE = 4
 """
 
 
@@ -102,7 +102,7 @@ print(sorted(record.inputs), sorted(map(str, record.memos)), [(p, f[1:]) for p, 
 def test_same_problems(tmp_path: Path) -> None:
     code = """
 from avactl.emit.paths import object_path
-print(compile.compile_cached(DirTree(sys.argv[1]), object_path).diagnostics)
+print(incremental.compile_cached(DirTree(sys.argv[1]), object_path).diagnostics)
 """
     golden = ROOT / "tests" / "golden" / "invalid"
     for area in ("base", "quota"):

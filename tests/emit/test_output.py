@@ -285,7 +285,7 @@ def test_killed_at_any_time_it_is_whole(out: Path, way: str) -> None:
     for _ in range(12):
         child = subprocess.Popen([sys.executable, "-c", _LOOP, str(out), way], stdout=subprocess.PIPE, cwd=ROOT)
         assert child.stdout is not None
-        child.stdout.readline()
+        assert child.stdout.readline() == b"\n", "the writer has not begun"
         time.sleep(randomly.uniform(0, 0.08))
         child.send_signal(signal.SIGKILL)
         child.wait()
