@@ -235,7 +235,9 @@ class _Run:
                 new[name] = self._still(old.get(name), name) or self._traced(partial(self._problems_over, name), name)
 
     def _problems_of(self, item: Item) -> list[Any]:
-        return packed(registry.kind(item.kind).check(item, self.resolving.program))
+        from avactl.compiler.check import problems_of
+
+        return packed(problems_of(item, self.resolving.program))
 
     def _problems_over(self, name: str) -> list[Any]:
         return packed(registry.kind(name).check_all(self.resolving.program))

@@ -11,13 +11,11 @@ from avactl.compiler.incremental.loading import IrregularError, Reading
 from avactl.compiler.incremental.records import Doc, Place
 from avactl.compiler.incremental.tracing import KeptDocument, Key, TracedItem, TracedProgram
 from avactl.kinds import registry
+from avactl.kinds.program import STRUCTURE
 
 if TYPE_CHECKING:
     from avactl.kinds.program import Item
     from avactl.source.document import Document
-
-_STRUCTURE = frozenset(["Cluster", "MachineType", "NodePool", "Team"])
-"""Kinds that the resolve pass looks at when it resolves other specs."""
 
 
 class Resolving:
@@ -48,7 +46,7 @@ class Resolving:
         items = self._new_items()
         after = {item.key for item in items}
         # A name that is gone could be missed by any spec, and the structure places all of them.
-        if not self.old.places or before - after or not _STRUCTURE.isdisjoint(key[0] for key in after | before):
+        if not self.old.places or before - after or not STRUCTURE.isdisjoint(key[0] for key in after | before):
             self._resolve_all(items, before)
         else:
             self._resolve_few(items, before)

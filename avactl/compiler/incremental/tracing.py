@@ -120,7 +120,7 @@ class TracedProgram(Program):
         self.memos: dict[Atom, frozenset[Atom]] = {}
         """What was read for memoised values."""
         self._memo_atoms: dict[Any, Atom] = {}
-        self._clusters: dict[str, Any] = {}
+        self._clusters: dict[str, tuple[Key, Any]] = {}
         self._read_raw = read_file
         self._listed: list[Item] = []
         traced = list(items)
@@ -163,10 +163,14 @@ class TracedProgram(Program):
 
     def cluster_spec(self, name: str) -> Any:
         # Every object asks for it.
-        self.reads.add(("Cluster", "", name))
-        spec = self._clusters.get(name)
-        if spec is None:
-            spec = self._clusters[name] = super().cluster_spec(name)
+        found = self._clusters.get(name)
+        if found is None:
+            cluster = self.find_cluster(name)
+            if cluster is None:
+                return super().cluster_spec(name)
+            found = self._clusters[name] = (cluster.key, cluster.spec)
+        key, spec = found
+        self.reads.add(key)
         return spec
 
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
