@@ -142,10 +142,9 @@ class _Run:
 
     def _all_passes(self) -> Compiled:
         """The plain way, from the documents on."""
-        from avactl.compiler.config import load_config
+        from avactl.compiler.config import load_config, rules_of
         from avactl.compiler.driver import PASSES, run_passes
         from avactl.compiler.pass_state import State
-        from avactl.compiler.policy_pass import rules_of
 
         problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file[3])
         rules = rules_of(load_config(self.tree)[0], self.tree.paths())
@@ -279,8 +278,8 @@ class _Run:
 
     def _judged(self, keys: Sequence[Key]) -> dict[Key, Result]:
         """What the policies find of some specs and their objects. Raises IrregularError for errors."""
-        from avactl.compiler.config import load_config
-        from avactl.compiler.policy_pass import judge, rules_of
+        from avactl.compiler.config import load_config, rules_of
+        from avactl.compiler.policy_pass import judge
 
         program = self.resolving.program
         config, _ = load_config(self.tree)
