@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from avactl.compiler.pass_state import State, Tree
+from avactl.compiler.pass_state import State
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
@@ -14,7 +14,7 @@ from avactl.kinds.base import Resource
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference import introspect
 from avactl.source.document import Document
-from avactl.source.tree import read_input
+from avactl.source.tree import Tree, read_input
 from avactl.source.yaml import load_yaml
 
 

@@ -131,7 +131,7 @@ class Program:
         """Plain data (tuples, lists, dicts, text, numbers) worked out from one spec by a function of a module, once.
 
         What is made of many specs should read them in this way: it then need not be made again when a spec changes
-        in something else (`compiler.cache`). Nobody changes the value.
+        in something else (`avactl.compiler.incremental`). Nobody changes the value.
         """
         value: T = self.memo((make, item.key), lambda: make(item, self))
         return value

@@ -1,4 +1,4 @@
-"""What `avactl reconcile` does: source, compile, run, report."""
+"""One run of `avactl reconcile`: find the source, compile, apply, report."""
 
 from __future__ import annotations
 
@@ -160,11 +160,7 @@ def code_of(result: Result) -> int:
 
 
 async def run(request: Request) -> int:
-    """Do what was asked for; the exit code. Raises ValueError for wrong use, and GitError."""
-    if request.watch:
-        from avactl.reconcile.daemon import follow
-
-        return await follow(request)
+    """Reconcile once and return the exit code. Raises ValueError for wrong use, and GitError."""
     logs.mute()
     revision = source_of(request).newest()
     declared = declare(request, revision)
