@@ -8,7 +8,7 @@ from time import monotonic
 from avactl import names
 from avactl.kube import logs
 from avactl.placement.allocation import Booking
-from avactl.placement.diagnosis import SMALL, gang_words, pod_words, short, why_gang, why_pod
+from avactl.placement.diagnosis import SMALL, gang_message, pod_message, short, why_gang, why_pod
 from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
@@ -34,10 +34,6 @@ _ROLES = 64
 """Kinds of pods of one gang: the search over domains goes through each of them."""
 _REASONS = 4
 """Reasons of node sets that are named."""
-
-
-_GENERAL = "(selector, affinity, taints, cordon)"
-"""What the engine says of nodes that are not in a pod's set: it does not know why."""
 
 
 class SchedulingCycle:
@@ -111,7 +107,7 @@ class SchedulingCycle:
         group: Hashable = request if among is None else pod.uid
         if over:
             small = among is None and not pod.claims and self.fleet.asks.small(Gang((Role("pod", request, 1),)))
-            self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", request, *ours))
+            self._no_place(need, f"{over}; {SMALL}" if small else str(over), ("quota", request, *ours))
             return
         known = self._full.get(group)
         if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
@@ -244,13 +240,12 @@ class SchedulingCycle:
         reason = why_pod(self.fleet.state, request, among)
         if reason.barred or not (reason.ever or self.fleet.asks.never(Gang((Role("", request, 1),)))):
             reason = reason._replace(ever=True)
-        return self._detailed(pod_words(reason), request, words)
+        return pod_message(reason, self._obstacles(request, words))
 
-    def _detailed(self, text: str, request: Request, more: str = "") -> str:
-        """With what keeps nodes out of a pod's node set in the place of the engine's general words."""
-        counts = sorted(self.fleet.asks.obstacles(request).items(), key=lambda each: (-each[1], each[0]))
-        named = [f"{count} {reason}" for reason, count in counts[:_REASONS]]
-        return text.replace(_GENERAL, f"({', '.join([*named, *([more] if more else [])])})")
+    def _obstacles(self, request: Request, more: str = "") -> list[str]:
+        """Return the most frequent obstacles to a request's node set, with the number of nodes; `more` comes last."""
+        counts = sorted((-count, str(obstacle)) for obstacle, count in self.fleet.asks.obstacles(request).items())
+        return [f"{-count} {obstacle}" for count, obstacle in counts[:_REASONS]] + ([more] if more else [])
 
     # -- a gang -----------------------------------------------------------------------------------------------------
 
@@ -314,7 +309,7 @@ class SchedulingCycle:
             if over:
                 plain = not (special or any(pod.claims for pod in pods))
                 small = plain and self.fleet.asks.small(gang_of(unit, pods, requests)[0])
-                self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", group))
+                self._no_place(need, f"{over}; {SMALL}" if small else str(over), ("quota", group))
                 return False
             known = self._full.get(group)
             if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
@@ -402,8 +397,7 @@ class SchedulingCycle:
             return f"its pods are in each other's way: each would fit, but not all of them together{never}"
         if reason.pod.barred or not (reason.ever or self.fleet.asks.never(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
-        text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
-        return self._detailed(text, reason.role.request, self.fleet.quotas.beyond(models))
+        return gang_message(reason, self._obstacles(reason.role.request, self.fleet.quotas.beyond(models)))
 
     def _assign(
         self, unit: QueuedPodGroup, gang: Gang, placed: list[Member], roles: list[list[PodInfo]], pods: list[PodInfo]

@@ -13,7 +13,7 @@ from avactl.placement.gang import Gang
 from avactl.placement.request import Request
 from avactl.scheduler.dra.manager import ClaimDemand
 from avactl.scheduler.objects.node_info import NodeInfo
-from avactl.scheduler.objects.node_rules import NodeRules
+from avactl.scheduler.objects.node_rules import NodeRules, Obstacle, ObstacleKind
 from avactl.scheduler.objects.pod_requirements import PodRequirements
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RequestBuilder:
         self._requests: dict[tuple[PodRequirements, str, int], Request] = {}
         self._sets: dict[tuple[NodeRules, str], int] = {}
         self._serial = 0
-        self._reasons: dict[int, dict[str, int]] = {}
+        self._reasons: dict[int, dict[Obstacle, int]] = {}
         """Why nodes are not in a set, and how many."""
         self._looked_at = 0
         """Nodes that there were then."""
@@ -145,8 +145,8 @@ class RequestBuilder:
             if bool(self._fleet.state.allowed[number][slot]) != may:
                 self._fleet.state.allow(number, {slot: may})
 
-    def obstacles(self, request: Request) -> dict[str, int]:
-        """Why nodes are not in a request's node set, and how many."""
+    def obstacles(self, request: Request) -> dict[Obstacle, int]:
+        """Count the nodes that are not in a request's node set, by obstacle."""
         if self._looked_at != len(self._fleet.nodes):
             self._reasons.clear()
             self._looked_at = len(self._fleet.nodes)
@@ -183,24 +183,24 @@ class RequestBuilder:
 
     def _lasting(self, request: Request) -> Mask | None:
         """A request's node set without taints and cordons, which go; None where none keeps it from a node."""
-        if not any(each == "cordoned" or each.startswith("taint ") for each in self.obstacles(request)):
+        if not any(each.transient for each in self.obstacles(request)):
             return None
         rules, resource = next(key for key, number in self._sets.items() if number == request.nodes)
         nodes = self._fleet.nodes.values()
         return self._fleet.mask(info.name for info in nodes if not self._obstacle(rules, resource, info, True))
 
-    def _obstacle(self, rules: NodeRules, resource: str, info: NodeInfo, lasting: bool = False) -> str:
-        """Why a pod with these rules must not run on a node; empty where it may. `lasting`: but for what goes."""
+    def _obstacle(self, rules: NodeRules, resource: str, info: NodeInfo, lasting: bool = False) -> Obstacle | None:
+        """Return what keeps pods with these rules off a node; None: nothing. `lasting`: ignore transient obstacles."""
         if resource == _SHARED:
             if not info.gpu_resource:
-                return "no GPUs to share"
+                return Obstacle(ObstacleKind.GPU_SHARING)
         elif resource.startswith(_DEMAND):
             if not self._fleet.dra.simple(info.name, info.labels, resource[len(_DEMAND) :]):
-                return "no devices as its ResourceClaim selects"
+                return Obstacle(ObstacleKind.DEVICES)
         elif resource.startswith(_SEARCHED):
             # Who has the devices now is found by a search.
             return self._obstacle(rules, resource[len(_SEARCHED) : resource.index("\n")], info, lasting)
         elif resource and info.gpu_resource != resource:
-            return f"no {resource}"
+            return Obstacle(ObstacleKind.RESOURCE, resource)
         taints, cordoned = ((), False) if lasting else (info.taints, info.cordoned)
         return rules.obstacle(info.name, info.labels, taints, cordoned, info.features)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from avactl.hardware.topology import members
 from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.defrag import make_whole
-from avactl.placement.diagnosis import gang_words, why_gang
+from avactl.placement.diagnosis import gang_message, why_gang
 from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
@@ -211,7 +211,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
         reason = why_gang(state, gang)
         text = "its pods are in each other's way"
         if reason is not None:
-            text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
+            text = gang_message(reason)
         raise NoPlanError(f"no moves make room: {text}; {_who(may)}")
     mark = state.mark()
     try:
