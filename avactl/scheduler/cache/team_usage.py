@@ -38,11 +38,11 @@ class QuotaExceeded(NamedTuple):
 
     def __str__(self) -> str:
         """Render `quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
-        # A team that must not borrow for now is not refused for ever.
-        ever = self.preemptible and not self.borrows
-        never = ever or all(each.asked <= each.limit for each in self.refusals)
         parts = "; ".join(map(self._describe, self.refusals))
-        return f"quota of team {self.refusals[0].quota}: {parts}{'' if never else '; with this quota it never starts'}"
+        # A team that must not borrow for now is not refused for ever.
+        for_now = self.preemptible and not self.borrows
+        never = not for_now and any(each.asked > each.limit for each in self.refusals)
+        return f"quota of team {self.refusals[0].quota}: {parts}{'; with this quota it never starts' if never else ''}"
 
     def _describe(self, refusal: Refusal) -> str:
         if isinstance(refusal.resource, int):
@@ -51,12 +51,10 @@ class QuotaExceeded(NamedTuple):
             return f"asks for {refusal.asked / unit:g}{suffix} {name}, {have}"
         guaranteed, most = refusal.guaranteed / MILLI_PER_GPU, refusal.limit / MILLI_PER_GPU
         borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
-        if not self.borrows:
-            kept, fixed = (
-                "what it may borrow is kept for others of the team",
-                "what must not be stopped runs on guaranteed",
-            )
-            borrowed = f" ({kept})" if self.preemptible else f" ({fixed} GPUs only)"
+        if self.preemptible and not self.borrows:
+            borrowed = " (what it may borrow is kept for others of the team)"
+        elif not self.borrows:
+            borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
         have = f"has {refusal.used / MILLI_PER_GPU:g}, and may have {most:g}{borrowed}"
         model = refusal.resource or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
         return f"asks for {refusal.asked / MILLI_PER_GPU:g} {model}, {have}"
