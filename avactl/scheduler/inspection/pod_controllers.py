@@ -1,4 +1,4 @@
-"""Who makes the pods of a job, and why some are not made: Jobs, Deployments and StatefulSets tell it apart."""
+"""Controllers that have not created all of their pods, and why: Jobs, ReplicaSets, StatefulSets."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _INSTANCE = "app.kubernetes.io/instance"
 
 
 class Maker(NamedTuple):
-    """What makes pods, and has not made all of them."""
+    """Controller that has not created all of its pods."""
 
     name: str
     """With its kind: `Job train-worker`."""
     state: str
     """`refused`, `stopped`, `ended`, or `new`."""
     since: str
-    """When it was created, or the API server first refused."""
+    """Creation time, or the time of the first refusal."""
     words: str
 
 
