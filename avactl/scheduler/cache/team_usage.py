@@ -27,6 +27,15 @@ class StartRequest(NamedTuple):
     pods: Sequence[PodInfo]
 
 
+class Owner(NamedTuple):
+    """The properties of a pod that decide which quota it counts for and which pods it may preempt."""
+
+    team: str
+    rank: tuple[bool, int]
+    preemptible: bool
+    never_preempts: bool
+
+
 class QuotaExceeded(NamedTuple):
     """A quota that keeps pods from starting."""
 
@@ -163,6 +172,10 @@ class TeamUsage:
         """The team that a pod counts for: of its namespace, by quota or by label; else the namespace for itself."""
         labels = self._fleet.others.namespaces.get(pod.namespace, {})
         return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
+
+    def owner(self, pod: PodInfo) -> Owner:
+        """Return the properties of a pod that quotas and preemption look at."""
+        return Owner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
 
     def _work(self, pod: PodInfo, node: str) -> TeamWorkload | None:
         info = self._fleet.nodes.get(node)

@@ -50,6 +50,10 @@ class RuleError(ValueError):
     """A constraint that is not understood, in plain words."""
 
 
+class UnsupportedError(RuleError):
+    """Pods that no node runs, whatever it has free: the message says why."""
+
+
 class NotYetError(RuleError):
     """Something is on its way: no word about it unless it takes long."""
 
