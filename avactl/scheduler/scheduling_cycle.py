@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache, Mask
-from avactl.scheduler.cache.team_usage import StartRequest
+from avactl.scheduler.cache.team_usage import Owner, StartRequest
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.gang_domains import gang_domains
 from avactl.scheduler.interfaces import BindingSink, BindRequest, EvictionSink, StatusSink
@@ -26,7 +25,7 @@ from avactl.scheduler.preemption.attempt import PreemptionRequest
 from avactl.scheduler.preemption.candidates import BudgetChecker
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.preemption.preemptor import Preemptor
-from avactl.scheduler.queue.gang_request import WaitCause, WaitGroup, demand_of, gang_of, roles_of
+from avactl.scheduler.queue.gang_request import Demand, WaitCause, WaitGroup, gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 _KNOWN = 10_000
@@ -62,8 +61,7 @@ class _Partly(NamedTuple):
     """Why the next does not; empty: all fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(NamedTuple):
     """Pods of a unit that must start together."""
 
     unit: QueuedPodGroup
@@ -117,7 +115,7 @@ class SchedulingCycle:
 
     def _decide(self, unit: QueuedPodGroup) -> None:
         waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name)) if unit.gang else unit.waiting
-        need = unit.missing
+        need = unit.missing if unit.gang else 1
         if not waiting or need > len(waiting):
             self.queue.suspend(unit)
         elif need > 0:
@@ -177,20 +175,20 @@ class SchedulingCycle:
 
     def _place(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Placed | Blocked:
         """Find places for all of the pods. Raises RuleError, and NotYetError where something is on its way."""
-        unsupported = WaitGroup(WaitCause.UNSUPPORTED, unit.key)
-        if unit.within and unit.within not in self.fleet.levels:
+        within = unit.within if unit.gang else ""
+        if within and within not in self.fleet.levels:
             known_levels = ", ".join(self.fleet.levels) or "none"
-            message = f"annotation {names.WITHIN}: `{quote(unit.within)}` is no level of the cluster ({known_levels})"
-            return Blocked(message, unsupported)
+            message = f"annotation {names.WITHIN}: `{quote(within)}` is no level of the cluster ({known_levels})"
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         try:
             requests = {pod.uid: self._request(pod) for pod in pods}
         except UnsupportedError as error:
-            alone = not (unit.gang or pods[0].claims)
-            return Blocked(str(error), WaitGroup(WaitCause.UNSUPPORTED, pods[0].shape) if alone else unsupported)
+            alone = unit.gang or pods[0].claims
+            return Blocked(str(error), WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape))
         wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
         if len(wishes) > _ROLES:
             message = f"its gang has {len(wishes)} kinds of pods by what they ask for; at most {_ROLES} are placed"
-            return Blocked(message, unsupported)
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         over, models = self.fleet.quotas.refuse(wishes)
         reach = None if unit.gang else self._among(pods[0])
         special = any(map(self._restricted, pods)) if reach is None else reach[0] is not None
@@ -203,19 +201,22 @@ class SchedulingCycle:
             except RuleError:
                 return None
 
-        need = PreemptionRequest(unit, pods, wishes, find, special)
-        owners = frozenset(map(self.fleet.quotas.owner, pods))
-        equal = demand_of(unit, wishes, owners)
+        def blocked(reason: str, cause: WaitCause, what: Hashable) -> Blocked:
+            need = PreemptionRequest(unit, pods, wishes, find, special)
+            return Blocked(reason, WaitGroup(cause, what, self._owners(pods)), need)
+
+        equal = Demand(unit.gang, within, tuple((wish.request, len(wish.pods)) for wish in wishes))
         demand = unit.key if special or len(pods) < unit.size else equal
         if over:
             plain = not (special or any(pod.claims for pod in pods))
             small = plain and self.fleet.asks.small(gang_of(unit, pods, requests)[0])
             message = f"{over}; {SMALL}" if small else str(over)
-            return Blocked(message, WaitGroup(WaitCause.QUOTA, demand if unit.gang else equal), need)
-        group = WaitGroup(WaitCause.CAPACITY, demand)
-        known = self._full.get(demand)
+            return blocked(message, WaitCause.QUOTA, demand if unit.gang else equal)
+        # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
+        fit: Hashable = demand if models is None else (demand, self._owners(pods))
+        known = self._full.get(fit)
         if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
-            return Blocked(known[1], group, need)
+            return blocked(known[1], WaitCause.CAPACITY, demand)
         for pod in pods:
             self._learn(pod, requests[pod.uid])
         placed = self._find(attempt, models, reach)
@@ -223,8 +224,11 @@ class SchedulingCycle:
             return Placed(placed)
         message = self._explain(attempt, models, reach)
         self._give_back(pods)
-        self._full[demand] = (self.fleet.change_epoch, message)
-        return Blocked(message, group, need)
+        self._full[fit] = (self.fleet.change_epoch, message)
+        return blocked(message, WaitCause.CAPACITY, demand)
+
+    def _owners(self, pods: Sequence[PodInfo]) -> frozenset[Owner]:
+        return frozenset(map(self.fleet.quotas.owner, pods))
 
     def _choose(self, pod: PodInfo, mask: Mask) -> Booking | None:
         """Where a pod would go as things stand, only among some nodes."""

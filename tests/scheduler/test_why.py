@@ -71,7 +71,7 @@ def test_pods_that_are_not_made(world: World) -> None:
     assert told("classless")[0].endswith(f"2 of 2 pods are not made: Error creating: {refused.format('classless-')}")
     assert told("the-asleep")[0].endswith("it is suspended: its pods are made once somebody starts it")
     world.wait(lambda: told("home")[0].startswith("StatefulSet home refused"))
-    assert "1 of 1 pods are not made: create Pod home-0 in StatefulSet home" in told("the-home")[0]
+    assert "1 of 1 pods are not made: Create Pod home-0 in StatefulSet home" in told("the-home")[0]
     assert told("the-home")[0].endswith(refused.format("home-0"))
     assert told("none")[0].endswith("it is scaled to 0 pods")
     # By the Deployment's name, and by the instance that its pods are of.

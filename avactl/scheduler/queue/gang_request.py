@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from avactl.placement.gang import Gang, Role
 from avactl.placement.request import Request
-from avactl.scheduler.cache.team_usage import Owner, StartRequest
+from avactl.scheduler.cache.team_usage import Owner
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
@@ -23,28 +23,21 @@ class WaitCause(Enum):
     """Its room is being made."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitGroup:
+class Demand(NamedTuple):
+    """The pods that a unit starts with, as far as they decide whether it fits."""
+
+    gang: bool
+    within: str
+    members: tuple[tuple[Request, int], ...]
+
+
+class WaitGroup(NamedTuple):
     """Units of which all wait as long as one of them does."""
 
     cause: WaitCause
     what: Hashable
     """A `Demand`, the requirements of single pods that are unsupported, or the key of a unit that waits by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """The pods that a unit starts with: of units with equal demands all fit, or none."""
-
-    gang: bool
-    within: str
-    members: tuple[tuple[Request, int], ...]
-    owners: frozenset[Owner]
-
-
-def demand_of(unit: QueuedPodGroup, wishes: Sequence[StartRequest], owners: frozenset[Owner]) -> Demand:
-    """Return the demand of a unit that starts as a whole."""
-    return Demand(unit.gang, unit.within, tuple((wish.request, len(wish.pods)) for wish in wishes), owners)
+    owners: frozenset[Owner] = frozenset()
 
 
 def roles_of(pods: Sequence[PodInfo], requests: dict[str, Request]) -> dict[Request, list[PodInfo]]:
