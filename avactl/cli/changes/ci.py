@@ -71,7 +71,7 @@ def comment(
     """
     from avactl.review.comparison import look
     from avactl.review.environment import EnvironmentProblem, detect
-    from avactl.source.git import GitError
+    from avactl.source.git import GitError, UnknownRevisionError
 
     try:
         pipeline = detect(os.environ, forge.value if forge else None, pr)
@@ -85,7 +85,7 @@ def comment(
     try:
         sides = look(find_root(path), known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
     except GitError as error:
-        unnamed = known is None and "`origin/HEAD`" in str(error)
+        unnamed = known is None and isinstance(error, UnknownRevisionError) and error.revision == "origin/HEAD"
         fail(str(error), MISSING, "name what to compare with: `--base main`" if unnamed else error.hint)
     body, mark = _body(sides, pipeline, artifact)
     if dry_run:
