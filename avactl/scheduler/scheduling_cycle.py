@@ -13,7 +13,8 @@ from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
 from avactl.scheduler import metrics
-from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.gang_domains import gang_domains
@@ -68,7 +69,7 @@ class SchedulingCycle:
 
     def sync(self) -> None:
         """Notice what was freed for whom. To be called after changes, when nothing may be left to decide."""
-        self.fleet.others.drop_unused()
+        self.fleet.topology.drop_unused()
         self.room.sync()
 
     def decide(self, unit: QueuedPodGroup) -> None:
@@ -100,7 +101,7 @@ class SchedulingCycle:
         except NotYetError as error:
             self.reports.not_yet(pod, str(error))
             self.queue.suspend(unit)
-            self.fleet.wait_for(error.wanted, unit.key)
+            self.fleet.tables.waits.wait_for(error.wanted, unit.key)
             return
         except RuleError as error:
             self._wait(unit, [pod], str(error), pod.uid)
@@ -110,11 +111,11 @@ class SchedulingCycle:
         ours = (self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
         group: Hashable = request if among is None else pod.uid
         if over:
-            small = among is None and not pod.claims and self.fleet.asks.small(Gang((Role("pod", request, 1),)))
+            small = among is None and not pod.claims and self.fleet.requests.small(Gang((Role("pod", request, 1),)))
             self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", request, *ours))
             return
         known = self._full.get(group)
-        if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
+        if known is not None and known[0] == self.fleet.tables.change_epoch and not self.room.lifted:
             self._no_place(need, known[1], (group, *ours))
             return
         self._learn(pod, request)
@@ -122,7 +123,7 @@ class SchedulingCycle:
         if choice is None:
             message = self._pod_words(pod, request, among, words)
             self._give_back([pod])
-            self._full[group] = (self.fleet.change_epoch, message)
+            self._full[group] = (self.fleet.tables.change_epoch, message)
             self._no_place(need, message, (group, *ours))
             return
         left = unit.group
@@ -163,9 +164,9 @@ class SchedulingCycle:
         if pod.shape.refused:
             return pod.shape.refused
         if not pod.claims:
-            return self.fleet.asks.request(pod.shape)
+            return self.fleet.requests.request(pod.shape)
         try:
-            return self.fleet.asks.request(pod.shape, self.fleet.dra.demand(pod))
+            return self.fleet.requests.request(pod.shape, self.fleet.dra.demand(pod))
         except NotYetError:
             raise
         except RuleError as error:
@@ -174,19 +175,19 @@ class SchedulingCycle:
     def _among(self, pod: PodInfo) -> tuple[Mask | None, str]:
         """The nodes that other pods and volumes leave; None: all. Raises RuleError."""
         mask, words = None, ""
-        if self.fleet.others.touch(pod):
-            mask, words = self.fleet.others.among(pod)
+        if self.fleet.topology.touch(pod):
+            mask, words = self.fleet.topology.among(pod)
         if pod.claims:
             held = self.fleet.claims.held(self.fleet.dra.demand(pod))
             if held is not None:
-                lost = int((~held)[: self.fleet.state.size].sum())
+                lost = int((~held)[: self.fleet.tables.state.size].sum())
                 more = f"{lost} out of reach of the devices that its ResourceClaim has"
                 words = joined(words, more)
                 mask = narrower(mask, held)
         if pod.volumes:
             reach = self.volumes.among(pod)
             if reach is not None:
-                lost = int((~reach)[: self.fleet.state.size].sum())
+                lost = int((~reach)[: self.fleet.tables.state.size].sum())
                 more = f"{lost} out of reach of its volumes, or full of such" if lost else ""
                 words = joined(words, more)
                 mask = narrower(mask, reach)
@@ -195,7 +196,7 @@ class SchedulingCycle:
     def _learn(self, pod: PodInfo, request: Request) -> None:
         if pod.uid not in self._learnt:
             self._learnt.add(pod.uid)
-            self.fleet.scorer.learn(request)
+            self.fleet.tables.scorer.learn(request)
 
     def forget(self, pod: PodInfo) -> None:
         """A pod is gone."""
@@ -210,7 +211,7 @@ class SchedulingCycle:
         self.room.rebuilt()
 
     def _bind(self, pod: PodInfo, node: int, booking: Booking) -> None:
-        name = self.fleet.state.names[node]
+        name = self.fleet.tables.state.names[node]
         assert name is not None
         given = self.fleet.take(pod, booking)
         now = monotonic()
@@ -228,7 +229,7 @@ class SchedulingCycle:
     def _pod_words(self, pod: PodInfo, request: Request, among: Mask | None, words: str) -> str:
         if pod.claims or among is not None or words:
             return self._own_words(pod, request, among, words)
-        now = (self.fleet.state.position, self.fleet.change_epoch, self.fleet.nodes_changed)
+        now = (self.fleet.tables.state.position, self.fleet.tables.change_epoch, self.fleet.tables.node_epoch)
         if self._told[0] != now:
             self._told = (now, {})
         told = self._told[1]
@@ -241,14 +242,14 @@ class SchedulingCycle:
         if claims is not None:
             request, mask, more = claims
             among, words = narrower(among, mask), joined(words, more)
-        reason = why_pod(self.fleet.state, request, among)
-        if reason.barred or not (reason.ever or self.fleet.asks.never(Gang((Role("", request, 1),)))):
+        reason = why_pod(self.fleet.tables.state, request, among)
+        if reason.barred or not (reason.ever or self.fleet.requests.never(Gang((Role("", request, 1),)))):
             reason = reason._replace(ever=True)
         return self._detailed(pod_words(reason), request, words)
 
     def _detailed(self, text: str, request: Request, more: str = "") -> str:
         """With what keeps nodes out of a pod's node set in the place of the engine's general words."""
-        counts = sorted(self.fleet.asks.obstacles(request).items(), key=lambda each: (-each[1], each[0]))
+        counts = sorted(self.fleet.requests.obstacles(request).items(), key=lambda each: (-each[1], each[0]))
         named = [f"{count} {reason}" for reason, count in counts[:_REASONS]]
         return text.replace(_GENERAL, f"({', '.join([*named, *([more] if more else [])])})")
 
@@ -268,7 +269,7 @@ class SchedulingCycle:
                 # What an elastic gang can use beyond its size comes after all that have not started yet.
                 self.queue.push(unit)
             return
-        if self.queue.retried != self.fleet.change_epoch:
+        if self.queue.retried != self.fleet.tables.change_epoch:
             # What came free since is first for those that have not started: they are tried before it grows.
             self.queue.mark_unschedulable(unit, unit.key)
             return
@@ -281,8 +282,8 @@ class SchedulingCycle:
     def _together(self, unit: QueuedPodGroup, pods: list[PodInfo]) -> bool:
         """Place all of them, or none."""
         requests: dict[str, Request] = {}
-        if unit.within and unit.within not in self.fleet.levels:
-            known_levels = ", ".join(self.fleet.levels) or "none"
+        if unit.within and unit.within not in self.fleet.tables.levels:
+            known_levels = ", ".join(self.fleet.tables.levels) or "none"
             message = f"annotation {names.WITHIN}: `{quote(unit.within)}` is no level of the cluster ({known_levels})"
             self._wait(unit, unit.waiting, message, unit.key)
             return False
@@ -300,7 +301,7 @@ class SchedulingCycle:
                 return False
             over, models = self.fleet.quotas.refuse(wishes)
             special = any(
-                self.fleet.others.touch(pod) or self._bound_to(pod) or self.fleet.claims.searched(pod) for pod in pods
+                self.fleet.topology.touch(pod) or self._bound_to(pod) or self.fleet.claims.searched(pod) for pod in pods
             )
 
             def find(mask: Mask | None) -> list[Booking] | None:
@@ -313,11 +314,11 @@ class SchedulingCycle:
             group = self._group(unit, pods, wishes, special)
             if over:
                 plain = not (special or any(pod.claims for pod in pods))
-                small = plain and self.fleet.asks.small(gang_of(unit, pods, requests)[0])
+                small = plain and self.fleet.requests.small(gang_of(unit, pods, requests)[0])
                 self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", group))
                 return False
             known = self._full.get(group)
-            if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
+            if known is not None and known[0] == self.fleet.tables.change_epoch and not self.room.lifted:
                 self._no_place(need, known[1], group)
                 return False
             for pod in pods:
@@ -328,14 +329,14 @@ class SchedulingCycle:
             for pod in pods:
                 self.reports.not_yet(pod, str(error))
             self.queue.suspend(unit)
-            self.fleet.wait_for(error.wanted, unit.key)
+            self.fleet.tables.waits.wait_for(error.wanted, unit.key)
             return False
         except RuleError as error:
             self._wait(unit, unit.waiting, str(error), unit.key)
             return False
         if placed is None:
             self._give_back(pods)
-            self._full[group] = (self.fleet.change_epoch, message)
+            self._full[group] = (self.fleet.tables.change_epoch, message)
             self._no_place(need, message, group)
             return False
         left, unit.group = unit.group, None
@@ -369,14 +370,14 @@ class SchedulingCycle:
     ) -> list[Booking] | None:
         """A place for each of the pods, as things stand; nothing is changed. Raises RuleError."""
         if special:
-            for among in gang_domains(self.fleet.state, unit, each=True):
+            for among in gang_domains(self.fleet.tables.state, unit, each=True):
                 placed = self._one_by_one(pods, requests, narrower(among, models))
                 if not isinstance(placed, str):
                     return placed
             return None
         gang, roles = gang_of(unit, pods, requests)
-        for among in gang_domains(self.fleet.state, unit):
-            members = place_gang(self.fleet.scorer, unit.key, gang, narrower(among, models))
+        for among in gang_domains(self.fleet.tables.state, unit):
+            members = place_gang(self.fleet.tables.scorer, unit.key, gang, narrower(among, models))
             if members is not None:
                 return self._assign(unit, gang, members, roles, pods)
         return None
@@ -391,16 +392,16 @@ class SchedulingCycle:
     ) -> str:
         if special:
             where = f"needs one {short(unit.within)} for all: " if unit.within else ""
-            for among in gang_domains(self.fleet.state, unit, each=True)[-1:]:
+            for among in gang_domains(self.fleet.tables.state, unit, each=True)[-1:]:
                 return f"{where}{self._one_by_one(pods, requests, narrower(among, models))}"
             return f"{where}no machine has the label {unit.within}"
-        among = narrower(gang_domains(self.fleet.state, unit)[-1], models)
+        among = narrower(gang_domains(self.fleet.tables.state, unit)[-1], models)
         gang = gang_of(unit, pods, requests)[0]
-        reason = why_gang(self.fleet.state, gang, among)
+        reason = why_gang(self.fleet.tables.state, gang, among)
         if reason is None:
-            never = ", not even if the cluster is empty" if self.fleet.asks.never(gang, among, untried=True) else ""
+            never = ", not even if the cluster is empty" if self.fleet.requests.never(gang, among, untried=True) else ""
             return f"its pods are in each other's way: each would fit, but not all of them together{never}"
-        if reason.pod.barred or not (reason.ever or self.fleet.asks.never(gang)):
+        if reason.pod.barred or not (reason.ever or self.fleet.requests.never(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
         text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
         return self._detailed(text, reason.role.request, self.fleet.quotas.beyond(models))
@@ -409,7 +410,7 @@ class SchedulingCycle:
         self, unit: QueuedPodGroup, gang: Gang, placed: list[Member], roles: list[list[PodInfo]], pods: list[PodInfo]
     ) -> list[Booking]:
         """Members of each role to its pods, in the order of their indexes: neighbours stay neighbours."""
-        state = self.fleet.state
+        state = self.fleet.tables.state
         found: dict[str, Booking] = {}
         for role, members in zip(gang.roles, roles, strict=True):
             mine = [member for member in placed if member.role == role.name]
@@ -422,7 +423,7 @@ class SchedulingCycle:
     ) -> list[Booking] | str:
         """Members in whose places other pods or volumes have a say: each after the other, all undone if one fails."""
         placed: list[Booking] = []
-        message, freed = "", self.fleet.change_epoch
+        message, freed = "", self.fleet.tables.change_epoch
         try:
             for pod in pods:
                 # What others of the gang share is theirs by now.
@@ -440,7 +441,7 @@ class SchedulingCycle:
         finally:
             for pod in pods[: len(placed)]:
                 self.fleet.forget(pod)
-            self.fleet.change_epoch = freed
+            self.fleet.tables.change_epoch = freed
         return message or placed
 
     def _give_back(self, pods: Sequence[PodInfo]) -> None:
@@ -463,7 +464,7 @@ class SchedulingCycle:
             return False
         among, words = narrower(among, models), joined(words, self.fleet.quotas.beyond(models))
         choice: Choice | None = None
-        for near in gang_domains(self.fleet.state, unit):
+        for near in gang_domains(self.fleet.tables.state, unit):
             choice = self.fleet.choose(pod, request, narrower(among, near))
             if choice is not None:
                 self._bind(pod, choice.node, choice.booking(request))

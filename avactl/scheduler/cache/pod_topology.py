@@ -8,19 +8,16 @@ topology domains.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from avactl import names
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
 from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
+from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
-
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
-    from avactl.scheduler.objects.pod_info import PodInfo
 
 _TALLIES = 512
 _FEW = 16
@@ -85,12 +82,12 @@ def _add_to(there: dict[_Single, Counts], what: _Single, node: str, change: int)
         del there[what]
 
 
-class PodTopology:
+class PodTopology(ChangeListener):
     """Counts of pods by node, and the nodes that they leave to a pod."""
 
-    def __init__(self, fleet: ClusterCache) -> None:
-        self._fleet = fleet
-        self.namespaces: dict[str, Mapping[str, str]] = {}
+    def __init__(self, tables: ClusterTables) -> None:
+        self._tables = tables
+        tables.subscribe(self)
         self._tallies: dict[bytes, _Tally] = {}
         self._ports: dict[HostPort, Counts] = {}
         self._disks: dict[ExclusiveDisk, Counts] = {}
@@ -104,46 +101,36 @@ class PodTopology:
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 
-    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """A namespace is there, or has changed. Selectors of namespaces are then asked anew."""
-        before = self.namespaces.get(name, {})
-        if name not in self.namespaces or before != labels:
-            self.namespaces[name] = labels
-            self._recount()
-            if before.get(names.TEAM_LABEL) != labels.get(names.TEAM_LABEL):
-                self._fleet.quotas.moved(name)
-
-    def drop_namespace(self, name: str) -> None:
-        """A namespace is gone."""
-        if self.namespaces.pop(name, None) is not None:
-            self._recount()
+    def namespace_changed(self, name: str, before: Mapping[str, str]) -> None:
+        """Evaluate namespace selectors again."""
+        self._recount()
 
     def _recount(self) -> None:
         # Who waits for a pod that helps asks again, and has his tally back.
-        self._fleet.change_epoch += 1
+        self._tables.change_epoch += 1
         self._tallies.clear()
         self._against.clear()
-        for node, pods in self._fleet.on_node.items():
+        for node, pods in self._tables.pods_by_node.items():
             for pod in pods.values():
                 if pod not in self._hidden:
                     self._terms_of(pod, node, 1)
 
-    def clear(self) -> None:
-        """Slots have changed."""
+    def state_cleared(self) -> None:
+        """Forget the domains of slots."""
         self._domains.clear()
 
-    def node_changed(self) -> None:
-        """A node came, went, or has other labels."""
+    def nodes_changed(self) -> None:
+        """Forget the domains of slots."""
         self._domains.clear()
 
-    def entered(self, pod: PodInfo, node: str) -> None:
-        """A pod is on a node."""
+    def pod_added(self, pod: PodInfo, node: str) -> None:
+        """Count a pod on a node."""
         self._passed += 1
         if self._count(pod, node, 1):
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
-    def left(self, pod: PodInfo, node: str) -> None:
-        """A pod is on a node no more."""
+    def pod_removed(self, pod: PodInfo, node: str) -> None:
+        """Stop counting a pod on a node."""
         self._passed += 1
         self._count(pod, node, -1)
 
@@ -159,16 +146,16 @@ class PodTopology:
 
     def drop_unused(self) -> None:
         """Forget tallies for which nobody asks any more: each costs something with every pod."""
-        if self._passed <= len(self._fleet.pods) + _IDLE:
+        if self._passed <= len(self._tables.pods) + _IDLE:
             return
         self._passed = 0
-        self._fleet.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
+        self._tables.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
         self._tallies = {key: tally for key, tally in self._tallies.items() if tally.asked}
         for tally in self._tallies.values():
             tally.asked = False
 
-    def changed(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
-        """A pod on a node had these labels before, and was deleted or not."""
+    def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
+        """Count a pod by its labels of now instead of those before."""
         now = pod.labels, pod.deleting
         pod.labels, pod.deleting = labels, deleting
         was = [tally.match(pod) for tally in self._tallies.values()]
@@ -177,7 +164,7 @@ class PodTopology:
             change = tally.match(pod) - matched
             if change:
                 _add(tally.counts, pod.node, change)
-                self._fleet.change_epoch += 1
+                self._tables.change_epoch += 1
 
     def _count(self, pod: PodInfo, node: str, change: int) -> bool:
         """Whether one pod more may help others."""
@@ -196,7 +183,7 @@ class PodTopology:
 
     def _terms_of(self, pod: PodInfo, node: str, change: int) -> None:
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self.namespaces)
+            term = AffinityTerm(given, pod, self._tables.namespaces)
             for namespace in term.namespaces if len(term.namespaces) <= _FEW else ("",):
                 terms = self._against.setdefault(namespace, {})
                 counts = terms.setdefault(term.key, (term, {}))[1]
@@ -219,7 +206,7 @@ class PodTopology:
             if len(self._tallies) >= _TALLIES:
                 del self._tallies[next(iter(self._tallies))]
             found = self._tallies[key] = _Tally(match, helps)
-            for node, pods in self._fleet.on_node.items():
+            for node, pods in self._tables.pods_by_node.items():
                 count = sum(match(pod) for pod in pods.values() if pod not in self._hidden)
                 if count:
                     found.counts[node] = count
@@ -232,10 +219,10 @@ class PodTopology:
         """Number of each slot's domain by a node label; -1 for nodes without it."""
         found = self._domains.get(key)
         if found is None:
-            slots = self._fleet.state.slots
-            found = np.full(len(self._fleet.state.free), -1, np.int32)
+            slots = self._tables.state.slots
+            found = np.full(len(self._tables.state.free), -1, np.int32)
             numbers: dict[str, int] = {}
-            for name, info in self._fleet.nodes.items():
+            for name, info in self._tables.nodes.items():
                 value = info.labels.get(key)
                 if value is not None and name in slots:
                     found[slots[name]] = numbers.setdefault(value, len(numbers))
@@ -245,7 +232,7 @@ class PodTopology:
     def _sums(self, domain: npt.NDArray[np.int32], counts: Counts, within: Mask | None = None) -> npt.NDArray[np.int64]:
         """Counted pods of each domain."""
         by_slot = np.zeros(len(domain), np.int64)
-        slots = self._fleet.state.slots
+        slots = self._tables.state.slots
         for node, count in counts.items():
             slot = slots.get(node)
             if slot is not None:
@@ -264,8 +251,8 @@ class PodTopology:
 
     def among(self, pod: PodInfo) -> tuple[Mask, str]:
         """The nodes that other pods leave, and what takes the others away, in words. Raises RuleError."""
-        mask: Mask = np.ones(len(self._fleet.state.free), np.bool_)
-        alive = self._fleet.state.capacity[:, 0] >= 0
+        mask: Mask = np.ones(len(self._tables.state.free), np.bool_)
+        alive = self._tables.state.capacity[:, 0] >= 0
         reasons = []
         for words, part in (
             ("host ports in use", self._free(pod.shape.ports, self._ports)),
@@ -291,7 +278,7 @@ class PodTopology:
             for other, nodes in there.items():
                 if mine.clashes(other):
                     taken |= nodes.keys()
-        return ~self._fleet.mask(taken)
+        return ~self._tables.mask(taken)
 
     def _unopposed(self, pod: PodInfo) -> Mask | None:
         result: Mask | None = None
@@ -308,7 +295,7 @@ class PodTopology:
         return free
 
     def _near(self, pod: PodInfo) -> Mask | None:
-        terms = [AffinityTerm(given, pod, self.namespaces) for given in pod.shape.affinity]
+        terms = [AffinityTerm(given, pod, self._tables.namespaces) for given in pod.shape.affinity]
         if not terms:
             return None
 
@@ -319,7 +306,7 @@ class PodTopology:
         # The first of pods that want to be together may go anywhere. Pods outside of all domains do not count.
         sums = [np.append(self._sums(self._topology(term.topology), counts), 0) for term in terms]
         first = match(pod) and not any(each.any() for each in sums)
-        result: Mask = np.ones(len(self._fleet.state.free), np.bool_)
+        result: Mask = np.ones(len(self._tables.state.free), np.bool_)
         for term, near in zip(terms, sums, strict=True):
             domain = self._topology(term.topology)
             result &= domain >= 0
@@ -330,7 +317,7 @@ class PodTopology:
     def _away(self, pod: PodInfo) -> Mask | None:
         result: Mask | None = None
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self.namespaces)
+            term = AffinityTerm(given, pod, self._tables.namespaces)
             free = self._without(term.topology, self._tally(b"away" + term.key, term.matches, helps=False))
             result = free if result is None else result & free
         return result
@@ -368,12 +355,12 @@ class PodTopology:
 
     def _included(self, given: Mapping[str, Any], pod: PodInfo) -> Mask:
         """Nodes that count for a spread. Defaults of the API: affinity is honoured, taints are not."""
-        fleet, rules = self._fleet, pod.shape.rules
+        tables, rules = self._tables, pod.shape.rules
         affinity = given.get("nodeAffinityPolicy", "Honor") == "Honor"
         taints = given.get("nodeTaintsPolicy", "Ignore") == "Honor"
-        return fleet.mask(
+        return tables.mask(
             info.name
-            for info in fleet.nodes.values()
+            for info in tables.nodes.values()
             if (not affinity or rules.matches(info.name, info.labels))
             and (not taints or rules.untolerated(info.taints) is None)
         )

@@ -7,13 +7,15 @@ filter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
+from avactl.scheduler.cache.tables import ClusterTables, Mask
 from avactl.scheduler.cache.volume_limits import VolumeLimits
 from avactl.scheduler.objects.limits import selector_excess
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError, node_selector, selector
+from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.storage_objects import (
     LATER,
     NO_PROVISIONER,
@@ -24,19 +26,15 @@ from avactl.scheduler.objects.storage_objects import (
     VolumeClaim,
 )
 
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
-    from avactl.scheduler.objects.pod_info import PodInfo
-
 _IMMEDIATE = StorageClass("Immediate", "", b"")
 
 
 class VolumeBinding:
     """Claims, volumes, classes, and what CSI drivers say of themselves."""
 
-    def __init__(self, fleet: ClusterCache, owned: bool = True) -> None:
+    def __init__(self, tables: ClusterTables, owned: bool = True) -> None:
         """`owned`: claims say whose they are."""
-        self._fleet, self._owned = fleet, owned
+        self._tables, self._owned = tables, owned
         self._claims: dict[str, VolumeClaim] = {}
         self._volumes: dict[str, Volume] = {}
         self._classes: dict[str, StorageClass] = {}
@@ -48,7 +46,7 @@ class VolumeBinding:
         self._assigned: dict[str, str] = {}
         """Claims (by uid) that such a volume is being given to."""
         self._masks: dict[bytes, tuple[int, Mask]] = {}
-        self.attached = VolumeLimits(fleet, self._of_claim, self._of_volume)
+        self.attached = VolumeLimits(tables, self._of_claim, self._of_volume)
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
@@ -60,8 +58,8 @@ class VolumeBinding:
         if self._claims.get(claim.key) != claim:
             self._claims[claim.key] = claim
             self.attached.claim_changed(claim.key)
-            self._fleet.change_epoch += 1
-            self._fleet.arrived(f"volume claim {claim.key}")
+            self._tables.change_epoch += 1
+            self._tables.waits.arrived(f"volume claim {claim.key}")
 
     def put_volume(self, item: Mapping[str, Any]) -> None:
         """A PersistentVolume is there, or has changed."""
@@ -76,16 +74,16 @@ class VolumeBinding:
         if before is None or before.driver != volume.driver:
             self.attached.clear()
         if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
-            self._fleet.change_epoch += 1
-        self._fleet.arrived(f"volume {volume.name}")
+            self._tables.change_epoch += 1
+        self._tables.waits.arrived(f"volume {volume.name}")
 
     def put_class(self, item: Mapping[str, Any]) -> None:
         """A StorageClass is there, or has changed."""
         name, found = item["metadata"]["name"], StorageClass.parse(item)
         if self._classes.get(name) != found:
             self._classes[name] = found
-            self._fleet.change_epoch += 1
-            self._fleet.arrived(f"storage class {name}")
+            self._tables.change_epoch += 1
+            self._tables.waits.arrived(f"storage class {name}")
 
     def put_room(self, item: Mapping[str, Any]) -> None:
         """A CSIStorageCapacity is there, or has changed."""
@@ -93,7 +91,7 @@ class VolumeBinding:
         before = self._rooms.get(key)
         self._rooms[key] = room
         if before is None or room.size > before.size or room.nodes != before.nodes:
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
     def put_driver(self, item: Mapping[str, Any]) -> None:
         """A CSIDriver is there, or has changed."""
@@ -124,7 +122,7 @@ class VolumeBinding:
     def drop_driver(self, key: str) -> None:
         """A driver is gone, or says nothing of its room any more."""
         self._measured.discard(key)
-        self._fleet.change_epoch += 1
+        self._tables.change_epoch += 1
 
     def keys(self, kind: str) -> list[str]:
         """What is known: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
@@ -158,8 +156,8 @@ class VolumeBinding:
             result = _both(result, self._reach(pod, name, unmade))
         if len(unmade) > 1 and result is not None:
             # Each of them has a volume that is free there, but not each one of its own.
-            nodes = [info.name for info in self._fleet.nodes.values() if result[self._fleet.state.slots[info.name]]]
-            result &= self._fleet.mask(name for name in nodes if self._match(unmade, name) is not None)
+            nodes = [info.name for info in self._tables.nodes.values() if result[self._tables.state.slots[info.name]]]
+            result &= self._tables.mask(name for name in nodes if self._match(unmade, name) is not None)
         full = self.attached.full(pod)
         return result if full is None else _both(result, ~full)
 
@@ -188,11 +186,11 @@ class VolumeBinding:
         static = self._static(claim)
         if not self.makes(pod, name):
             unmade.append(claim)
-            return static if static is not None else self._fleet.mask(())
+            return static if static is not None else self._tables.mask(())
         made = _both(self._selected(known.topologies), self._with_room(claim, known))
         if claim.selected:
             # It is being made for this node.
-            return _both(made, self._fleet.mask((claim.selected,)))
+            return _both(made, self._tables.mask((claim.selected,)))
         return made if made is None or static is None else made | static
 
     def _static(self, claim: VolumeClaim) -> Mask | None:
@@ -202,7 +200,7 @@ class VolumeBinding:
             if self._suits(volume, claim):
                 here = self._selected(volume.affinity)
                 if here is None:
-                    return self._fleet.mask(self._fleet.nodes)
+                    return self._tables.mask(self._tables.nodes)
                 result = here if result is None else result | here
         return result
 
@@ -222,7 +220,7 @@ class VolumeBinding:
 
     def _match(self, claims: Iterable[VolumeClaim], node: str) -> dict[str, str] | None:
         """A volume on a node for each of these claims, by claim: the smallest that suits. None: there are too few."""
-        slot = self._fleet.state.slots[node]
+        slot = self._tables.state.slots[node]
         found: dict[str, str] = {}
         for claim in sorted(claims, key=lambda claim: claim.size):
             best: Volume | None = None
@@ -254,9 +252,9 @@ class VolumeBinding:
                     by_label.setdefault(key, set()).add(value)
             else:
                 matchers.append(selector(room.nodes))
-        return self._fleet.mask(
+        return self._tables.mask(
             info.name
-            for info in self._fleet.nodes.values()
+            for info in self._tables.nodes.values()
             if any(info.labels.get(key) in values for key, values in by_label.items())
             or any(match(info.labels) for match in matchers)
         )
@@ -278,13 +276,13 @@ class VolumeBinding:
         return self._matching(repr(zones).encode(), lambda: match) if zones else None
 
     def _matching(self, key: bytes, matcher: Callable[[], Callable[[str, Labels], bool]]) -> Mask:
-        now = self._fleet.nodes_changed
+        now = self._tables.node_epoch
         known = self._masks.get(key)
         if known is None or known[0] != now:
             if len(self._masks) > 10_000:
                 self._masks.clear()
             match = matcher()
-            mask = self._fleet.mask(info.name for info in self._fleet.nodes.values() if match(info.name, info.labels))
+            mask = self._tables.mask(info.name for info in self._tables.nodes.values() if match(info.name, info.labels))
             known = self._masks[key] = (now, mask)
         return known[1]
 

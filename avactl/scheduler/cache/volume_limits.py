@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
-    from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.scheduler.objects.pod_info import PodInfo
 
 Handle = tuple[str, str]
 """CSI driver and volume."""
 
 
-class VolumeLimits:
+class VolumeLimits(ChangeListener):
     """As kube-scheduler's plugin NodeVolumeLimits counts: different volumes by driver, of pods and of attachments."""
 
     def __init__(
-        self, fleet: ClusterCache, of_claim: Callable[[str], Handle | None], of_volume: Callable[[str], Handle | None]
+        self,
+        tables: ClusterTables,
+        of_claim: Callable[[str], Handle | None],
+        of_volume: Callable[[str], Handle | None],
     ) -> None:
         """The callbacks know volumes by their claim's `namespace/name`, or by their own name."""
-        self._fleet, self._of_claim, self._of_volume = fleet, of_claim, of_volume
-        fleet.mounted = self._mounted
+        self._tables, self._of_claim, self._of_volume = tables, of_claim, of_volume
+        tables.subscribe(self)
         self._limits: dict[str, dict[str, int]] = {}
         """Most volumes by driver, then by node."""
         self._drivers: dict[str, tuple[str, ...]] = {}
@@ -45,7 +47,7 @@ class VolumeLimits:
             self._drivers[name] = tuple(limits)
             for driver, count in limits.items():
                 self._limits.setdefault(driver, {})[name] = count
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
     def drop_node(self, name: str) -> None:
         """A CSINode is gone, and its limits."""
@@ -75,7 +77,7 @@ class VolumeLimits:
             if not self._by_node[node]:
                 del self._by_node[node]
             self._nodes.pop(node, None)
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
     def attachments(self) -> list[str]:
         """The VolumeAttachments that are known."""
@@ -83,20 +85,23 @@ class VolumeLimits:
 
     def claim_changed(self, key: str) -> None:
         """A claim has another volume, perhaps."""
-        for node in self._fleet.mounts.get(key, {}).values():
+        for node in self._tables.volume_users.get(key, {}).values():
             self._nodes.pop(node, None)
 
     def clear(self) -> None:
         """Volumes came that claims may have had before."""
         self._nodes.clear()
 
-    def _mounted(self, node: str) -> None:
-        """A pod with volumes came to a node, or left it."""
-        self._nodes.pop(node, None)
+    def pod_added(self, pod: PodInfo, node: str) -> None:
+        """Count a node's volumes again."""
+        if pod.volumes:
+            self._nodes.pop(node, None)
+
+    pod_removed = pod_added
 
     def users(self, key: str) -> Iterable[str]:
         """Pods (by uid) on nodes that use a claim."""
-        return self._fleet.mounts.get(key, {})
+        return self._tables.volume_users.get(key, {})
 
     def full(self, pod: PodInfo) -> Mask | None:
         """The nodes that cannot take a pod's volumes too; None: there are none."""
@@ -113,12 +118,12 @@ class VolumeLimits:
             for node, most in self._limits[driver].items()
             if self._count(node, driver, handles) > most
         ]
-        return self._fleet.mask(nodes) if nodes else None
+        return self._tables.mask(nodes) if nodes else None
 
     def _count(self, node: str, driver: str, more: set[Handle]) -> int:
         here = self._nodes.get(node)
         if here is None:
-            pods = self._fleet.on_node.get(node, {}).values()
+            pods = self._tables.pods_by_node.get(node, {}).values()
             claims = (f"{pod.namespace}/{name}" for pod in pods for name in pod.volumes)
             found = [*map(self._of_claim, claims), *map(self._of_volume, self._by_node.get(node, ()))]
             here = self._nodes[node] = frozenset(handle for handle in found if handle is not None)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.quota import TeamWorkload
 from avactl.placement.reclaim import Reclaim
-from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.interfaces import Victim
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -52,7 +53,7 @@ class Trial:
         """Those that stand where the unit would go."""
         if not self.enough(takes) or self.found is None:
             return list(takes)
-        state = self._fleet.state
+        state = self._fleet.tables.state
         nodes = {state.names[booking.node] for booking in self.found}
         return [
             take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
@@ -65,7 +66,7 @@ def models_of(fleet: ClusterCache, need: PreemptionRequest) -> list[str]:
     if not asking:
         return [""]
     named = [request.models for request in asking if request.models]
-    models = set.intersection(*map(set, named)) if named else {each for each in fleet.state.models if each}
+    models = set.intersection(*map(set, named)) if named else {each for each in fleet.tables.state.models if each}
     return sorted(models)
 
 

@@ -17,7 +17,8 @@ from avactl.kube import logs
 from avactl.placement.allocation import Booking, BookingError
 from avactl.placement.quota import TeamWorkload
 from avactl.placement.reclaim import Reclaim, make_room
-from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.interfaces import Eviction, EvictionSink, Victim
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.attempt import (
@@ -88,15 +89,15 @@ class Preemptor:
         now = monotonic()
         if not self._restored:
             self._restore()
-        if self._fleet.nominated:
+        if self._fleet.tables.nominated:
             self._adopt(now)
         self._pace.resume_skipped()
-        if self._seen == self._fleet.change_epoch and now - self._checked < 1.0:
+        if self._seen == self._fleet.tables.change_epoch and now - self._checked < 1.0:
             return
-        self._seen, self._checked = self._fleet.change_epoch, now
+        self._seen, self._checked = self._fleet.tables.change_epoch, now
         self._gathered.clear()
         self._again = {key: until for key, until in self._again.items() if now < until}
-        slots = self._fleet.state.slots
+        slots = self._fleet.tables.state.slots
         for key, nomination in list(self._nominations.items()):
             nomination.keys = {each for each in nomination.keys if self._held(each)}
             if not any(place.pod.waiting for place in nomination.places):
@@ -113,7 +114,7 @@ class Preemptor:
         return set(keys_of(self._fleet, pods))
 
     def _held(self, key: Hashable) -> bool:
-        return key in self._fleet.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
+        return key in self._fleet.tables.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
 
     def _push(self, key: str) -> None:
         unit = self._queue.units.get(key)
@@ -121,7 +122,7 @@ class Preemptor:
             self._queue.push(unit)
 
     def _hold(self) -> None:
-        if self._fleet.stale:
+        if self._fleet.tables.stale:
             return  # all is held anew once the state is
         self._keep()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
@@ -166,7 +167,7 @@ class Preemptor:
         self._hold()
         self._again[key] = monotonic() + _AGAIN
         self._clear([place.pod for place in nomination.places])
-        self._fleet.change_epoch += 1
+        self._fleet.tables.change_epoch += 1
 
     def _clear(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
@@ -178,7 +179,7 @@ class Preemptor:
         quotas = self._fleet.quotas
         team = quotas.team(nomination.places[0].pod)
         return any(
-            quotas.team(pod) == team and pod.key in self._fleet.pods
+            quotas.team(pod) == team and pod.key in self._fleet.tables.pods
             for other in self._nominations.values()
             for pod in other.victims
         )
@@ -210,7 +211,7 @@ class Preemptor:
                 self._clear(pods)
             self._hold()
             if unit.key not in self._nominations:
-                self._fleet.change_epoch += 1
+                self._fleet.tables.change_epoch += 1
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -225,7 +226,7 @@ class Preemptor:
             return f"{message}; {nomination.words}"
         if self._evictor is None or any(pod.never_preempts for pod in need.pods) or now < self._again.get(key, 0.0):
             return message
-        known = self._pace.known(group, self._fleet.change_epoch)
+        known = self._pace.known(group, self._fleet.tables.change_epoch)
         if known is not None:
             return f"{message}; {known}" if known else message
         models = models_of(self._fleet, need)
@@ -235,7 +236,7 @@ class Preemptor:
             return message
         words = self._plan(need, models)
         if key not in self._nominations:
-            self._pace.vain(group, self._fleet.change_epoch, words)
+            self._pace.vain(group, self._fleet.tables.change_epoch, words)
         return f"{message}; {words}" if words else message
 
     def _plan(self, need: PreemptionRequest, models: Sequence[str]) -> str:
@@ -263,7 +264,7 @@ class Preemptor:
 
     def _kept(self, key: str) -> list[TeamWorkload]:
         """A unit that has room as good as made, by GPU model; it is no victim."""
-        places, state = self._nominations[key].places, self._fleet.state
+        places, state = self._nominations[key].places, self._fleet.tables.state
         team = self._fleet.quotas.team(places[0].pod)
         sums: dict[str, list[int]] = {}
         for _, _, booking in places:
@@ -286,7 +287,7 @@ class Preemptor:
         found: Sequence[Booking],
         victims: list[PodInfo],
     ) -> None:
-        unit, state = need.unit, self._fleet.state
+        unit, state = need.unit, self._fleet.tables.state
         places = [
             NominatedPlace(pod, str(state.names[booking.node]), booking)
             for pod, booking in zip(need.pods, found, strict=True)
@@ -314,7 +315,7 @@ class Preemptor:
 
     def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
         """Who may give; gathered once for all that ask while nothing starts or ends."""
-        moment = (self._fleet.quotas.version, self._fleet.change_epoch, frozenset(going))
+        moment = (self._fleet.quotas.version, self._fleet.tables.change_epoch, frozenset(going))
         then, found = self._gathered.get((team, model), (None, None))
         if found is None or then != moment:
             found = collect_candidates(self._fleet, self._queue, self._budgets, team, model, going)
@@ -324,7 +325,7 @@ class Preemptor:
     @contextmanager
     def _future(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
         """The state once all that ends has ended, and all that room is made for has started."""
-        state = self._fleet.state
+        state = self._fleet.tables.state
         with self.without(going, need.special), self._holds.trial(lifted=True) as hold:
             for key in self._holds.bookings():
                 state.release(key)
@@ -356,7 +357,7 @@ class Preemptor:
             if unit.key in before:
                 old = before.pop(unit.key)
                 nodes = {place.pod: place.node for place in old.places}
-                victims = [pod for pod in old.victims if pod.key in self._fleet.pods]
+                victims = [pod for pod in old.victims if pod.key in self._fleet.tables.pods]
                 self._nominate(unit, nodes, victims, old.words)
             elif nodes and self._nominate(unit, nodes, victims, "the pods before it are ending"):
                 self._resume(unit, preemption, nodes, victims, "resumed")
@@ -366,8 +367,8 @@ class Preemptor:
 
     def _adopt(self, now: float) -> None:
         """Make room that somebody asks for who has marked the victims, then nominated all pods (`avactl defrag`)."""
-        keys = self._fleet.nominated - self._nominations.keys()
-        self._fleet.nominated = set()
+        keys = self._fleet.tables.nominated - self._nominations.keys()
+        self._fleet.tables.nominated = set()
         marked = self._marked() if keys else {}
         for key in sorted(keys):
             unit = self._queue.units.get(key)
@@ -384,7 +385,7 @@ class Preemptor:
     def _marked(self) -> dict[str, list[PodInfo]]:
         """Victims that are still there, by preemption."""
         found: dict[str, list[PodInfo]] = {}
-        for pod in self._fleet.pods.values():
+        for pod in self._fleet.tables.pods.values():
             if pod.preempted_for and not pod.ended:
                 found.setdefault(pod.preempted_for, []).append(pod)
         return found
@@ -401,7 +402,7 @@ class Preemptor:
     def _nominate(
         self, unit: QueuedPodGroup, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], words: str
     ) -> bool:
-        state = self._fleet.state
+        state = self._fleet.tables.state
         places: list[NominatedPlace] = []
         for pod in victims:
             pod.evicting = True
@@ -409,7 +410,7 @@ class Preemptor:
         ending = {pod for pod in self._going() if not pod.preempted_for}
         with self.without(ending.union(victims), True), self._holds.trial(lifted=False) as hold, suppress(BookingError):
             for pod, node in nodes.items():
-                booking = self._choose(pod, self._fleet.mask([node]))
+                booking = self._choose(pod, self._fleet.tables.mask([node]))
                 if booking is None:
                     break
                 state.book(("place", pod.uid), booking)

@@ -24,9 +24,9 @@ class NominatedPlace(NamedTuple):
 def keys_of(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
     """The keys of what pods have: bookings, and devices of claims."""
     gone = list(pods)
-    found: list[Hashable] = [pod.uid for pod in gone if pod.uid in fleet.state.bookings]
+    found: list[Hashable] = [pod.uid for pod in gone if pod.uid in fleet.tables.state.bookings]
     claims = sole_claims(fleet, gone)
-    return found + [uid for uid in claims if uid in fleet.state.bookings or fleet.dra.devices.held(uid)]
+    return found + [uid for uid in claims if uid in fleet.tables.state.bookings or fleet.dra.devices.held(uid)]
 
 
 def sole_claims(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[str]:
@@ -47,9 +47,9 @@ class _Coming:
     """What comes free on one node."""
 
     def __init__(self, fleet: ClusterCache, node: str, on_its_way: Callable[[PodInfo], bool]) -> None:
-        going = [pod for pod in fleet.on_node.get(node, {}).values() if on_its_way(pod)]
-        bookings = [held for key in keys_of(fleet, going) if (held := fleet.state.bookings.get(key)) is not None]
-        self.amounts = [0] * len(fleet.state.resources)
+        going = [pod for pod in fleet.tables.pods_by_node.get(node, {}).values() if on_its_way(pod)]
+        bookings = [held for key in keys_of(fleet, going) if (held := fleet.tables.state.bookings.get(key)) is not None]
+        self.amounts = [0] * len(fleet.tables.state.resources)
         self.gpus: dict[int, int] = {}
         for booking in bookings:
             self.amounts = [have + more for have, more in zip(self.amounts, booking.amounts, strict=True)]
@@ -95,13 +95,13 @@ class Reservations:
         coming: dict[str, _Coming] = {}
         for unit in sorted(places, key=lambda unit: unit not in ready):
             for place in places[unit]:
-                if place.node in self._fleet.state.slots:
+                if place.node in self._fleet.tables.state.slots:
                     if place.node not in coming:
                         coming[place.node] = _Coming(self._fleet, place.node, on_its_way)
                     self._hold(unit, place, None if unit in ready else coming[place.node])
 
     def _hold(self, unit: str, place: NominatedPlace, coming: _Coming | None) -> None:
-        state, held = self._fleet.state, self._held.setdefault(unit, [])
+        state, held = self._fleet.tables.state, self._held.setdefault(unit, [])
         slot, booking = state.slots[place.node], place.booking
         free = state.free[slot].tolist()
         amounts = tuple(
@@ -125,8 +125,8 @@ class Reservations:
         """Hold nothing for a unit, or for any."""
         for each in list(self._held) if unit is None else [unit]:
             for key in self._held.pop(each, ()):
-                if key in self._fleet.state.bookings:
-                    self._fleet.state.release(key)
+                if key in self._fleet.tables.state.bookings:
+                    self._fleet.tables.state.release(key)
                 if self._devices.pop(str(key), None):
                     self._fleet.dra.devices.release(str(key))
 
@@ -155,7 +155,7 @@ class Reservations:
     def bookings(self) -> list[Hashable]:
         """The bookings that hold."""
         held = (key for keys in self._held.values() for key in keys)
-        return [key for key in held if key in self._fleet.state.bookings]
+        return [key for key in held if key in self._fleet.tables.state.bookings]
 
     def lost(self) -> None:
         """The state was built anew, without holds."""

@@ -26,7 +26,7 @@ class Simulation:
         self._mark = -1
 
     def __enter__(self) -> Simulation:
-        self._mark = self._fleet.state.mark()
+        self._mark = self._fleet.tables.state.mark()
         return self
 
     def __exit__(
@@ -38,8 +38,8 @@ class Simulation:
         self._fleet.dra.version += bool(self._devices)
         if self._special:
             for pod in self._gone:
-                self._fleet.others.show(pod, pod.node or pod.assumed)
-        self._fleet.state.rollback(self._mark)
+                self._fleet.topology.show(pod, pod.node or pod.assumed)
+        self._fleet.tables.state.rollback(self._mark)
 
     def only(self, pods: Iterable[PodInfo]) -> None:
         """These are absent, and no others. The cost is that of the difference to those before."""
@@ -51,21 +51,21 @@ class Simulation:
             del self._gone[pod]
             self._return(pod.uid)
             if self._special:
-                self._fleet.others.show(pod, pod.node or pod.assumed)
+                self._fleet.topology.show(pod, pod.node or pod.assumed)
         for pod in gone:
             self._gone[pod] = None
             self._take(pod.uid)
             if self._special:
-                self._fleet.others.hide(pod, pod.node or pod.assumed)
+                self._fleet.topology.hide(pod, pod.node or pod.assumed)
 
     def _take(self, key: str) -> None:
-        if key in self._fleet.state.bookings:
-            self._bookings[key] = self._fleet.state.release(key)
+        if key in self._fleet.tables.state.bookings:
+            self._bookings[key] = self._fleet.tables.state.release(key)
 
     def _return(self, key: str) -> None:
         booking = self._bookings.pop(key, None)
         if booking is not None:
-            self._fleet.state.book(key, booking, forced=True)
+            self._fleet.tables.state.book(key, booking, forced=True)
 
     def _claims(self, pods: Iterable[PodInfo]) -> None:
         """Claims that only these use have nothing."""
