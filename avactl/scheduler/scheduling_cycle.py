@@ -14,6 +14,7 @@ from avactl.placement.request import Request
 from avactl.placement.score import Choice
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.cache.volume_binding import VolumeBinding
@@ -128,7 +129,7 @@ class SchedulingCycle:
             return
         left = unit.group
         unit.group = None
-        self._bind(pod, choice.node, choice.booking(request))
+        self._bind([pod], [choice.booking(request)])
         if left is not None:
             self.queue.activate_next(left)
 
@@ -210,15 +211,17 @@ class SchedulingCycle:
         self._told = ((0, 0, 0), {})
         self.room.rebuilt()
 
-    def _bind(self, pod: PodInfo, node: int, booking: Booking) -> None:
-        name = self.fleet.tables.state.names[node]
-        assert name is not None
-        given = self.fleet.take(pod, booking)
+    def _bind(self, pods: Sequence[PodInfo], bookings: Sequence[Booking]) -> None:
+        """Assume all of the pods, or none, and request their bindings. Raises BookingError."""
+        with Statement(self.fleet) as statement:
+            given = [statement.allocate(pod, booking) for pod, booking in zip(pods, bookings, strict=True)]
+            statement.commit()
         now = monotonic()
-        metrics.DECISIONS.labels("placed").inc()
-        metrics.QUEUE_SECONDS.observe(now - pod.seen)
-        volumes = self.volumes.unbound(pod) if pod.volumes else ()
-        self.binder.put(BindRequest(pod, name, pod.devices or "", now, tuple(given), volumes))
+        for pod, claims in zip(pods, given, strict=True):
+            metrics.DECISIONS.labels("placed").inc()
+            metrics.QUEUE_SECONDS.observe(now - pod.seen)
+            volumes = self.volumes.unbound(pod) if pod.volumes else ()
+            self.binder.put(BindRequest(pod, pod.assumed, pod.devices or "", now, tuple(claims), volumes))
 
     def _wait(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], message: str, group: Hashable) -> None:
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
@@ -340,8 +343,7 @@ class SchedulingCycle:
             self._no_place(need, message, group)
             return False
         left, unit.group = unit.group, None
-        for pod, booking in zip(pods, placed, strict=True):
-            self._bind(pod, booking.node, booking)
+        self._bind(pods, placed)
         logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=len({booking.node for booking in placed}))
         if left is not None:
             self.queue.activate_next(left)
@@ -423,10 +425,9 @@ class SchedulingCycle:
     ) -> list[Booking] | str:
         """Members in whose places other pods or volumes have a say: each after the other, all undone if one fails."""
         placed: list[Booking] = []
-        message, freed = "", self.fleet.tables.change_epoch
-        try:
+        with Statement(self.fleet) as statement:
             for pod in pods:
-                # What others of the gang share is theirs by now.
+                # Claims that the gang shares may have got their devices with an earlier member.
                 request = self._request(pod) if pod.claims else requests[pod.uid]
                 if isinstance(request, str):
                     return request
@@ -434,15 +435,10 @@ class SchedulingCycle:
                 among = narrower(among, models)
                 choice = self.fleet.choose(pod, request, among)
                 if choice is None:
-                    message = f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
-                    break
-                self.fleet.take(pod, choice.booking(request))
+                    return f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
                 placed.append(choice.booking(request))
-        finally:
-            for pod in pods[: len(placed)]:
-                self.fleet.forget(pod)
-            self.fleet.tables.change_epoch = freed
-        return message or placed
+                statement.allocate(pod, placed[-1])
+        return placed
 
     def _give_back(self, pods: Sequence[PodInfo]) -> None:
         """Devices that were allocated for pods before they were bound, and that now keep them from being placed."""
@@ -467,7 +463,7 @@ class SchedulingCycle:
         for near in gang_domains(self.fleet.tables.state, unit):
             choice = self.fleet.choose(pod, request, narrower(among, near))
             if choice is not None:
-                self._bind(pod, choice.node, choice.booking(request))
+                self._bind([pod], [choice.booking(request)])
                 return True
         self.reports.unschedulable(pod, f"the gang runs; more of it: {self._pod_words(pod, request, among, words)}")
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -117,6 +117,22 @@ class ClaimBookings:
         for claim in self._of(pod):
             if next(iter(self._tables.claim_users.get(claim.key, ())), pod.uid) == pod.uid:
                 yield claim
+
+    def used_only_by(self, pods: Iterable[PodInfo]) -> list[str]:
+        """Return the claims, by UID, that these pods use and no others."""
+        users = [pod for pod in pods if pod.claims]
+        uids = {pod.uid for pod in users}
+        found: dict[str, None] = {}
+        for pod in users:
+            found.update(dict.fromkeys(self.given.get(pod.uid, ())))
+            for claim in self._of(pod):
+                if all(each["uid"] in uids for each in claim.reserved):
+                    found[claim.uid] = None
+        return list(found)
+
+    def gpu_devices(self, node: str, gpus: int) -> tuple[Result, ...]:
+        """Return the devices behind a mask of GPUs, as a reservation holds them: whole and exclusively."""
+        return tuple(Result(key, False, False, ()) for key in self._dra.keys(node, gpus))
 
     def _of(self, pod: PodInfo) -> list[ResourceClaim]:
         found = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)

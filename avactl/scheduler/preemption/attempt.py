@@ -10,12 +10,12 @@ from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.quota import TeamWorkload
 from avactl.placement.reclaim import Reclaim
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.interfaces import Victim
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.candidates import Candidates
-from avactl.scheduler.preemption.simulation import Simulation
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 _NAMED = 3
@@ -38,14 +38,14 @@ class Trial:
     """Tries plans on the real state."""
 
     def __init__(
-        self, fleet: ClusterCache, absence: Simulation, need: PreemptionRequest, works: Candidates, mask: Mask | None
+        self, fleet: ClusterCache, statement: Statement, need: PreemptionRequest, works: Candidates, mask: Mask | None
     ) -> None:
-        self._fleet, self._absence, self._need, self._works, self._mask = fleet, absence, need, works, mask
+        self._fleet, self._statement, self._need, self._works, self._mask = fleet, statement, need, works, mask
         self.found: Sequence[Booking] | None = None
 
     def enough(self, takes: Sequence[Reclaim]) -> bool:
         """Whether the unit finds its place once these are gone."""
-        self._absence.only(self._works.victims(takes))
+        self._statement.evict_only(self._works.victims(takes))
         self.found = self._need.find(self._mask)
         return self.found is not None
 

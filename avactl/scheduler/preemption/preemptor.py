@@ -18,6 +18,7 @@ from avactl.placement.allocation import Booking, BookingError
 from avactl.placement.quota import TeamWorkload
 from avactl.placement.reclaim import Reclaim, make_room
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.interfaces import Eviction, EvictionSink, Victim
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -34,7 +35,6 @@ from avactl.scheduler.preemption.attempt import (
 )
 from avactl.scheduler.preemption.candidates import BudgetChecker, Candidates, collect_candidates
 from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations, keys_of
-from avactl.scheduler.preemption.simulation import Simulation
 from avactl.scheduler.preemption.throttle import PreemptionThrottle
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
@@ -248,8 +248,8 @@ class Preemptor:
                 for kept in self._fleet.quotas.kept:
                     works.ledger.start(kept)
                 mask, wanted = self._fleet.quotas.model_mask(model) if model else None, wanted_work(need, team, model)
-                with Simulation(self._fleet, need.special) as absence:
-                    trial = Trial(self._fleet, absence, need, works, mask)
+                with Statement(self._fleet, need.special) as statement:
+                    trial = Trial(self._fleet, statement, need, works, mask)
                     takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
                     if takes == []:
                         # What others have given back is on its way, or what ends by itself.
@@ -325,22 +325,13 @@ class Preemptor:
     @contextmanager
     def _future(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
         """The state once all that ends has ended, and all that room is made for has started."""
-        state = self._fleet.tables.state
-        with self.without(going, need.special), self._holds.trial(lifted=True) as hold:
-            for key in self._holds.bookings():
-                state.release(key)
+        with Statement(self._fleet, need.special) as statement:
+            statement.evict_only(going)
+            self._holds.lift(statement)
             for nomination in self._nominations.values():
                 for place in nomination.places:
                     with suppress(BookingError):
-                        state.book(("place", place.pod.uid), place.booking)
-                        hold(place)
-            yield
-
-    @contextmanager
-    def without(self, pods: Iterable[PodInfo], special: bool) -> Iterator[None]:
-        """The state without some pods; `special`: also what others think of them."""
-        with Simulation(self._fleet, special) as absence:
-            absence.only(pods)
+                        statement.reserve(*place)
             yield
 
     # -- all anew ---------------------------------------------------------------------------------------------------
@@ -402,20 +393,19 @@ class Preemptor:
     def _nominate(
         self, unit: QueuedPodGroup, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], words: str
     ) -> bool:
-        state = self._fleet.tables.state
         places: list[NominatedPlace] = []
         for pod in victims:
             pod.evicting = True
         keys = self._keys(victims)
         ending = {pod for pod in self._going() if not pod.preempted_for}
-        with self.without(ending.union(victims), True), self._holds.trial(lifted=False) as hold, suppress(BookingError):
+        with Statement(self._fleet) as statement, suppress(BookingError):
+            statement.evict_only(ending.union(victims))
             for pod, node in nodes.items():
                 booking = self._choose(pod, self._fleet.tables.mask([node]))
                 if booking is None:
                     break
-                state.book(("place", pod.uid), booking)
+                statement.reserve(pod, node, booking)
                 places.append(NominatedPlace(pod, node, booking))
-                hold(places[-1])
         if len(places) < len(nodes) or len(nodes) < unit.missing:
             # Nobody was evicted yet, or what was given is somebody else's by now: it is planned anew.
             for pod in victims:

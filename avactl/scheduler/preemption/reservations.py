@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from avactl.hardware.topology import members
 from avactl.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.dra.resource_slices import Result
+from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.objects.pod_info import PodInfo
 
 
@@ -25,22 +24,8 @@ def keys_of(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
     """The keys of what pods have: bookings, and devices of claims."""
     gone = list(pods)
     found: list[Hashable] = [pod.uid for pod in gone if pod.uid in fleet.tables.state.bookings]
-    claims = sole_claims(fleet, gone)
+    claims = fleet.claims.used_only_by(gone)
     return found + [uid for uid in claims if uid in fleet.tables.state.bookings or fleet.dra.devices.held(uid)]
-
-
-def sole_claims(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[str]:
-    """The claims, by uid, of pods that nobody else uses."""
-    gone = [pod for pod in pods if pod.claims]
-    uids = {pod.uid for pod in gone}
-    found: dict[str, None] = {}
-    for pod in gone:
-        found.update(dict.fromkeys(fleet.claims.given.get(pod.uid, ())))
-        for _, name in pod.claims:
-            claim = fleet.dra.claims.get(f"{pod.namespace}/{name}")
-            if claim is not None and all(each["uid"] in uids for each in claim.reserved):
-                found[claim.uid] = None
-    return list(found)
 
 
 class _Coming:
@@ -78,8 +63,6 @@ class Reservations:
     def __init__(self, fleet: ClusterCache) -> None:
         self._fleet = fleet
         self._held: dict[str, list[Hashable]] = {}
-        self._devices: dict[str, tuple[Result, ...]] = {}
-        """By name of the hold."""
 
     def renew(
         self,
@@ -118,8 +101,8 @@ class Reservations:
             key = ("hold", unit, name)
             state.book(key, part)
             held.append(key)
-            if part.gpus:
-                self._take(self._devices, str(key), place.node, part.gpus)
+            if devices := self._fleet.claims.gpu_devices(place.node, part.gpus):
+                self._fleet.dra.devices.hold(str(key), devices)
 
     def release(self, unit: str | None = None) -> None:
         """Hold nothing for a unit, or for any."""
@@ -127,39 +110,17 @@ class Reservations:
             for key in self._held.pop(each, ()):
                 if key in self._fleet.tables.state.bookings:
                     self._fleet.tables.state.release(key)
-                if self._devices.pop(str(key), None):
-                    self._fleet.dra.devices.release(str(key))
+                self._fleet.dra.devices.release(str(key))
 
-    def _take(self, held: dict[str, tuple[Result, ...]], name: str, node: str, gpus: int) -> None:
-        found = tuple(Result(key, False, False, ()) for key in self._fleet.dra.keys(node, gpus))
-        if found:
-            held[name] = found
-            self._fleet.dra.devices.hold(name, found)
-
-    @contextmanager
-    def trial(self, lifted: bool) -> Iterator[Callable[[NominatedPlace], None]]:
-        """While it lasts, places that are booked for a trial hold their devices too, once this is called with them;
-        `lifted`: and devices that are kept for units are not."""
-        devices, tried = self._fleet.dra.devices, dict[str, tuple[Result, ...]]()
-        kept = dict(self._devices) if lifted else {}
-        for name in kept:
-            devices.release(name)
-        try:
-            yield lambda place: self._take(tried, f"place {place.pod.uid}", place.node, place.booking.gpus)
-        finally:
-            for name in tried:
-                devices.release(name)
-            for name, results in kept.items():
-                devices.hold(name, results)
-
-    def bookings(self) -> list[Hashable]:
-        """The bookings that hold."""
-        held = (key for keys in self._held.values() for key in keys)
-        return [key for key in held if key in self._fleet.tables.state.bookings]
+    def lift(self, statement: Statement) -> None:
+        """Hold nothing until the statement is rolled back."""
+        for keys in self._held.values():
+            for key in keys:
+                statement.release(key)
 
     def lost(self) -> None:
-        """The state was built anew, without holds."""
+        """Forget all reservations after the state was rebuilt without them."""
+        for keys in self._held.values():
+            for key in keys:
+                self._fleet.dra.devices.release(str(key))
         self._held.clear()
-        for name in self._devices:
-            self._fleet.dra.devices.release(name)
-        self._devices.clear()
