@@ -239,7 +239,7 @@ class ClusterCache:
         return self.claims.choose(pod, request, among) if pod.claims else self.tables.scorer.choose(request, among)
 
     def take(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
-        """Assume a pod, and return the allocations of its claims. Raises BookingError."""
+        """Assume a pod, and return the allocations of its claims. Raises BookingError, and changes nothing then."""
         name = self.tables.state.names[booking.node]
         assert name is not None
         given: list[ClaimAllocation] = []
@@ -248,7 +248,11 @@ class ClusterCache:
             given = self.claims.give(pod, booking)
             if by_claims:
                 booking = replace(booking, gpus=0)
-        self.assume(pod, name, booking)
+        try:
+            self.assume(pod, name, booking)
+        except BookingError:
+            self.claims.forget(pod)
+            raise
         return given
 
     def assume(self, pod: PodInfo, node: str, booking: Booking) -> None:

@@ -40,7 +40,9 @@ class PodBookings(ChangeListener):
         slot = state.slots.get(pod.assumed or pod.node)
         if slot is None or pod.uid in state.bookings:
             return
-        amounts = tuple(min(amount, _MOST_BOOKED) for amount in self._requests.amounts(pod.shape))
+        amounts = self._requests.amounts(pod.shape)
+        if max(amounts) > _MOST_BOOKED:
+            amounts = tuple(min(amount, _MOST_BOOKED) for amount in amounts)
         milli = pod.shape.share or MILLI_PER_GPU
         mask = self._devices(pod, slot, milli)
         state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
@@ -65,12 +67,12 @@ class PodBookings(ChangeListener):
         Any free GPUs substitute for those that are unknown or absent: the pod holds as many of the node's GPUs,
         whichever they are.
         """
-        count = 1 if pod.shape.share else self._requests.gpu_count(pod.shape)
+        count = self._gpu_count(pod)
         if not count:
             return 0
         tables, state, node = self._tables, self._tables.state, pod.assumed or pod.node
         free = state.gpu_free[slot].tolist()
-        mine = self._named_devices(pod)
+        mine = self._named_devices(pod, count)
         twice = [gpu for gpu in members(mine) if 0 <= free[gpu] < milli]
         others = [key for key in state.held[slot] if state.bookings[key].gpus & mine] if twice else []
         if twice:
@@ -82,7 +84,7 @@ class PodBookings(ChangeListener):
             taken = mine
             for other in tables.pods_by_node[node].values():
                 if other.devices:
-                    taken |= self._named_devices(other)
+                    taken |= self._named_devices(other, self._gpu_count(other))
             more = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and not taken >> gpu & 1]
             found += more[: count - len(found)]
         # Pods that name no GPUs, and reservations for waiting units, give way when the state is rebuilt.
@@ -90,12 +92,16 @@ class PodBookings(ChangeListener):
         tables.stale |= len(found) < count and any(not isinstance(key, str) for key in state.held[slot])
         return sum(1 << gpu for gpu in found)
 
-    def _named_devices(self, pod: PodInfo) -> int:
+    def _gpu_count(self, pod: PodInfo) -> int:
+        """Return the GPUs that a pod asks for by a resource or a share."""
+        return 1 if pod.shape.share else self._requests.gpu_count(pod.shape)
+
+    @staticmethod
+    def _named_devices(pod: PodInfo, count: int) -> int:
         """Return the mask of GPUs that a pod's annotation names; 0 unless they are as many as it asks for.
 
         The scheduler writes no other annotations, so one that differs was written by somebody else.
         """
-        count = 1 if pod.shape.share else self._requests.gpu_count(pod.shape)
         mask = parse_devices(pod.devices) if pod.managed else 0
         return mask if mask.bit_count() == count else 0
 
@@ -104,5 +110,5 @@ class PodBookings(ChangeListener):
         holder = self._tables.pods_by_node.get(pod.assumed or pod.node, {}).get(str(key))
         if holder is None:
             return isinstance(key, str)  # ResourceClaims, which come first
-        named = self._named_devices(holder) == self._tables.state.bookings[key].gpus
+        named = self._named_devices(holder, self._gpu_count(holder)) == self._tables.state.bookings[key].gpus
         return named and (holder.started or holder.created) <= (pod.started or pod.created)

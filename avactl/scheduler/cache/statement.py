@@ -62,8 +62,9 @@ class Statement:
 
     def allocate(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
         """Assume a pod, and return the allocations of its claims. Raises BookingError."""
+        given = self._cache.take(pod, booking)
         self._allocated.append(pod)
-        return self._cache.take(pod, booking)
+        return given
 
     def reserve(self, pod: PodInfo, node: str, booking: Booking) -> None:
         """Book a nominated pod's place on a node, and the devices behind its GPUs. Raises BookingError."""

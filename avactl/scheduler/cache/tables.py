@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,9 @@ class ChangeListener:
 
     def state_cleared(self) -> None:
         """Handle a placement state that is about to be rebuilt."""
+
+
+_EVENTS = [name for name in vars(ChangeListener) if not name.startswith("_")]
 
 
 class Waits:
@@ -110,13 +113,13 @@ class ClusterTables:
         """Number of times that nodes were added, removed or relabelled, or got other slots."""
         self.state = State(BASE_RESOURCES, levels)
         self.scorer = Scorer(self.state, objective=objective)
-        self._listeners: list[ChangeListener] = []
+        self._handlers: dict[str, list[Callable[..., None]]] = {event: [] for event in _EVENTS}
 
     def reset_state(self, resources: tuple[str, ...]) -> None:
         """Replace the placement state by an empty one of these resources."""
         self.state = State(resources, self.levels)
-        for listener in self._listeners:
-            listener.state_cleared()
+        for handle in self._handlers["state_cleared"]:
+            handle()
 
     def reset_scorer(self, keep_workload: bool) -> None:
         """Replace the scorer by one of the current state, with the workload learnt so far or with none."""
@@ -146,8 +149,10 @@ class ClusterTables:
     # -- changes ----------------------------------------------------------------------------------------------------
 
     def subscribe(self, listener: ChangeListener) -> None:
-        """Send all further change events to a listener too."""
-        self._listeners.append(listener)
+        """Send all further change events that a listener handles to it too."""
+        for event, handlers in self._handlers.items():
+            if getattr(type(listener), event) is not getattr(ChangeListener, event):
+                handlers.append(getattr(listener, event))
 
     def add_pod(self, pod: PodInfo, node: str) -> None:
         """Enter a pod on a node."""
@@ -156,8 +161,8 @@ class ClusterTables:
             self.volume_users.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = node
         for _, name in pod.claims:
             self.claim_users.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = pod
-        for listener in self._listeners:
-            listener.pod_added(pod, node)
+        for handle in self._handlers["pod_added"]:
+            handle(pod, node)
 
     def remove_pod(self, pod: PodInfo, node: str) -> bool:
         """Remove a pod from a node; return whether it was there."""
@@ -172,8 +177,8 @@ class ClusterTables:
             nodes.pop(pod.uid, None)
             if not nodes:
                 self.volume_users.pop(key, None)
-        for listener in self._listeners:
-            listener.pod_removed(pod, node)
+        for handle in self._handlers["pod_removed"]:
+            handle(pod, node)
         for _, name in pod.claims:
             key = f"{pod.namespace}/{name}"
             users = self.claim_users.get(key, {})
@@ -185,8 +190,8 @@ class ClusterTables:
 
     def relabel_pod(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Announce that a pod on a node had these labels before, and was being deleted or not."""
-        for listener in self._listeners:
-            listener.pod_relabelled(pod, labels, deleting)
+        for handle in self._handlers["pod_relabelled"]:
+            handle(pod, labels, deleting)
 
     def put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
         """Add, change or (None) remove a namespace."""
@@ -196,15 +201,15 @@ class ClusterTables:
         else:
             self.namespaces[name] = labels
         if before != labels:
-            for listener in self._listeners:
-                listener.namespace_changed(name, before or {})
+            for handle in self._handlers["namespace_changed"]:
+                handle(name, before or {})
 
     def claim_changed(self, claim: str) -> None:
         """Announce a ResourceClaim, by `namespace/name`, that has other devices or one user less."""
-        for listener in self._listeners:
-            listener.claim_changed(claim)
+        for handle in self._handlers["claim_changed"]:
+            handle(claim)
 
     def nodes_changed(self) -> None:
         """Announce nodes that were added, removed or relabelled."""
-        for listener in self._listeners:
-            listener.nodes_changed()
+        for handle in self._handlers["nodes_changed"]:
+            handle()
