@@ -1,4 +1,4 @@
-"""ResourceClaims beside the placement state: what they hold of it, where they can be met, and what pods get."""
+"""ResourceClaims in the placement state: GPUs that they hold, nodes that can satisfy them, and their allocations."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 _MASKS = 512
 _NODES = 16
-"""Nodes that are tried for a pod whose GPUs must be linked and whose devices the allocator chooses."""
+"""Most nodes that are tried for a pod that requires linked GPUs and whose devices the allocator chooses."""
 
 
 class ClaimBookings:
-    """Claims of a fleet."""
+    """ResourceClaims of a cluster."""
 
     def __init__(self, tables: ClusterTables, dra: DraManager, requests: RequestBuilder) -> None:
         self._tables, self._dra, self._requests = tables, dra, requests
         self.given: dict[str, tuple[str, ...]] = {}
-        """Claims that pods are being given, by the pod's uid: not yet allocated as far as the API server told."""
+        """UIDs of claims that are being allocated, by the UID of the pod; the API server has not reported them yet."""
         self._masks: dict[str, tuple[Offers, int, Mask]] = {}
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
     def put(self, item: Mapping[str, Any]) -> None:
-        """A ResourceClaim is there, or has changed."""
+        """Add or change a ResourceClaim."""
         claim = ResourceClaim(item)
         before = self._dra.claims.get(claim.key)
         if before is not None and before.uid != claim.uid:
@@ -58,7 +58,7 @@ class ClaimBookings:
         self._tables.waits.arrived(f"claim {claim.key}")
 
     def drop(self, key: str) -> None:
-        """A ResourceClaim is gone."""
+        """Remove a ResourceClaim."""
         claim = self._dra.claims.pop(key, None)
         if claim is not None:
             self._dra.version += 1
@@ -67,7 +67,7 @@ class ClaimBookings:
             self._tables.claim_changed(key)
 
     def rebuild(self) -> None:
-        """The state was built anew: book in it what claims have."""
+        """Book the devices of all claims in a new state."""
         for claim in self._dra.claims.values():
             self._place(claim.uid, self._dra.devices.held(claim.uid))
 
@@ -78,7 +78,7 @@ class ClaimBookings:
                 self._place(uid, results)
 
     def _place(self, uid: str, results: tuple[Result, ...]) -> None:
-        """Book the GPUs among some devices, which are then taken for the engine too."""
+        """Book the GPUs among a claim's devices, so that the placement engine does not give them away."""
         state, by_node = self._tables.state, dict[str, int]()
         for key, admin, _, _ in results:
             place = self._dra.place(key)
@@ -102,7 +102,7 @@ class ClaimBookings:
             self._tables.change_epoch += 1
 
     def gpus(self, pod: PodInfo) -> int:
-        """Whole GPUs that a pod's claims hold."""
+        """Return the whole GPUs that a pod's claims hold."""
         held = (each for claim in self.counted(pod) for each in self._dra.devices.held(claim.uid))
         return sum(not each.admin and self._dra.counts(each.key) for each in held)
 
@@ -113,7 +113,7 @@ class ClaimBookings:
         return pod.shape.share or MILLI_PER_GPU * self._requests.gpu_count(pod.shape)
 
     def counted(self, pod: PodInfo) -> Iterator[ResourceClaim]:
-        """The claims of a pod that count for it. One that several pods share counts for the first on a node."""
+        """Yield the claims that count for a pod. A shared claim counts for the first of its pods that got a node."""
         for claim in self._of(pod):
             if next(iter(self._tables.claim_users.get(claim.key, ())), pod.uid) == pod.uid:
                 yield claim
@@ -141,7 +141,7 @@ class ClaimBookings:
     # -- where they can be met --------------------------------------------------------------------------------------
 
     def choose(self, pod: PodInfo, request: Request, among: Mask | None) -> Choice | None:
-        """As `Scorer.choose`, for a pod with claims."""
+        """Return the best node and GPUs for a pod with claims, as `Scorer.choose`."""
         demand = self._dra.demand(pod)
         scorer = self._tables.scorer
         if not demand.wanted or demand.exact:
@@ -179,7 +179,7 @@ class ClaimBookings:
         return int(state.kinds[int(state.kind[node])].levels[gpus]) <= LEVELS.index(request.link)
 
     def _mask(self, demand: ClaimDemand) -> Mask:
-        """Nodes on which the allocator finds what a demand asks for."""
+        """Return the nodes on which the allocator can satisfy a demand."""
         offers = self._dra.offers(demand, self._tables.nodes)
         now = self._tables.node_epoch
         known = self._masks.get(demand.key)
@@ -215,7 +215,7 @@ class ClaimBookings:
         return gpus
 
     def held(self, demand: ClaimDemand) -> Mask | None:
-        """The nodes that reach the devices that a pod's claims have already; None: all."""
+        """Return the nodes that reach the devices of a pod's allocated claims; None: all."""
         result: Mask | None = None
         for claim in demand.held:
             allocation = claim.allocation or self._dra.giving.get(claim.uid) or {}
@@ -234,7 +234,7 @@ class ClaimBookings:
         return [info.name for info in self._tables.nodes.values() if match(info.name, info.labels)]
 
     def searched(self, pod: PodInfo) -> bool:
-        """Whether the engine alone cannot place a pod: its claims are shared, or are not just GPUs."""
+        """Return True if only the allocator can place a pod: its claims are shared, or ask for more than GPUs."""
         if not pod.claims:
             return False
         demand = self._dra.demand(pod)
@@ -246,12 +246,12 @@ class ClaimBookings:
         return bool(demand.wanted) and not any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
 
     def counts(self, pod: PodInfo) -> bool:
-        """Whether the GPUs of a decision are those of the pod's claims."""
+        """Return True if the GPUs of a decision are those of the pod's claims."""
         demand = self._dra.demand(pod)
         return bool(demand.wanted) and demand.gpus > 0
 
     def explain(self, pod: PodInfo, request: Request) -> tuple[Request, Mask, str] | None:
-        """For words on why not: the request and nodes that are left by claims, and why. None: the engine knows."""
+        """Return the request, the nodes that claims leave, and why not the others; None if the engine can tell."""
         demand = self._dra.demand(pod)
         nodes = self._tables.nodes.values()
         if not demand.wanted or (
@@ -271,7 +271,7 @@ class ClaimBookings:
     # -- what is given ----------------------------------------------------------------------------------------------
 
     def give(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
-        """Book the devices of a decision for the pod's claims; which each of them gets. Raises BookingError."""
+        """Book the devices of a decision for the pod's claims and return each one's allocation. Raises BookingError."""
         demand, name = self._dra.demand(pod), self._tables.state.names[booking.node]
         assert name is not None
         result = [ClaimAllocation(claim, self._dra.giving.get(claim.uid)) for claim in demand.held]
@@ -296,7 +296,7 @@ class ClaimBookings:
         return result
 
     def forget(self, pod: PodInfo) -> None:
-        """A binding failed: what was on its way to the pod's claims is free again."""
+        """Release the devices that were being allocated for a pod whose binding failed."""
         mine = self.given.pop(pod.uid, ())
         for uid in mine:
             shared = any(uid in others for others in self.given.values())
@@ -305,5 +305,5 @@ class ClaimBookings:
                 self._release(uid)
 
     def bound(self, pod: PodInfo) -> None:
-        """A pod has what it was given."""
+        """Note that the allocations for a pod are complete."""
         self.given.pop(pod.uid, None)

@@ -1,8 +1,7 @@
-"""What depends on where other pods are: host ports, disks, required pod affinity and anti-affinity, topology spread.
+"""Constraints between pods: host ports, disks, required pod affinity and anti-affinity, topology spread.
 
 As kube-scheduler's plugins NodePorts, VolumeRestrictions, InterPodAffinity and PodTopologySpread filter. Counts of
-matching pods by node are kept from the first time that somebody asks for them; a decision is then a few sums over
-topology domains.
+matching pods by node are kept from their first use on; a decision is then a few sums over topology domains.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
 
 _TALLIES = 512
 _FEW = 16
-"""Namespaces of a term of anti-affinity, beyond which it is not noted for each of them."""
+"""Most namespaces for each of which a term of anti-affinity is indexed."""
 _IDLE = 1000
-"""Pods that come and go, beyond as many as there are, while a tally must be asked for: to keep one costs about as much
-for each of them as to make it anew costs for each pod that is there."""
+"""Pods added or removed, beyond the number of pods, after which an unused tally is dropped: to keep a tally costs about
+as much for each of them as to build it again costs for each pod of the cluster."""
 
 Counts = dict[str, int]
 _Single = TypeVar("_Single", HostPort, ExclusiveDisk)
-"""What a machine has once."""
+"""A resource that a node has once."""
 
 
 class AffinityTerm:
-    """One term of pod affinity, of a pod in a namespace."""
+    """One term of a pod's affinity or anti-affinity."""
 
     def __init__(self, given: Mapping[str, Any], pod: PodInfo, namespaces: Mapping[str, Mapping[str, str]]) -> None:
-        """`namespaces` are the labels of all of them. Raises RuleError."""
+        """`namespaces`: labels by namespace. Raises RuleError."""
         self.topology: str = given["topologyKey"]
         self._labels = selector(given.get("labelSelector"))
         names = set(given.get("namespaces") or ())
@@ -49,22 +48,22 @@ class AffinityTerm:
         self.key = orjson.dumps([self.topology, given.get("labelSelector"), sorted(names)], option=orjson.OPT_SORT_KEYS)
 
     def matches(self, pod: PodInfo) -> bool:
-        """Whether the term speaks of this pod."""
+        """Return True if the term selects a pod."""
         return pod.namespace in self.namespaces and self._labels(pod.labels)
 
 
 class _Tally:
-    """Matching pods by node."""
+    """Number of matching pods by node."""
 
     __slots__ = ("asked", "counts", "helps", "match")
 
     def __init__(self, match: Callable[[PodInfo], bool], helps: bool) -> None:
         self.match = match
         self.helps = helps
-        """Whether one pod more can open nodes: to those that want to be near it, or to an even spread."""
+        """True if one more pod can open nodes to others, by affinity or by topology spread."""
         self.counts: Counts = {}
         self.asked = True
-        """Whether anybody has asked for it lately."""
+        """True if it was used since tallies were last dropped."""
 
 
 def _add(counts: Counts, node: str, change: int) -> None:
@@ -83,7 +82,7 @@ def _add_to(there: dict[_Single, Counts], what: _Single, node: str, change: int)
 
 
 class PodTopology(ChangeListener):
-    """Counts of pods by node, and the nodes that they leave to a pod."""
+    """Counts of pods by node, and the nodes that they leave to another pod."""
 
     def __init__(self, tables: ClusterTables) -> None:
         self._tables = tables
@@ -92,12 +91,12 @@ class PodTopology(ChangeListener):
         self._ports: dict[HostPort, Counts] = {}
         self._disks: dict[ExclusiveDisk, Counts] = {}
         self._against: dict[str, dict[bytes, tuple[AffinityTerm, Counts]]] = {}
-        """Anti-affinity of the pods that run, by the namespaces that it speaks of; under "" what speaks of many."""
+        """Anti-affinity of pods on nodes, by the namespaces that it selects; under "" if it selects many."""
         self._domains: dict[str, npt.NDArray[np.int32]] = {}
         self._hidden: set[PodInfo] = set()
-        """Pods that are thought of as gone."""
+        """Pods on nodes that are not counted for the moment."""
         self._passed = 0
-        """Pods that came or went since tallies were looked over."""
+        """Pods that were added or removed since unused tallies were dropped."""
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 
@@ -135,17 +134,17 @@ class PodTopology(ChangeListener):
         self._count(pod, node, -1)
 
     def hide(self, pod: PodInfo, node: str) -> None:
-        """Think of a pod on a node as gone, until `show`."""
+        """Stop counting a pod on a node until `show`."""
         self._hidden.add(pod)
         self._count(pod, node, -1)
 
     def show(self, pod: PodInfo, node: str) -> None:
-        """It is there after all."""
+        """Count a hidden pod again."""
         self._hidden.discard(pod)
         self._count(pod, node, 1)
 
     def drop_unused(self) -> None:
-        """Forget tallies for which nobody asks any more: each costs something with every pod."""
+        """Drop tallies that are no longer used: each costs time for every pod."""
         if self._passed <= len(self._tables.pods) + _IDLE:
             return
         self._passed = 0
@@ -167,7 +166,7 @@ class PodTopology(ChangeListener):
                 self._tables.change_epoch += 1
 
     def _count(self, pod: PodInfo, node: str, change: int) -> bool:
-        """Whether one pod more may help others."""
+        """Count a pod and return True if one more pod may help others."""
         helps = False
         for tally in self._tallies.values():
             if tally.match(pod):
@@ -194,7 +193,7 @@ class PodTopology(ChangeListener):
                         del self._against[namespace]
 
     def _opposing(self, pod: PodInfo) -> Iterator[tuple[AffinityTerm, Counts]]:
-        """Anti-affinity of pods that run which speaks of this pod."""
+        """Yield the anti-affinity of pods on nodes that selects this pod."""
         for namespace in (pod.namespace, ""):
             for term, counts in self._against.get(namespace, {}).values():
                 if term.matches(pod):
@@ -216,7 +215,7 @@ class PodTopology(ChangeListener):
     # -- domains ----------------------------------------------------------------------------------------------------
 
     def _topology(self, key: str) -> npt.NDArray[np.int32]:
-        """Number of each slot's domain by a node label; -1 for nodes without it."""
+        """Return the number of each slot's domain by a node label; -1 for nodes without it."""
         found = self._domains.get(key)
         if found is None:
             slots = self._tables.state.slots
@@ -230,7 +229,7 @@ class PodTopology(ChangeListener):
         return found
 
     def _sums(self, domain: npt.NDArray[np.int32], counts: Counts, within: Mask | None = None) -> npt.NDArray[np.int64]:
-        """Counted pods of each domain."""
+        """Return the counted pods of each domain."""
         by_slot = np.zeros(len(domain), np.int64)
         slots = self._tables.state.slots
         for node, count in counts.items():
@@ -246,11 +245,11 @@ class PodTopology(ChangeListener):
     # -- asking -----------------------------------------------------------------------------------------------------
 
     def touch(self, pod: PodInfo) -> bool:
-        """Whether other pods have a say in where this one goes."""
+        """Return True if other pods restrict the nodes of this one."""
         return pod.shape.constrained or any(True for _ in self._opposing(pod))
 
     def among(self, pod: PodInfo) -> tuple[Mask, str]:
-        """The nodes that other pods leave, and what takes the others away, in words. Raises RuleError."""
+        """Return the nodes that other pods leave, and the reasons for the others. Raises RuleError."""
         mask: Mask = np.ones(len(self._tables.state.free), np.bool_)
         alive = self._tables.state.capacity[:, 0] >= 0
         reasons = []
@@ -270,7 +269,7 @@ class PodTopology(ChangeListener):
         return mask, ", ".join(reasons)
 
     def _free(self, wanted: tuple[_Single, ...], there: Mapping[_Single, Counts]) -> Mask | None:
-        """Nodes on which nothing clashes; None: all."""
+        """Return the nodes without a conflict; None: all."""
         if not wanted:
             return None
         taken: set[str] = set()
@@ -288,7 +287,7 @@ class PodTopology(ChangeListener):
         return result
 
     def _without(self, topology: str, counts: Counts) -> Mask:
-        """Nodes whose domain has no counted pod."""
+        """Return the nodes whose domain has no counted pod."""
         domain = self._topology(topology)
         sums = np.append(self._sums(domain, counts), 0)
         free: Mask = sums[domain] == 0
@@ -354,7 +353,7 @@ class PodTopology(ChangeListener):
         return every([selector(given.get("labelSelector")), equals(_values(given, pod))])
 
     def _included(self, given: Mapping[str, Any], pod: PodInfo) -> Mask:
-        """Nodes that count for a spread. Defaults of the API: affinity is honoured, taints are not."""
+        """Return the nodes that count for a spread. By the API's defaults affinity is honoured, taints are not."""
         tables, rules = self._tables, pod.shape.rules
         affinity = given.get("nodeAffinityPolicy", "Honor") == "Honor"
         taints = given.get("nodeTaintsPolicy", "Ignore") == "Honor"

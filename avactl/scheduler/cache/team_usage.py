@@ -1,4 +1,4 @@
-"""Teams and their quotas: who has what, and whether pods may start. GPUs are counted in milli, for shares."""
+"""Usage and quotas of teams, and admission of pods by quota. GPUs are counted in milli, because pods can share them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 
 class StartRequest(NamedTuple):
-    """Pods that want to start together and ask for the same."""
+    """Pods that start together and have equal requests."""
 
     request: Request
     pods: Sequence[PodInfo]
 
 
 class TeamUsage(ChangeListener):
-    """The ledger of the teams, kept in step with the pods that hold something."""
+    """Ledger of the teams, kept up to date with the pods that hold resources."""
 
     def __init__(self, tables: ClusterTables, held_gpus: Callable[[PodInfo], int]) -> None:
         """`held_gpus` returns the GPU milli of a pod that has a node."""
@@ -34,32 +34,32 @@ class TeamUsage(ChangeListener):
         tables.subscribe(self)
         self._leaves: dict[str, TeamQuota] = {}
         self._teams: dict[str, str] = {}
-        """Team of each namespace that a quota names."""
+        """Team by namespace, for namespaces that a quota names."""
         self._ledger = Ledger([], {})
         """Works are single pods, by themselves."""
         self._ranks: dict[str, Counter[tuple[bool, int]]] = {}
-        """Of the pods of each team that may be stopped."""
+        """Ranks of each team's preemptible pods."""
         self._members: Counter[str] = Counter()
-        """Pods of each gang that hold something."""
+        """Number of pods that hold resources, by gang."""
         self._surplus: Counter[str] = Counter()
-        """Those of a team's gangs beyond what the gangs need."""
+        """Number of gang members beyond the gangs' sizes, by team."""
         self.kept: list[TeamWorkload] = []
         """Units that others make room for: what they will have is nobody else's."""
         self.strict: set[str] = set()
         """Teams of which one of them must have guaranteed GPUs: nobody else borrows there meanwhile."""
         self.version = 0
-        """Counts what starts and ends."""
+        """Number of pods that started or ended."""
         self._stale = True
 
     @property
     def leaves(self) -> Mapping[str, TeamQuota]:
-        """Quotas by team; to be read only."""
+        """Quotas by team; read-only."""
         return self._leaves
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 
     def put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
-        """A team's quota is there, has changed, or is gone."""
+        """Add, change or (None) remove a team's quota."""
         if leaf is None:
             self._leaves.pop(team, None)
         else:
@@ -69,11 +69,11 @@ class TeamUsage(ChangeListener):
         self._tables.change_epoch += 1
 
     def state_cleared(self) -> None:
-        """The state was built anew."""
+        """Have the ledger rebuilt."""
         self._stale = True
 
     def pod_added(self, pod: PodInfo, node: str) -> None:
-        """A pod is on a node."""
+        """Enter a pod in the ledger."""
         if self._stale or pod in self._ledger.works:
             return
         work = self._work(pod, node)
@@ -91,7 +91,7 @@ class TeamUsage(ChangeListener):
             self._count(pod, self._ledger.end(pod).team, -1)
 
     def recount(self, pod: PodInfo, node: str) -> None:
-        """A pod that is on a node holds something else by now, as far as is known."""
+        """Enter a pod on a node again, with the resources that it holds now."""
         self.pod_removed(pod, node)
         self.pod_added(pod, node)
 
@@ -124,7 +124,7 @@ class TeamUsage(ChangeListener):
             _add(self._surplus, team, change * beyond)
 
     def fresh(self) -> Ledger:
-        """What every pod holds, by itself. To be read only."""
+        """Return the ledger, in which each pod is a workload of its own; read-only."""
         if self._stale:
             self._ledger = Ledger([_in_milli(leaf.quota) for leaf in self._leaves.values()], {})
             self._ranks, self._members, self._surplus = {}, Counter(), Counter()

@@ -35,7 +35,7 @@ class PreemptionRequest(NamedTuple):
 
 
 class Trial:
-    """Tries plans on the real state."""
+    """Plans that are tried on the real state within a statement."""
 
     def __init__(
         self, fleet: ClusterCache, statement: Statement, need: PreemptionRequest, works: Candidates, mask: Mask | None
@@ -44,7 +44,7 @@ class Trial:
         self.found: Sequence[Booking] | None = None
 
     def enough(self, takes: Sequence[Reclaim]) -> bool:
-        """Whether the unit finds its place once these are gone."""
+        """Return True if the unit fits once these pods are evicted."""
         self._statement.evict_only(self._works.victims(takes))
         self.found = self._need.find(self._mask)
         return self.found is not None

@@ -1,8 +1,9 @@
-"""Room for units that are due it: who gives back, and places that are kept until the unit has started.
+"""Preemption: plans for units that fit nowhere, and nominations that reserve their places until they have started.
 
-A unit that finds no place and may have one by its quota or its rank gets a plan (`avactl.placement.reclaim`). Its pods
-are nominated for nodes, the victims are evicted, and what it will need of these nodes is booked for it as it comes
-free. All of that can be told again from the API server: nominated nodes, conditions of victims.
+A unit that fits nowhere but is entitled to resources by its quota or its rank gets a plan
+(`avactl.placement.reclaim`). Its pods are nominated for nodes, the victims are evicted, and the resources that they
+release are booked for the unit. After a restart all of that is read back from the API server: nominated nodes, and
+annotations of pods and victims.
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ from avactl.scheduler.preemption.throttle import PreemptionThrottle
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 _SLACK = 60.0
-"""Seconds beyond the time in which a pod may end in peace, after which nobody waits for it any more."""
+"""Seconds beyond a victim's grace period after which a nomination is given up."""
 _AGAIN = 30.0
-"""Seconds before others are evicted for a unit that did not start once its room was there."""
+"""Seconds before pods are evicted again for a unit that did not start in its reserved places."""
 
 
 class Nomination:
-    """Places that are kept for a unit."""
+    """Places that are reserved for a unit."""
 
     def __init__(
         self, places: Sequence[NominatedPlace], victims: Sequence[PodInfo], keys: set[Hashable], words: str
     ) -> None:
         self.places, self.victims, self.keys, self.words = places, victims, keys, words
-        """`keys` are the bookings that it waits for."""
+        """`keys`: bookings whose release it waits for."""
         now, wall = monotonic(), time.time()
         self.until = now + _SLACK + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
         self.ready = False
 
 
 class Preemptor:
-    """Plans and nominations. `choose` says where one pod would go among some nodes as things stand."""
+    """Plans and nominations. `choose` returns the booking of one pod among some nodes, or None."""
 
     def __init__(
         self,
@@ -69,23 +70,23 @@ class Preemptor:
         choose: Callable[[PodInfo, Mask], Booking | None],
         share: float,
     ) -> None:
-        """`share` of all time may go into plans that come to nothing."""
+        """`share`: largest share of time that may be spent on plans without a result."""
         self._fleet, self._queue, self._budgets, self._evictor, self._choose = fleet, queue, budgets, evictor, choose
         self._pace = PreemptionThrottle(queue, share)
         self._nominations: dict[str, Nomination] = {}
         self._holds = Reservations(fleet)
         self._gathered: dict[tuple[str, str], tuple[Hashable, Candidates]] = {}
         self._again: dict[str, float] = {}
-        """Until when nobody is evicted for a unit."""
+        """Monotonic time until which no pod is evicted for a unit."""
         self._seen, self._checked = -1, 0.0
         self._restored = False
         self.lifted = False
-        """Whether the unit that is decided upon sees more room than others do: what is kept for it."""
+        """True while the unit being decided sees its own reservations as free."""
 
     # -- keeping up -------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Notice what was freed: places are kept, and units whose place is there are tried next."""
+        """Renew reservations after changes, and queue the units whose victims have ended."""
         now = monotonic()
         if not self._restored:
             self._restore()
@@ -130,7 +131,7 @@ class Preemptor:
         self._holds.renew(places, self._on_its_way, ready)
 
     def _keep(self, without: str = "") -> None:
-        """Tell the quotas."""
+        """Count the reserved places in the teams' usage."""
         quotas, keys = self._fleet.quotas, [key for key in self._nominations if key != without]
         quotas.kept = [work for key in keys for work in self._kept(key)]
         quotas.strict = {
@@ -141,24 +142,24 @@ class Preemptor:
         }
 
     def rebuilt(self) -> None:
-        """The state was built anew: what was kept must be kept again."""
+        """Have all reservations restored in a new state."""
         self._pace.clear()
         self._holds.lost()
         self._restored = False
 
     def wanted(self, key: str) -> bool:
-        """Whether room is still made for a unit."""
+        """Return True if a unit has a nomination."""
         return key in self._nominations
 
     def forget(self, pod: PodInfo) -> None:
-        """A pod is gone: nothing is kept for it, nor for its gang."""
+        """Abandon the nomination of a pod that was removed, or of its gang."""
         key = pod.gang or pod.uid
         nomination = self._nominations.get(key)
         if nomination is not None and any(place.pod is pod for place in nomination.places):
             self.abandon(key)
 
     def abandon(self, key: str) -> None:
-        """Keep nothing for a unit any more."""
+        """Drop the nomination of a unit and its reservations."""
         nomination = self._nominations.pop(key, None)
         if nomination is None:
             return
@@ -175,7 +176,7 @@ class Preemptor:
             self._evictor.clear(waiting)
 
     def _counted(self, nomination: Nomination) -> bool:
-        """Whether pods of its team are ending for somebody else: they count for its quota until they have."""
+        """Return True if pods of its team are victims of another unit, which count for the quota until they end."""
         quotas = self._fleet.quotas
         team = quotas.team(nomination.places[0].pod)
         return any(
@@ -186,7 +187,7 @@ class Preemptor:
 
     @contextmanager
     def own(self, unit: QueuedPodGroup) -> Iterator[None]:
-        """What is kept for a unit is free while it is decided upon; kept again if it has to wait longer."""
+        """Free the reservations of a unit while it is decided; reserve its places again if it still waits."""
         nomination = self._nominations.get(unit.key)
         if nomination is None:
             yield
@@ -216,9 +217,9 @@ class Preemptor:
     # -- planning ---------------------------------------------------------------------------------------------------
 
     def make(self, need: PreemptionRequest, message: str, group: Hashable) -> str:
-        """Make room if there is a plan; what a unit is told that waits because of `message`.
+        """Evict pods if there is a plan, and return the message for a unit that waits because of `message`.
 
-        `group` stands for all units for which there is a plan, or not, together.
+        `group`: key of all units that have a plan if and only if this one has.
         """
         key, now = need.unit.key, monotonic()
         nomination = self._nominations.get(key)
@@ -263,7 +264,7 @@ class Preemptor:
         return self._nominations[need.unit.key].words
 
     def _kept(self, key: str) -> list[TeamWorkload]:
-        """A unit that has room as good as made, by GPU model; it is no victim."""
+        """Return a nominated unit as workloads by GPU model, none of which can be a victim."""
         places, state = self._nominations[key].places, self._fleet.tables.state
         team = self._fleet.quotas.team(places[0].pod)
         sums: dict[str, list[int]] = {}
@@ -306,7 +307,7 @@ class Preemptor:
     # -- as things will be ------------------------------------------------------------------------------------------
 
     def _on_its_way(self, pod: PodInfo) -> bool:
-        """Whether what a pod holds comes free; one that should be gone long ago is not waited for."""
+        """Return True if a pod will release its resources; False if it should have ended long ago."""
         return pod.evicting or (pod.deleting and time.time() < pod.ends + _SLACK)
 
     def _going(self) -> set[PodInfo]:
@@ -314,7 +315,7 @@ class Preemptor:
         return {pod for pod in pods if (pod.evicting or pod.deleting) and self._on_its_way(pod)}
 
     def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
-        """Who may give; gathered once for all that ask while nothing starts or ends."""
+        """Return the candidates for eviction; they are collected once for all units until a pod starts or ends."""
         moment = (self._fleet.quotas.version, self._fleet.tables.change_epoch, frozenset(going))
         then, found = self._gathered.get((team, model), (None, None))
         if found is None or then != moment:
@@ -324,7 +325,7 @@ class Preemptor:
 
     @contextmanager
     def _future(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
-        """The state once all that ends has ended, and all that room is made for has started."""
+        """Evict all ending pods and reserve all nominated places within the context."""
         with Statement(self._fleet, need.special) as statement:
             statement.evict_only(going)
             self._holds.lift(statement)
@@ -337,7 +338,7 @@ class Preemptor:
     # -- all anew ---------------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Keep again what was kept before the state was built anew, or by a replica that is gone."""
+        """Restore the nominations from before a rebuild or a restart."""
         self._restored = True
         before, self._nominations = self._nominations, {}
         marked = self._marked()
@@ -357,7 +358,7 @@ class Preemptor:
             self.abandon(key)
 
     def _adopt(self, now: float) -> None:
-        """Make room that somebody asks for who has marked the victims, then nominated all pods (`avactl defrag`)."""
+        """Adopt nominations that another program requested by marking victims and nominating pods (`avactl defrag`)."""
         keys = self._fleet.tables.nominated - self._nominations.keys()
         self._fleet.tables.nominated = set()
         marked = self._marked() if keys else {}
@@ -374,7 +375,7 @@ class Preemptor:
                     self._resume(unit, preemption, nodes, victims, "defrag")
 
     def _marked(self) -> dict[str, list[PodInfo]]:
-        """Victims that are still there, by preemption."""
+        """Return the victims that have not ended, by preemption."""
         found: dict[str, list[PodInfo]] = {}
         for pod in self._fleet.tables.pods.values():
             if pod.preempted_for and not pod.ended:
@@ -384,7 +385,7 @@ class Preemptor:
     def _resume(
         self, unit: QueuedPodGroup, preemption: str, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], why: str
     ) -> None:
-        """Carry out the rest of a preemption that is marked already."""
+        """Evict the remaining victims of a preemption that is marked already."""
         note = f"{preempted_for_message(unit)}as decided before"
         left = [Victim(pod, why, note) for pod in victims if not pod.deleting]
         if left and self._evictor is not None:

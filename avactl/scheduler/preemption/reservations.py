@@ -1,4 +1,4 @@
-"""What is kept free for units that others make room for: booked bit by bit, as it comes free."""
+"""Reservations for preemptors: resources that are booked as their victims release them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 
 class NominatedPlace(NamedTuple):
-    """Where a pod is to go."""
+    """Nominated node of a pod, and its booking there."""
 
     pod: PodInfo
     node: str
@@ -21,7 +21,7 @@ class NominatedPlace(NamedTuple):
 
 
 def keys_of(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
-    """The keys of what pods have: bookings, and devices of claims."""
+    """Return the keys of all that pods hold: bookings, and devices of claims."""
     gone = list(pods)
     found: list[Hashable] = [pod.uid for pod in gone if pod.uid in fleet.tables.state.bookings]
     claims = fleet.claims.used_only_by(gone)
@@ -29,7 +29,7 @@ def keys_of(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
 
 
 class _Coming:
-    """What comes free on one node."""
+    """Resources that pods on their way out will release on one node."""
 
     def __init__(self, fleet: ClusterCache, node: str, on_its_way: Callable[[PodInfo], bool]) -> None:
         going = [pod for pod in fleet.tables.pods_by_node.get(node, {}).values() if on_its_way(pod)]
@@ -42,22 +42,22 @@ class _Coming:
                 self.gpus[gpu] = self.gpus.get(gpu, 0) + booking.milli
 
     def amount(self, index: int, wanted: int) -> int:
-        """Take of what comes; how much must be free besides."""
+        """Take an amount of the resources that will be released; return the rest, which must be free."""
         taken = min(wanted, self.amounts[index])
         self.amounts[index] -= taken
         return wanted - taken
 
     def gpu(self, gpu: int, wanted: int) -> int:
-        """The same, milli of a GPU."""
+        """Take milli of a GPU that will be released; return the rest, which must be free."""
         taken = min(wanted, self.gpus.get(gpu, 0))
         self.gpus[gpu] = self.gpus.get(gpu, 0) - taken
         return wanted - taken
 
 
 class Reservations:
-    """Bookings in the names of units. What their places need and does not come free is taken from what is.
+    """Bookings for scheduling units: all that their places need and that victims will not release.
 
-    The devices behind booked GPUs are held too, so that the allocator, which searches devices, leaves them alone.
+    The devices behind booked GPUs are held too, so that the allocator does not give them away.
     """
 
     def __init__(self, fleet: ClusterCache) -> None:
@@ -70,9 +70,9 @@ class Reservations:
         on_its_way: Callable[[PodInfo], bool],
         ready: Collection[str],
     ) -> None:
-        """Hold for these units, by key, and for no others.
+        """Reserve the places of these units, by key, and of no others.
 
-        Nothing more comes for those that are `ready`: theirs is what is free, before others take of it.
+        Victims of `ready` units have ended: their places are booked whole, before those of other units.
         """
         self.release()
         coming: dict[str, _Coming] = {}
@@ -105,7 +105,7 @@ class Reservations:
                 self._fleet.dra.devices.hold(str(key), devices)
 
     def release(self, unit: str | None = None) -> None:
-        """Hold nothing for a unit, or for any."""
+        """Release the reservations of a unit, or of all units."""
         for each in list(self._held) if unit is None else [unit]:
             for key in self._held.pop(each, ()):
                 if key in self._fleet.tables.state.bookings:
@@ -113,7 +113,7 @@ class Reservations:
                 self._fleet.dra.devices.release(str(key))
 
     def lift(self, statement: Statement) -> None:
-        """Hold nothing until the statement is rolled back."""
+        """Release all reservations until the statement is rolled back."""
         for keys in self._held.values():
             for key in keys:
                 statement.release(key)
