@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
-from avactl.review.environment import Pipeline
-
 ATTEMPTS = 5
 """How often one request is sent before it counts as failed."""
 LONGEST_WAIT = 180.0
@@ -200,11 +198,3 @@ def want(answer: httpx.Response, asked: str) -> None:
     if answer.status_code in (404, 410):
         raise GoneError(line)
     raise ForgeError(line)
-
-
-def open_forge(pipeline: Pipeline, sleep: Callable[[float], None] = time.sleep) -> Forge:
-    """The forge of a pipeline, which knows its pull request and has a token."""
-    from avactl.review.github import GitHub
-    from avactl.review.gitlab import GitLab
-
-    return GitHub(pipeline, sleep) if pipeline.forge == "github" else GitLab(pipeline, sleep)

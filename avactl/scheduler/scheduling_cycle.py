@@ -18,7 +18,6 @@ from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.cache.volume_binding import VolumeBinding
-from avactl.scheduler.gang_domains import gang_domains
 from avactl.scheduler.interfaces import BindingSink, BindRequest, EvictionSink, StatusSink
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NotYetError, RuleError
@@ -27,6 +26,7 @@ from avactl.scheduler.preemption.attempt import PreemptionRequest
 from avactl.scheduler.preemption.candidates import BudgetChecker
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.preemption.preemptor import Preemptor
+from avactl.scheduler.queue.gang_domains import gang_domains
 from avactl.scheduler.queue.gang_request import gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 

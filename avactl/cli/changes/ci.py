@@ -160,10 +160,10 @@ def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[s
 
 def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
     try:
-        from avactl.review.forge import ForgeError, ReadOnlyError, open_forge
+        from avactl.review.forge import ForgeError, ReadOnlyError
+        from avactl.review.publish import open_forge, publish
     except ImportError:
         fail("comments need the package httpx", MISSING, "`pip install 'avactl[ci]'`")
-    from avactl.review.publish import publish
 
     try:
         forge = open_forge(pipeline)
