@@ -108,14 +108,10 @@ def _clash(item: Item, place: Place, other: Place) -> Diagnostic | None:
         inner, outer = place, other
     elif other.read_only and place.directory.startswith(f"{other.directory}/"):
         inner, outer = place, other
-        message = (
-            f"{inner.what} at `{inner.directory}` is inside `{outer.directory}`, read-only mount of {outer.what}"
-        )
+        message = f"{inner.what} at `{inner.directory}` is inside `{outer.directory}`, read-only mount of {outer.what}"
     elif place.read_only and other.directory.startswith(f"{place.directory}/"):
         inner, outer = other, place
-        message = (
-            f"{inner.what} at `{inner.directory}` is inside `{outer.directory}`, read-only mount of {outer.what}"
-        )
+        message = f"{inner.what} at `{inner.directory}` is inside `{outer.directory}`, read-only mount of {outer.what}"
     else:
         return None
     # Point the caret at the directory that the user chose.
