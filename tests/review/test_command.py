@@ -161,9 +161,9 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({}, "this is no pipeline of GitHub or GitLab"),
+        ({}, "not running in a GitHub or GitLab pipeline"),
         ({"GITHUB_ACTIONS": "true"}, "GITHUB_REPOSITORY is not set"),
-        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this run is not for a pull request"),
+        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this pipeline run has no pull request"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
          "GITHUB_TOKEN is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
