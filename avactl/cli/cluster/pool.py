@@ -1,4 +1,4 @@
-"""`avactl pool`: a picture of pools."""
+"""`avactl pool`: pictures of pools."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def pool(
     names: Annotated[list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all")] = None,
-    out: Annotated[str, typer.Option("--out", "-o", help="File to write; - prints.")] = "pool.svg",
+    out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "pool.svg",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
-    """A picture (SVG) of pools: machines by rack, and which job is on which GPU. For those who run the platform."""
+    """Draw pools (SVG): machines by rack, and the jobs on each GPU. For platform administrators."""
     from avactl.diagnostics.suggest import did_you_mean
 
     async def show(view: ClusterView) -> None:
