@@ -118,7 +118,7 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
                 "unknown-key",
                 f"a {model.KIND} has no `metadata.objectName`: only workspaces, jobs and services support it",
                 doc.span("metadata", "objectName", key=True),
-                hint="list the namespaces in `spec.namespaces`" if model.KIND == "Team" else "remove the key",
+                hint=model.OBJECT_NAME_HINT,
             )
         ]
     return resource

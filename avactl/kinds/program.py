@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STRUCTURE = frozenset(("Cluster", "MachineType", "NodePool", "Team"))
+"""Kinds that the resolve pass reads to resolve other specs."""
+
+
+def name_label(kind: str) -> str:
+    """The value of the label `app.kubernetes.io/name` on the objects of a kind."""
+    return kind.lower()
+
 
 class Item:
     """One resolved spec: its clusters and namespace are known."""
@@ -123,32 +131,117 @@ class Program:
         """Return plain data (tuples, lists, dicts, text, numbers) that a module function computes from one spec, once.
 
         Values computed from many specs should read them this way: they then need no recomputation when a spec changes
-        elsewhere (`compiler.incremental`). Callers must not change the value.
+        elsewhere (`avactl.compiler.incremental`). Callers must not change the value.
         """
         value: T = self.memo((make, item.key), lambda: make(item, self))
         return value
+
+    # -- platform concepts -------------------------------------------------------------------------------------------
+
+    # The kinds below are concepts that other kinds depend on: placement (Cluster, Team), machines (NodePool,
+    # MachineType), limits (Quota) and data (Dataset, CacheTier). Modules outside `kinds/<kind>/` get them here, so that
+    # none of them names a kind.
+
+    def clusters(self) -> list[Item]:
+        """Return the clusters, by name."""
+        return self.of("Cluster")
+
+    def find_cluster(self, name: str) -> Item | None:
+        """Return the cluster with that name."""
+        return self.find("Cluster", name)
 
     def cluster_spec(self, name: str) -> Any:
         """Return the `ClusterSpec` of a cluster by name."""
         return self.get("Cluster", name).spec
 
-    def pools(self, cluster: str) -> list[Item]:
-        """Return the node pools of a cluster, by name."""
+    def pools(self, cluster: str | None = None) -> list[Item]:
+        """Return the node pools by name: of all clusters, or of one."""
+        if cluster is None:
+            return self.of("NodePool")
         pools: list[Item] = self.memo(
             ("pools", cluster), lambda: [pool for pool in self.of("NodePool") if pool.spec.cluster == cluster]
         )
         return pools
 
-    def teams(self, cluster: str) -> list[Item]:
-        """Return the teams that work on a cluster, by name."""
+    def find_pool(self, name: str) -> Item | None:
+        """Return the node pool with that name."""
+        return self.find("NodePool", name)
+
+    def pool(self, name: str) -> Item:
+        """Return the node pool with that name. Raises LookupError."""
+        return self.get("NodePool", name)
+
+    def teams(self, cluster: str | None = None) -> list[Item]:
+        """Return the teams by name: all, or those that use a cluster."""
+        if cluster is None:
+            return self.of("Team")
         teams: list[Item] = self.memo(
             ("teams", cluster), lambda: [team for team in self.of("Team") if cluster in team.clusters]
         )
         return teams
 
+    def find_team(self, name: str) -> Item | None:
+        """Return the team with that name."""
+        return self.find("Team", name)
+
+    def team(self, name: str) -> Item:
+        """Return the team with that name. Raises LookupError."""
+        return self.get("Team", name)
+
+    def quotas(self) -> list[Item]:
+        """Return the quotas, by team and name."""
+        return self.of("Quota")
+
+    def tiers(self, cluster: str | None = None) -> list[Item]:
+        """Return the cache tiers by name: of all clusters, or of one."""
+        if cluster is None:
+            return self.of("CacheTier")
+        tiers: list[Item] = self.memo(
+            ("tiers", cluster), lambda: [tier for tier in self.of("CacheTier") if tier.spec.cluster == cluster]
+        )
+        return tiers
+
+    def find_tier(self, name: str) -> Item | None:
+        """Return the cache tier with that name."""
+        return self.find("CacheTier", name)
+
+    def tier(self, name: str) -> Item:
+        """Return the cache tier with that name. Raises LookupError."""
+        return self.get("CacheTier", name)
+
+    def datasets(self) -> list[Item]:
+        """Return the datasets, by team and name."""
+        return self.of("Dataset")
+
+    def find_dataset(self, name: str, team: str | None) -> Item | None:
+        """Return the dataset with that name: the team's if it has one, else the platform's."""
+        return self.find("Dataset", name, team)
+
+    def is_broken_dataset(self, name: str) -> bool:
+        """Return True if a dataset with that name is missing because of its own errors."""
+        return ("Dataset", name) in self.broken
+
+    def machine_types(self) -> list[Item]:
+        """Return the machine types, by name."""
+        return self.of("MachineType")
+
+    def machine_type(self, pool: Item) -> Item:
+        """Return the machine type of a pool's machines. Raises LookupError."""
+        return self.get("MachineType", pool.spec.machine_type)
+
+    @property
+    def lacks_machines(self) -> bool:
+        """True if pools or machine types are missing because of their own errors."""
+        return any(kind in ("NodePool", "MachineType") for kind, _ in self.broken)
+
+    @property
+    def lacks_clusters(self) -> bool:
+        """True if clusters are missing because of their own errors."""
+        return any(kind == "Cluster" for kind, _ in self.broken)
+
     def machine(self, pool: Item) -> Any:
         """Return the `MachineTypeSpec` of a pool's machines."""
-        return self.get("MachineType", pool.spec.machine_type).spec
+        return self.machine_type(pool).spec
 
     def candidate_pools(self, cluster: str, gpu: str | None, pool: str | None) -> list[Item]:
         """Return the pools of a cluster where pods that request this GPU model and pool may run."""

@@ -6,15 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from avactl import names
+from avactl.kinds import registry
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.plan.model import Effect, Owner, Pool, Quota
 from avactl.plan.simulator import World
 from avactl.scheduler.objects.pod_info import PodInfo
-
-_KINDS = {
-    kind.lower(): kind
-    for kind in ("TrainingJob", "Workspace", "ServingDeployment", "CacheTier", "Cluster", "Dataset", "Team")
-}
 
 
 class Moment:
@@ -23,7 +19,7 @@ class Moment:
     def __init__(self, world: World) -> None:
         self.running: dict[Owner, int] = {}
         self.waiting: dict[Owner, int] = {}
-        for pod in world.fleet.pods.values():
+        for pod in world.fleet.tables.pods.values():
             if pod.ended or pod.deleting or not (pod.node or pod.managed):
                 continue
             found = self.running if pod.node else self.waiting
@@ -36,10 +32,10 @@ class Moment:
 def owner_of(pod: PodInfo) -> Owner:
     """The spec that a pod is of, as its labels say; a pod of nobody's is its own."""
     labels = pod.labels
-    kind = _KINDS.get(labels.get("app.kubernetes.io/name", ""))
+    kind = registry.labelled(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
     if kind is None or labels.get("app.kubernetes.io/managed-by") != "avactl" or not instance:
-        return Owner("PodInfo", "", pod.key)
+        return Owner("Pod", "", pod.key)
     return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
 
 
@@ -72,13 +68,13 @@ def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
 
 def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
     """Pool, GPU model, GPUs and those in use."""
-    state, fleet = world.fleet.state, world.fleet
+    state, fleet = world.fleet.tables.state, world.fleet
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for name, slot in state.slots.items():
         count = int(state.gpu_count[slot])
         if not count:
             continue
-        pool = fleet.pool_of(fleet.nodes[name])
+        pool = fleet.tables.pool_of(fleet.tables.nodes[name])
         key = (pool.name if pool else "", state.models[state.model[slot]])
         total, used = found.get(key, (0, 0.0))
         found[key] = (total + count, used + count - int(state.gpu_total[slot]) / MILLI_PER_GPU)

@@ -27,7 +27,7 @@ _LATER = "9999-01-01T00:00:00Z"
 def clusters(base: Compilation | None, head: Compilation) -> list[str]:
     """The clusters that either side declares."""
     sides = [side for side in (base, head) if side is not None]
-    return sorted({item.name for side in sides for item in side.program.of("Cluster")})
+    return sorted({item.name for side in sides for item in side.program.clusters()})
 
 
 def make_plan(
@@ -95,7 +95,7 @@ def _on_declared(
     there = machines(head.program, cluster) if after.known else {"nodes": []}
     world.put_objects(there)
     left = {item["metadata"]["name"] for item in there["nodes"]}
-    for name in [name for name in world.fleet.nodes if name not in left]:
+    for name in [name for name in world.fleet.tables.nodes if name not in left]:
         world.drop_node(name)
     change = Change(world, after.around, _AFTER)
     change.volumes(after.claims)

@@ -202,7 +202,7 @@ class _Reader:
         hint = "a policy file may import the standard library, avactl.policy, and modules of the repository"
         if value["refused"]:
             hint = "a policy has no access to the system: use only the spec or object that it receives"
-        elif "Import" not in message and "ModuleNotFound" not in message:
+        elif not value["import"]:
             hint = "fix this line, or its caller"
         span = self._span(value["place"])
         self.report.problems.append(_broken(self.source, "", span, message, hint))

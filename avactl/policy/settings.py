@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -81,3 +82,16 @@ class SchemaFile(Model):
     schema_: dict[str, Any] = Field(
         alias="schema", description="JSON Schema (2020-12, or as declared by its `$schema`)."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All policies that apply to a repository."""
+
+    ready: Ready
+    files: tuple[str, ...]
+    """Files of the repository's own policies."""
+    python: bool
+    """True if Python files are evaluated."""
+    timeout: float
+    """Longest run of one file, seconds."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import sys
 from collections import Counter
 from datetime import UTC, datetime
@@ -37,8 +36,6 @@ _PAUSE = 0.5
 """Minimum time between two refreshes, in seconds."""
 _CLOCK = 5.0
 """Interval in seconds at which ages are updated."""
-_NOWHERE = re.compile(r"^fits on none of \d+ nodes: ")
-"""Prefix of most reasons; dropped, because the rest is more informative and lines are short."""
 _JOBS = 6
 """Minimum number of lines for jobs: larger tables above shrink first."""
 
@@ -100,7 +97,7 @@ def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], l
     jobs = usage.jobs(fleet, mine, view.messages)
     if view.hidden.keys() & {"pods", "nodes"}:
         return [], [], jobs
-    measure = Measure(view.expected().shares(), len(fleet.state.resources))
+    measure = Measure(view.expected().shares(), len(fleet.tables.state.resources))
     return usage.teams(fleet, pods), usage.pools(fleet, measure), jobs
 
 
@@ -264,8 +261,7 @@ def _jobs(jobs: list[Job]) -> Table:
 def _state(job: Job) -> str:
     if not job.waiting:
         return "runs"
-    why = _NOWHERE.sub("", plain(job.why))
-    return why if why.startswith("waits ") else f"waits: {why}" if why else "waits"
+    return f"waits: {plain(job.why)}" if job.why else "waits"
 
 
 def _number(value: float | None) -> str:

@@ -40,7 +40,7 @@ def _namespaces(item: Item, program: Program) -> list[Manifest]:
     """Return the platform's namespaces. They hold Secrets and volumes that no spec can recreate, so they are never
     pruned."""
     wanted: list[tuple[str, str, dict[str, str]]] = [(item.spec.system_namespace, "restricted", {})]
-    if namespaces.tiers(program, item.name):
+    if program.tiers(item.name):
         # FUSE needs /dev/fuse, CAP_SYS_ADMIN and mount propagation to the host: only `privileged` allows that.
         wanted.append((CACHE_NAMESPACE, "privileged", {}))
     wanted += [(namespace.name, namespace.pod_security, namespace.labels) for namespace in item.spec.namespaces]

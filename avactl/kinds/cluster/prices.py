@@ -44,7 +44,7 @@ class Prices(Model):
 def price_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the prices of GPU models that the cluster does not have: a misspelt model would be priced at zero."""
     prices: Prices | None = item.spec.prices
-    if prices is None or any(kind in ("NodePool", "MachineType") for kind, _ in program.broken):
+    if prices is None or program.lacks_machines:
         return
     known = program.gpu_models(item.name)
     for model in prices.gpus:

@@ -146,7 +146,7 @@ class Volumes:
 
     def buckets(self) -> None:
         """Add the team's buckets: all URLs in the environment, and those with a cache tier mounted under /buckets."""
-        team = self.program.find("Team", self.item.team) if self.item.team else None
+        team = self.program.find_team(self.item.team) if self.item.team else None
         if team is not None and team.spec.buckets:
             self.env_from.append({"configMapRef": {"name": TEAM_BUCKETS}})
         for bucket in dataset_access.buckets(self.program, self.item):
