@@ -39,7 +39,7 @@ def owner_of(pod: PodInfo) -> Owner:
     kind = _KINDS.get(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
     if kind is None or labels.get("app.kubernetes.io/managed-by") != "avactl" or not instance:
-        return Owner("PodInfo", "", pod.key)
+        return Owner("Pod", "", pod.key)
     return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
 
 
