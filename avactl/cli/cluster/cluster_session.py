@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from avactl.cli.common import MISSING, USAGE, colour, fail
+from avactl.kube.timestamps import seconds_since
 from avactl.terminal import inert, shortened
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def write(*parts: RenderableType) -> None:
 
 def age(since: str, now: datetime) -> str:
     """How long ago a time of the API server was, in its largest unit."""
-    return span((now - datetime.fromisoformat(since)).total_seconds())
+    return span(seconds_since(since, now))
 
 
 def span(seconds: float) -> str:
