@@ -15,7 +15,6 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.diagnostics.text import render_text
 from avactl.kinds.fields.values import DURATION_PATTERN, seconds
-from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import Client
 from avactl.reconcile.desired import Wanted, wanted_of
@@ -165,7 +164,6 @@ async def run(request: Request) -> int:
         from avactl.reconcile.daemon import follow
 
         return await follow(request)
-    logs.mute()
     revision = source_of(request).newest()
     declared = declare(request, revision)
     coloured = _colour(sys.stderr)

@@ -204,6 +204,7 @@ class Daemon:
 
 async def follow(request: Request) -> int:
     """Run until a signal; the exit code."""
+    logs.configure()
     async with Client(request.access, agent=AGENT) as client:
         daemon = Daemon(client, request)
         loop = asyncio.get_running_loop()

@@ -145,6 +145,7 @@ async def _some(stream: asyncio.StreamReader) -> bytes:
 
 async def run(access: Access, options: Options) -> None:
     """Look until SIGTERM or SIGINT."""
+    logs.configure()
     loop = asyncio.get_running_loop()
 
     async def always() -> None:

@@ -105,7 +105,6 @@ def plan_of(snapshot: Path | None) -> SectionOf:
 
     def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
         try:
-            from avactl.kube import logs
             from avactl.plan.output.markdown import TITLE, render_body
             from avactl.plan.planner import clusters, make_plan
             from avactl.plan.snapshot.loader import SnapshotError
@@ -113,7 +112,6 @@ def plan_of(snapshot: Path | None) -> SectionOf:
             print(f"no plan in the comment: it needs the package {error.name}: `pip install 'avactl[cluster]'`",
                   file=sys.stderr)  # fmt: skip
             return None
-        logs.mute()
         base = before if before.ok else None
         states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
         try:

@@ -111,9 +111,7 @@ def _parsed(path: Path, text: bytes) -> ClusterState:
 def _maker() -> ModuleType:
     """What makes plans. Exits with MISSING where it is not installed."""
     with packages():
-        from avactl.kube import logs
         from avactl.plan import planner
-    logs.mute()  # the scheduler tells of its decisions, which here are not made
     return planner
 
 

@@ -92,11 +92,9 @@ def viewing(
     Exits with USAGE without a kubeconfig, with MISSING where the API server does not answer or refuses.
     """
     with packages():
-        from avactl.kube import logs
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.scheduler.inspection.cluster_view import ClusterView
     found = connection(kubeconfig, context)
-    logs.mute()
 
     async def run() -> None:
         async with Client(found, connections=32) as client:
