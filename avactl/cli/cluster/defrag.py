@@ -69,8 +69,8 @@ def defrag(
 
 def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
     from avactl.diagnostics.suggest import did_you_mean
+    from avactl.quantity import amount
     from avactl.scheduler.defrag import planner
-    from avactl.scheduler.objects.quantity import amount
 
     known = planner.models(view)
     if gpu and gpu not in known:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.kinds.feasibility import fit
 from avactl.kinds.feasibility.capacity import Role, gpu_model, roles
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
+from avactl.quantity import format_quantity, quantity
 
 Milli = int
 """An amount in thousandths: GPUs, CPU cores or bytes. Exact for all that quantities can say, and fast to add."""
