@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from avactl.cli import plain
-from avactl.cli.common import MISSING, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING
 
 if TYPE_CHECKING:
     from avactl.cli.app import COMMANDS as COMMANDS

@@ -10,19 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from avactl import parallel
-from avactl.cli.common import (
-    MISSING,
-    OK,
-    PROBLEMS,
-    USAGE,
-    Format,
-    colour,
-    fail,
-    open_repository,
-    render_diagnostics,
-    report,
-    select,
-)
+from avactl.cli.common import Format, fail, open_repository, render_diagnostics, report, select
+from avactl.exit_codes import MISSING, OK, PROBLEMS, USAGE
+from avactl.terminal import colour
 
 _SWITCHES = {"--cache": ("cache", True), "--no-cache": ("cache", False), "--force": ("force", True)}
 _VALUES = {"-o": "out", "--out": "out", "-f": "format", "--format": "format"}

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail, find_root
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation

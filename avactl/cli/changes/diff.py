@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
 from avactl.cli.common import Format as ProblemFormat
+from avactl.cli.common import fail, render_diagnostics
+from avactl.exit_codes import CHANGES, MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation

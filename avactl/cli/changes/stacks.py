@@ -10,7 +10,10 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_problems
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 
 class Owner(str, Enum):  # noqa: UP042 - typer reads the values of str enums
@@ -40,6 +43,7 @@ def stacks(
     usage; 3 git or a revision is missing.
     """
     from avactl.compiler import compile_tree
+    from avactl.diagnostics.text import render_problems
     from avactl.emit.stacks import touched
     from avactl.source.git import GitError
     from avactl.source.git_tree import GitTree
@@ -51,7 +55,8 @@ def stacks(
     try:
         compilation = compile_tree(DirTree(root) if head is None else GitTree(root, head))
         if not compilation.ok:
-            sys.stderr.write(render_problems(compilation, colour(sys.stderr)))
+            text = render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr))
+            sys.stderr.write(text)
             raise typer.Exit(PROBLEMS)
         found = touched(root, compilation, head, base)
     except GitError as error:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, colour, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, USAGE
 from avactl.kube.timestamps import seconds_since
-from avactl.terminal import inert, shortened
+from avactl.terminal import colour, inert, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

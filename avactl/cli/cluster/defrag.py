@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request

@@ -54,7 +54,8 @@ def top(
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Teams with their quotas, pools, and the jobs that run and wait: live, until Ctrl-C. Reads only."""
-    from avactl.cli.common import USAGE, fail
+    from avactl.cli.common import fail
+    from avactl.exit_codes import USAGE
 
     if output not in ("table", "json"):
         fail(f"`--output {output}` is neither table nor json", USAGE)

@@ -10,7 +10,8 @@ import typer
 
 from avactl import names
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, connection, plain, refused, write
-from avactl.cli.common import USAGE, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import USAGE
 from avactl.terminal import inert
 
 if TYPE_CHECKING:

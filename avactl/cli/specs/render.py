@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli import plain
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_problems
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 if TYPE_CHECKING:
     from avactl.emit.publish import Options, Outcome
@@ -55,6 +58,7 @@ def render(
 
 
 def _publish(path: Path, options: Options) -> None:
+    from avactl.diagnostics.text import render_problems
     from avactl.emit.publish import PublishError, looks_elsewhere, publish
     from avactl.source.git import GitError
 
@@ -65,7 +69,7 @@ def _publish(path: Path, options: Options) -> None:
     except (PublishError, GitError) as error:
         fail(str(error), MISSING, error.hint)
     if compilation.diagnostics:
-        sys.stderr.write(render_problems(compilation, colour(sys.stderr)))
+        sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
     if outcome is None:
         raise typer.Exit(PROBLEMS)
     for line in looks_elsewhere(compilation, options.branch):
