@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from avactl.diff import Diff
 
 
+HeadOption = Annotated[
+    str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+]
+MergeBaseOption = Annotated[
+    bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+]
+
+
 class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     text = "text"
     markdown = "markdown"
@@ -31,12 +39,8 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 def diff(
     path: Annotated[Path, typer.Argument(help="Repository, or a part of one.")] = Path(),
     base: Annotated[str, typer.Option(metavar="REV", help="Revision to compare with.")] = "HEAD",
-    head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
-    ] = None,
-    merge_base: Annotated[
-        bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
-    ] = False,
+    head: HeadOption = None,
+    merge_base: MergeBaseOption = False,
     format: Annotated[Format, typer.Option("--format", "-f", help="Markdown fits a comment on GitHub.")] = Format.text,
     objects: Annotated[bool, typer.Option(help="Tell the Kubernetes objects beneath.")] = True,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 where there are changes.")] = False,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.changes.diff import HeadOption, MergeBaseOption
 from avactl.cli.cluster.cluster_session import packages
 from avactl.cli.common import Format as ProblemFormat
 from avactl.cli.common import fail, render_diagnostics
@@ -41,12 +42,8 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 def plan(
     path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
     base: Annotated[str, typer.Option(metavar="REV", help="Revision that runs now.")] = "HEAD",
-    head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
-    ] = None,
-    merge_base: Annotated[
-        bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
-    ] = False,
+    head: HeadOption = None,
+    merge_base: MergeBaseOption = False,
     everything: Annotated[bool, typer.Option("--all", help="Tell of all specs, also of those that stay.")] = False,
     snapshot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What runs now, by `avactl snapshot`; `-` is standard input.")

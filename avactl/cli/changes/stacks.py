@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from avactl.cli.changes.diff import HeadOption
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.source.tree import find_root
@@ -31,9 +32,7 @@ def stacks(
     base: Annotated[
         str | None, typer.Option(metavar="REV", help="Only stacks that differ from this revision; empty: all.")
     ] = None,
-    head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
-    ] = None,
+    head: HeadOption = None,
     only: Annotated[Owner | None, typer.Option(help="Only the platform's stacks, or only those of teams.")] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="JSON is a list, for a matrix.")] = Output.text,
 ) -> None:
