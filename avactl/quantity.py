@@ -50,7 +50,7 @@ def whole(value: str | int, unit: int = 1) -> int:
 
 
 def amount(name: str, value: str | int) -> int:
-    """Return an amount of the resource `name`: CPU in milli, all else in its own unit; at most `MOST`."""
+    """Return an amount of a resource: CPU in millicores, everything else in its own unit; at most `MOST`."""
     return min(whole(value, 1000 if name == "cpu" else 1), MOST)
 
 
