@@ -102,8 +102,8 @@ class Refusal(NamedTuple):
     """A limit in the way."""
 
     quota: str
-    what: str
-    """A GPU model, or the index of an amount as `amount N`."""
+    resource: str | int
+    """A GPU model, or the index of a resource in `State.resources`."""
     used: int
     asked: int
     limit: int
@@ -226,7 +226,7 @@ class Ledger:
                 have = self._amounts.get(name, [])
                 now = have[index] if index < len(have) else 0
                 if most_of is not None and amount and now + work.members * amount > most_of:
-                    refusals.append(Refusal(name, f"amount {index}", now, work.members * amount, most_of, most_of))
+                    refusals.append(Refusal(name, index, now, work.members * amount, most_of, most_of))
         return refusals
 
     def shares(self, model: str, wanting: str | None = None, asked: int = 0) -> dict[str, float]:

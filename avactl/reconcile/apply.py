@@ -115,7 +115,7 @@ class Applier:
         blocked = next((self._failed[name] for name in step.wanted.needs if name in self._failed), None)
         try:
             if blocked is not None:
-                step.error = f"needs {blocked}, which could not be applied"
+                step.error, step.blocked = f"needs {blocked}, which could not be applied", True
             elif await self._api.find_kinds({step.wanted.gvk}):
                 step.error = f"the API server serves no {step.wanted.gvk}"
             else:
@@ -289,9 +289,8 @@ def _defines(step: Step) -> bool:
 
 
 def _plain(error: ApiError) -> str:
-    """What the API server said, without the name of the object in front, which is told already."""
-    text = str(error).partition(": ")[2] or str(error)
-    return f"{text} ({error.status})"
+    """Render an answer of the API server; the object is named elsewhere."""
+    return f"{error.message or error} ({error.status})"
 
 
 def _only(live: Body, path: tuple[str, ...]) -> Body:

@@ -65,6 +65,10 @@ def reconcile(
         prepare_short_run()
     with packages():
         from avactl.reconcile import command
+
+        run = command.run
+        if watch:  # the daemon's imports take longer than a small run
+            from avactl.reconcile.daemon import follow as run
     from avactl.source.git import GitError
 
     try:
@@ -89,7 +93,7 @@ def reconcile(
             listen=listen,
         )
         with listening(listen):
-            code = asyncio.run(command.run(request))
+            code = asyncio.run(run(request))
     except ValueError as error:
         fail(str(error), USAGE)
     except GitError as error:

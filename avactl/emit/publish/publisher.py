@@ -108,7 +108,7 @@ def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
 def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
     """Clusters whose engine would not find what is published: what they look at instead, one line each."""
     found = []
-    for cluster in compilation.program.of("Cluster"):
+    for cluster in compilation.program.clusters():
         spec = cluster.spec.reconcile
         if spec.mode not in FOLLOW_FILES or spec.repository is None:
             continue

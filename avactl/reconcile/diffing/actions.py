@@ -64,6 +64,8 @@ class Step:
     reason: str = ""
     error: str = ""
     """Why it could not be done."""
+    blocked: bool = False
+    """Whether it failed only because an object that it needs has failed."""
     after: Body | None = None
     """The object as it is after a write: its metadata at least."""
     first: tuple[Body, ...] = ()
