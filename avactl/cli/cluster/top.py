@@ -98,7 +98,7 @@ def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], l
     jobs = usage.jobs(fleet, mine, view.messages)
     if view.hidden.keys() & {"pods", "nodes"}:
         return [], [], jobs
-    measure = Measure(view.expected().shares(), len(fleet.state.resources))
+    measure = Measure(view.expected().shares(), len(fleet.tables.state.resources))
     return usage.teams(fleet, pods), usage.pools(fleet, measure), jobs
 
 
