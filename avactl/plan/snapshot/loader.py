@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from avactl import names
+from avactl.errors import HintedError
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
@@ -28,12 +29,8 @@ MAX_BYTES = 512 * 1024 * 1024
 """Largest snapshot: a hundred thousand pods take a tenth of it."""
 
 
-class SnapshotError(Exception):
+class SnapshotError(HintedError):
     """A cluster that cannot be read, or a file that is no snapshot; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 # -- what is taken of each kind -------------------------------------------------------------------------------------
