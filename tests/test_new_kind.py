@@ -251,12 +251,8 @@ def told(*parts: str) -> list[tuple[str, str, str]]:
 
 def test_its_pods_are_held_against_the_machines(lifecycle: Lifecycle) -> None:
     assert told(sweep(4)) == []
-    assert told(sweep(1, gpus=16)) == [
-        ("pod-never-fits", "error", "a pod asks for 16 V100, and no machine of pool v100 has more than 8")
-    ]
-    assert told(sweep(5)) == [
-        ("gang-never-fits", "error", "5 pods of 8 V100 never fit at once: pool v100 has room for 4")
-    ]
+    assert [(code, severity) for code, severity, _ in told(sweep(1, gpus=16))] == [("pod-never-fits", "error")]
+    assert [(code, severity) for code, severity, _ in told(sweep(5))] == [("gang-never-fits", "error")]
 
 
 def test_a_job_beyond_its_quota_is_an_error(lifecycle: Lifecycle) -> None:
