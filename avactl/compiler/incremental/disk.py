@@ -164,7 +164,7 @@ class Store:
             raise
 
     def _private(self) -> bool:
-        """Whether nobody else can have written what is in the folder."""
+        """Return True if only the current user can have written the directory's content."""
         about = os.stat(self._folder)
         return about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
