@@ -167,7 +167,7 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
          "GITHUB_TOKEN is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
-         "GITHUB_TOKEN holds characters that no token has"),
+         "GITHUB_TOKEN contains characters that are invalid in a token"),
         ({"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
          "CI_JOB_TOKEN may not write comments"),
     ],
