@@ -1,4 +1,4 @@
-"""Credentials anywhere in a document, by their shape."""
+"""Find credentials in documents by their shape."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.secrets import has_shape, looks_secret
 from avactl.source.document import Document, Path, strings
 
-HINT = "name a Secret where the field takes one; take the value out of git's history, or make a new one"
+HINT = "reference a Secret if the field allows it; remove the value from git's history, or rotate the credential"
 
 
 def credentials_in(documents: Iterable[Document]) -> list[Diagnostic]:
-    """`credential-literal` for each text that has the shape of a credential, whatever field it stands in."""
+    """Return `credential-literal` for each text with the shape of a credential, in any field."""
     return [_problem(doc, path, key) for doc in documents for path, text, key in strings(doc.value) if has_shape(text)]
 
 
 def new_credentials(before: Document, after: Document) -> list[Diagnostic]:
-    """`credential-literal` for what an edit has put in: by its shape, in `env` also by the name of the variable."""
+    """Return `credential-literal` for values that an edit added, by shape and, in `env`, by the variable's name."""
     known = set(strings(before.value))
     return [
         _problem(after, path, key)
@@ -30,7 +30,7 @@ def new_credentials(before: Document, after: Document) -> list[Diagnostic]:
 def _problem(doc: Document, path: Path, key: bool) -> Diagnostic:
     return Diagnostic(
         "credential-literal",
-        "this looks like a credential, and everybody who reads the repository reads it too",
+        "this looks like a credential, which everyone with access to the repository can read",
         doc.span(*path, key=key),
         label="covered",
         hint=HINT,
@@ -39,6 +39,6 @@ def _problem(doc: Document, path: Path, key: bool) -> Diagnostic:
 
 
 def without_repeats(diagnostics: Collection[Diagnostic]) -> list[Diagnostic]:
-    """The problems, without those of `credentials_in` at places of which a rule that knows the field has spoken."""
+    """Drop problems of `credentials_in` at places where a more specific rule already reported one."""
     told = {d.span for d in diagnostics if d.hint != HINT}
     return [d for d in diagnostics if d.hint != HINT or d.span not in told]

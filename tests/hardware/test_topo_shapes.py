@@ -95,7 +95,7 @@ def test_words_behind_the_links_that_mean_nothing_are_told() -> None:
 def test_cpus_that_two_nodes_would_share_are_told() -> None:
     text = sample("a40-8-bridges").replace("32-63,96-127\t1", "32-63\t1", 1)
     assert spec(text) == (
-        "the affinity columns are ignored: the CPUs of GPU4 (32-63) and of GPU5 (32-63,96-127) partly overlap"
+        "the affinity columns are ignored: the CPUs of GPU4 (32-63) and GPU5 (32-63,96-127) partly overlap"
     )
 
 

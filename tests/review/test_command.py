@@ -139,7 +139,7 @@ def test_dry_run_anywhere(repository: Repository, avactl: Run) -> None:
     assert "retries 3 → 9" in done.stdout
     done = avactl("ci", "comment", "--dry-run", cwd=repository.root)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "there is no revision `origin/HEAD`" in done.stderr
+    assert "unknown revision `origin/HEAD`" in done.stderr
     assert "`--base main`" in done.stderr
 
 

@@ -85,7 +85,7 @@ def test_an_answer_of_another_shape_is_told(monkeypatch: pytest.MonkeyPatch, dat
     answering(monkeypatch, data)
     (problem,) = (problem for problem in found(SPECS) if problem.span.file == "specs.py")
     assert (problem.code, problem.span.line) == ("python-error", 1)
-    assert "not an answer" in problem.message
+    assert "the result is malformed" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_cannot_be_confined_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = (problem for problem in found(SPECS) if problem.span.file == "specs.py")
     assert (problem.code, problem.span.line) == ("python-not-confined", 1)
-    assert problem.message.endswith("as this machine lacks seccomp and Landlock")
+    assert problem.message.endswith("because it lacks seccomp and Landlock")
     (problem,) = found({**POLICY, **CLUSTER})
     assert (problem.code, problem.span.file) == ("python-not-confined", "policies/p.py")
     # The environment of the person, and nothing in the repository, lets it run.

@@ -153,7 +153,7 @@ def test_specs_before_an_exception_still_answer_references() -> None:
         (f"{IMPORTS}specs = [Team(metadata=Metadata(name='a'), spec={{1}})]", "a set is not plain data"),
         ("spec = []", "a Python spec file defines `specs`"),
         ("import sys\nspecs = []\nsys.exit(1)", "SystemExit: 1"),
-        ("import os\nspecs = []\nos._exit(0)", "ended its process"),
+        ("import os\nspecs = []\nos._exit(0)", "the process exited"),
     ],
 )
 def test_a_file_that_gives_no_specs_says_why(source: str, message: str) -> None:
@@ -340,7 +340,7 @@ def test_a_deep_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = b'{"a":' * 500 + b"1" + b"}" * 500
     answer = b'{"documents": [{"value": ' + deep + b', "places": []}], "error": null}'
     monkeypatch.setattr("avactl.source.python._evaluate", lambda *_: answer)
-    assert error_of("specs = []").message.endswith("what it answered is not an answer")
+    assert error_of("specs = []").message.endswith("the result is malformed")
 
 
 def test_native_code_is_named_where_it_is_imported(tmp_path: Path) -> None:
