@@ -9,7 +9,7 @@ from pathlib import Path
 
 import benchmarks
 
-NO_BENCHMARKS = {"__main__", "arrivals", "clusters", "devices", "generate", "measure", "random_sets"}
+NO_BENCHMARKS = {"__main__", "arrivals", "clusters", "devices", "generate", "hostile_objects", "measure", "random_sets"}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Where the API server is and how to be known to it: from inside a cluster, or by a kubeconfig."""
+"""API server address and credentials, from inside a cluster or from a kubeconfig."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ class Leader:
         self.refused: ApiError | None = None
         """Why the last try was refused for good: no right to it, no namespace for it."""
         self.since = float("inf")
-        """When it was won, by the monotonic clock."""
+        """Monotonic time at which the lease was acquired."""
 
     def leading(self) -> bool:
-        """Whether this replica may still act: its lease is younger than the deadline."""
+        """Return True while this replica may act: its lease is younger than the deadline."""
         return monotonic() - self._renewed < DEADLINE
 
     async def run(self) -> None:

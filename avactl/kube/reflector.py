@@ -25,7 +25,7 @@ _SHORT = 1.0
 
 
 class Store(Protocol):
-    """What takes the objects in. All calls are synchronous: no reader sees half of a change."""
+    """Receiver of the objects. All calls are synchronous: no reader sees half of a change."""
 
     def put(self, item: dict[str, Any]) -> None:
         """An object is there, or has changed."""
@@ -59,7 +59,7 @@ class Reflector:
         self._version = ""
         self.synced = asyncio.Event()
         self.since = float("-inf")
-        """When the last list that is in was asked for, by the monotonic clock."""
+        """Monotonic time at which the last completed list was requested."""
         self._absent = self._afresh = False
         self._listed: list[asyncio.Future[None]] = []
         self._watching: asyncio.Task[None] | None = None

@@ -49,7 +49,7 @@ _PLANNING = 0.1
 _COLLECT = (200_000, 20, 100)
 """Thresholds of the garbage collector."""
 _BOOKED = ("pods", "resourceclaims")
-"""What says who has which devices."""
+"""Kinds that record device assignments."""
 _BROKEN = 0.25
 """Seconds that a decision that failed is charged: all is built anew after it."""
 _FAILED, _REFUSED = 60.0, 5.0
@@ -58,7 +58,7 @@ _FAILED, _REFUSED = 60.0, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a daemon runs."""
+    """Options of a replica."""
 
     policy: Policy
     lease: str = ""
@@ -108,7 +108,7 @@ class Daemon:
         self._reflectors = self._watch()
 
     def leading(self) -> bool:
-        """Whether this replica schedules."""
+        """Return True if this replica is the leader."""
         return self._leader is None or self._leader.leading()
 
     def _watch(self) -> list[Reflector]:
@@ -150,7 +150,7 @@ class Daemon:
             self._wake.set()
 
     def _wanted(self, unit: str) -> bool:
-        """Whether room is still made for a unit."""
+        """Return True while capacity is being freed for a pod group."""
         return self.decider.room.wanted(unit)
 
     def _not_made(self, unit: str) -> None:

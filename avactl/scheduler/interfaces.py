@@ -1,4 +1,4 @@
-"""What decisions ask of the world: the daemon does it at the API server, a plan of changes does it in memory."""
+"""Effects of scheduling decisions: the daemon carries them out through the API server, `avactl plan` in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ClaimAllocation(NamedTuple):
 
     claim: ResourceClaim
     allocation: dict[str, Any] | None
-    """What it gets; None where it has its devices and is only reserved for one pod more."""
+    """Allocation to write; None if it is allocated already and is only reserved for one more pod."""
 
 
 class BindRequest(NamedTuple):
@@ -37,7 +37,7 @@ class Victim(NamedTuple):
     why: str
     """`elastic`, `quota-reclaim` or `priority`; `resumed` or `defrag` where others have chosen: label of the metric."""
     note: str
-    """What its condition and its event say."""
+    """Message of its condition and its event."""
 
 
 class Eviction(NamedTuple):
@@ -47,7 +47,7 @@ class Eviction(NamedTuple):
     unit: str
     """Key of the pod's or gang's Unit."""
     preemption: str
-    """What nominated pods and victims are marked with (annotation `names.PREEMPTION`)."""
+    """Value of the annotation `names.PREEMPTION` on nominated pods and victims."""
     places: Mapping[PodInfo, str]
     """Node that each of its pods is to have."""
     victims: Sequence[Victim]

@@ -318,7 +318,7 @@ def test_another_version_keeps_for_itself(monkeypatch: pytest.MonkeyPatch) -> No
     Store("compile", "x").save([{"a": 1}])
     assert Store("compile", "x").load() == [{"a": 1}]
     assert Store("compile", "y").load() == []
-    monkeypatch.setattr("avactl.compiler.store._version", lambda: "another")
+    monkeypatch.setattr("avactl.compiler.incremental.disk._version", lambda: "another")
     assert Store("compile", "x").load() == []
 
 

@@ -15,12 +15,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 _HEAD = """
 import os, sys
 from pathlib import Path
-from avactl.compiler import cache, parallel, reading
+from avactl import parallel
+from avactl.compiler.incremental import compile as incremental, loading
 from avactl.emit import output
 from avactl.emit.render import write_objects
 from avactl.source.tree import DirTree
 parallel._workers = 3
-reading._SLICE = cache._SLICE = output._SLICE = 4
+loading._SLICE = incremental._SLICE = output._SLICE = 4
 """
 
 
@@ -101,7 +102,7 @@ print(sorted(record.inputs), sorted(map(str, record.memos)), [(p, f[1:]) for p, 
 def test_same_problems(tmp_path: Path) -> None:
     code = """
 from avactl.emit.paths import object_path
-print(cache.compile_cached(DirTree(sys.argv[1]), object_path).diagnostics)
+print(incremental.compile_cached(DirTree(sys.argv[1]), object_path).diagnostics)
 """
     golden = ROOT / "tests" / "golden" / "invalid"
     for area in ("base", "quota"):

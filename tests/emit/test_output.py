@@ -267,10 +267,10 @@ VERSIONS.append({**VERSIONS[1], **{f"main/team-3/ns/job-{i}.yaml": "three\n" for
 _LOOP = """
 import sys
 from pathlib import Path
-from avactl.emit import swap
+from avactl.emit import atomic_swap
 from tests.emit.test_output import VERSIONS, write
 if sys.argv[2] == "rename":
-    swap.exchange = lambda one, other: False
+    atomic_swap.exchange = lambda one, other: False
 print(flush=True)
 for version in range(10**9):
     write(Path(sys.argv[1]), VERSIONS[version % 3])
@@ -285,7 +285,7 @@ def test_killed_at_any_time_it_is_whole(out: Path, way: str) -> None:
     for _ in range(12):
         child = subprocess.Popen([sys.executable, "-c", _LOOP, str(out), way], stdout=subprocess.PIPE, cwd=ROOT)
         assert child.stdout is not None
-        child.stdout.readline()
+        assert child.stdout.readline() == b"\n", "the writer has not begun"
         time.sleep(randomly.uniform(0, 0.08))
         child.send_signal(signal.SIGKILL)
         child.wait()

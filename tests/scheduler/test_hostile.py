@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.scheduler.hostile import Hostile
+from benchmarks.hostile_objects import Hostile
 from tests.scheduler.world import World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
@@ -18,7 +18,7 @@ def _attack(world: World, honest: int, each: int, seed: int) -> None:
         world.node(f"n{number}")
     world.ready()
     process = world.start()
-    hostile = Hostile(world, random.Random(seed))
+    hostile = Hostile(world.kube, f"{world.namespace}-hostile", random.Random(seed))
     for number in range(honest):
         hostile.make(each)
         name = f"honest-{number}"

@@ -29,7 +29,7 @@ _NO_DIGITS = re.compile(r"[+-]?\.?(?=[A-Za-z]|$)")
 _DECIMALS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _LOWER, _UPPER = str.maketrans(ascii_uppercase, ascii_lowercase), str.maketrans(ascii_lowercase, ascii_uppercase)
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-"""What Go calls a space."""
+"""Characters that Go's unicode.IsSpace accepts."""
 
 
 class CelError(ValueError):
@@ -46,9 +46,9 @@ class Quantity:
 
     nano: int
     integer: bool = field(default=True, compare=False)
-    """Whether Kubernetes keeps it as an integer of 64 bits: it calls no other an integer, such as 1.0 or 1.5Gi."""
+    """True if Kubernetes stores it as a 64-bit integer; it does not treat others, such as 1.0 or 1.5Gi, as integers."""
     sum: bool = field(default=False, compare=False)
-    """Whether it comes from `add()` or `sub()`: to the right of `==` cel-go takes it for something else."""
+    """True for results of `add()` and `sub()`: cel-go compares them differently on the right of `==`."""
 
 
 class Version(NamedTuple):
@@ -76,7 +76,7 @@ class Device(NamedTuple):
     attributes: Mapping[str, Mapping[str, Value]]
     capacity: Mapping[str, Mapping[str, Value]]
     shared: bool = False
-    """Whether several claims can have parts of it."""
+    """True if several claims can hold parts of the device."""
 
 
 @lru_cache(maxsize=16_384)
@@ -121,7 +121,7 @@ class Domains(NamedTuple):
 
 
 def words(value: Value) -> str:
-    """What a value is, for messages."""
+    """Describe a value for an error message."""
     if isinstance(value, bool | int | str):
         return repr(value)[:80]
     kinds = {Device: "the device", Quantity: "a quantity", Version: "a version", Optional: "an optional value"}
@@ -150,7 +150,7 @@ def text(value: Value) -> str:
 
 
 def items(value: Value) -> list[Value]:
-    """What macros go through: a list, or the keys of a map. Raises CelError."""
+    """Return the items that a macro iterates over: a list, or the keys of a map. Raises CelError."""
     if isinstance(value, list):
         return value
     if isinstance(value, Domains):
@@ -239,7 +239,7 @@ def over(one: Value, other: Value) -> int:
 
 
 def rest(one: Value, other: Value) -> int:
-    """What division leaves, with the sign of the dividend. Raises CelError."""
+    """Return the remainder of a division, with the sign of the dividend. Raises CelError."""
     return integer(one) - over(one, other) * integer(other)
 
 
@@ -369,7 +369,7 @@ def size(value: Value) -> int:
 
 
 def sure(make: Callable[[str], Value]) -> Callable[[Value], bool]:
-    """Whether a text can be read."""
+    """Return a predicate: can the text be parsed?"""
 
     def can(value: Value) -> bool:
         try:

@@ -111,11 +111,11 @@ class DefragExecutor:
             changed.clear()
 
     def _begun(self) -> bool:
-        """Whether the first of the moved pods is ending, or gone."""
+        """Return True once the first moved pod is terminating or gone."""
         return any(self._now(pod) is None or pod.deleting for pod in self._moved)
 
     def _refused(self) -> bool:
-        """Whether the scheduler has taken a nomination back. The first answers may be older than the nominations."""
+        """Return True once the scheduler has withdrawn a nomination. The first answers may predate the nominations."""
         seen = [found for pod in self._nominees if (found := self._now(pod)) is not None and found.waiting]
         self._seen |= {pod.uid for pod in seen if pod.nominated}
         return any(pod.uid in self._seen and not pod.nominated for pod in seen) or len(seen) < len(self._nominees)
@@ -128,5 +128,5 @@ class DefragExecutor:
         return found if found is not None and found.uid == pod.uid else None
 
     def nodes(self) -> Sequence[str]:
-        """Where the job's pods are now."""
+        """Return the nodes of the job's pods."""
         return sorted({found.node for pod in self._nominees if (found := self._now(pod)) is not None and found.node})

@@ -38,7 +38,7 @@ class Move(NamedTuple):
     gpus: float
     source: str
     target: str
-    """Where there is room for it now; the scheduler has the last word."""
+    """Node that has capacity for it now; the scheduler makes the final decision."""
     lost: float
     """Seconds of work that are done again at the most: since its last checkpoint, which nobody here knows."""
     with_it: int
@@ -145,7 +145,7 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
 
 
 def _request(view: ClusterView, pod: PodInfo) -> Request | str:
-    """What the engine is asked for. Raises RuleError."""
+    """Return the placement request of a pod. Raises RuleError."""
     if not pod.claims:
         return view.fleet.asks.request(pod.shape)
     if view.fleet.claims.searched(pod):
@@ -154,7 +154,7 @@ def _request(view: ClusterView, pod: PodInfo) -> Request | str:
 
 
 def _freed(view: ClusterView, pod: PodInfo) -> Request | str:
-    """What a pod with claims will ask for once it is made anew. Its devices are then its own in the view."""
+    """Return the request of a pod with claims once it is recreated. The view then counts its devices as its own."""
     fleet, state = view.fleet, view.fleet.state
     if pod.uid in view.change_epoch:
         return view.change_epoch[pod.uid]
@@ -194,7 +194,7 @@ def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) ->
 
 
 def _bound(view: ClusterView, pod: PodInfo) -> str:
-    """What else has a say in where a pod may go."""
+    """Return a reason that the pod cannot move, or an empty string."""
     if view.fleet.others.touch(pod):
         return "bound to other pods"
     try:
@@ -277,7 +277,7 @@ def models(view: ClusterView) -> Mapping[str, int]:
 
 
 def request(view: ClusterView, gpus: int, model: str = "", cpu: int = 0, memory: int = 0, link: str = "any") -> Request:
-    """What pods that do not exist would ask for; `cpu` in milli, `memory` in bytes."""
+    """Return the request of hypothetical pods; `cpu` in millicores, `memory` in bytes."""
     amounts, fleet = {"cpu": cpu, "memory": memory, "pods": 1}, view.fleet
     there = [fleet.state.slots[name] for name, info in fleet.nodes.items() if not usage.away(info)]
     fleet.state.allow(_WANTED, there)

@@ -31,7 +31,7 @@ class StuckError(Exception):
 
 
 def tolerated(device: Device, wanted: DeviceRequest) -> bool:
-    """Whether a request may have a device in spite of its taints."""
+    """Return True if a request tolerates the taints of a device."""
     return all(any(_tolerates(each, taint) for each in wanted.tolerations) for taint in device.taints)
 
 
@@ -47,7 +47,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def takes(wanted: DeviceRequest, device: Device) -> bool:
-    """Whether all selectors of a request take a device. Raises CelError where they have no value for it."""
+    """Return True if all selectors of a request match a device. Raises CelError if a selector fails on it."""
     return all(cel.compile_selector(expression)(device.facts) for expression in wanted.selectors)
 
 
@@ -204,7 +204,7 @@ class Allocator:
     def _room(
         self, wanted: DeviceRequest, device: Device, parts: Mapping[Key, Sequence[Mapping[str, tuple[int, str]]]]
     ) -> dict[str, tuple[int, str]] | None:
-        """What a request takes of a device's capacities; None where there is not so much left beside these parts."""
+        """Return the capacity that a request consumes of a device; None if less is left beside these parts."""
         if not device.capacity and not wanted.capacity:
             return {}
         taken = consumed(device, wanted.capacity)

@@ -1,4 +1,4 @@
-"""What a request takes of a device that is shared, as the device's policy rounds it.
+"""Consumable capacity: the amount that a request takes of a shared device, rounded by the device's request policy.
 
 Source: k8s.io/dynamic-resource-allocation/structured, consumable_capacity.go (KEP-5075).
 """
@@ -15,7 +15,7 @@ _NANO = 10**9
 
 
 def consumed(device: Device, wanted: Mapping[str, str]) -> dict[str, tuple[int, str]] | None:
-    """What is taken of each capacity, in nano units and as text; None where it cannot be had of this device."""
+    """Return the amount taken of each capacity, in nano units and as text; None if the device cannot provide it."""
     if not wanted.keys() <= device.capacity.keys():
         return None
     result = {}

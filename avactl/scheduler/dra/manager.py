@@ -39,7 +39,7 @@ CONSUMERS = 256
 
 
 class ClaimDemand(NamedTuple):
-    """What a pod's claims ask for."""
+    """Devices that the unallocated claims of a pod request."""
 
     key: str
     """Equal for pods that ask for the same."""
@@ -50,9 +50,9 @@ class ClaimDemand(NamedTuple):
     gpus: int
     """GPUs that are to be allocated: of alternatives the most."""
     exact: bool
-    """Whether it is just so many whole GPUs."""
+    """True if it is a plain number of whole GPUs."""
     counted: bool
-    """Whether it is always as many."""
+    """True if the number does not depend on the node."""
 
 
 class Offers:
@@ -201,7 +201,7 @@ class DraManager:
     # -- what is asked for ------------------------------------------------------------------------------------------
 
     def demand(self, pod: PodInfo) -> ClaimDemand:
-        """What a pod's claims ask for. Raises RuleError where it must wait, or asks for what is not supported."""
+        """Return the demand of a pod's claims. Raises RuleError if it must wait or requests something unsupported."""
         last = self._last
         if last is None or last[0] != pod.uid or last[1] != self.version:
             found: ClaimDemand | RuleError
@@ -262,7 +262,7 @@ class DraManager:
         return found
 
     def _count(self, wanted: DeviceRequest) -> int:
-        """How many GPUs a request is about."""
+        """Return the number of GPUs that a request is about."""
         if wanted.admin or not any(self._selects(wanted, device) for device in self._kinds.values()):
             return 0
         return max(map(len, self._gpus.values()), default=0) if wanted.number == ALL else wanted.number
@@ -275,7 +275,7 @@ class DraManager:
             return False
 
     def selects(self, wanted: DeviceRequest, device: Device) -> bool:
-        """Whether a request takes a device by its selectors. Raises CelError."""
+        """Return True if the selectors of a request match a device. Raises CelError."""
         place = (wanted.selectors, device.key)
         known = self._memory.get(place)
         if known is None:
@@ -293,7 +293,7 @@ class DraManager:
     # -- where it can be had ----------------------------------------------------------------------------------------
 
     def simple(self, node: str, labels: Labels, key: str) -> bool:
-        """Whether the engine's counting of a node's GPUs is all there is to know for a demand that is exact."""
+        """Return True if counting free GPUs decides an exact demand on this node."""
         here = self._simple.setdefault(node, {})
         known = here.get(key)
         if known is None:
@@ -410,7 +410,7 @@ class DraManager:
         return config
 
     def _node_selector(self, devices: Iterable[Device], node: str) -> dict[str, Any] | None:
-        """Where the devices can be reached from; None: everywhere."""
+        """Return the NodeSelector of nodes that reach the devices; None: all nodes."""
         terms: dict[str, list[dict[str, Any]]] = {"matchFields": [], "matchExpressions": []}
         for device in devices:
             selector = device.selector or self.devices.selector(device.key)
@@ -425,7 +425,7 @@ class DraManager:
 
 
 def _whole(device: Device) -> bool:
-    """Whether it is a whole GPU: drivers publish parts of GPUs and those passed through beside them."""
+    """Return True for a whole GPU: drivers also publish partitions and passed-through GPUs."""
     own = device.facts.attributes.get(device.key[0], {})
     if device.shared:
         return False

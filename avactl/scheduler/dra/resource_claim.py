@@ -1,4 +1,4 @@
-"""What ResourceClaims ask for, parsed once for all claims that ask for the same, and what they have."""
+"""ResourceClaims: requests, parsed once for all equal claims, and allocations."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ class DeviceRequest(NamedTuple):
     """ALL: every device that there is."""
     device_class: str
     admin: bool
-    """Whether it only looks: its devices may be in use, and stay free for others."""
+    """True for adminAccess: its devices may be in use, and it does not reserve them."""
     tolerations: tuple[dict[str, Any], ...]
     capacity: Mapping[str, str]
-    """What it needs of devices that are shared."""
+    """Capacity required of shared devices."""
 
 
 class Constraint(NamedTuple):
-    """What holds between the devices of requests."""
+    """Constraint between the devices of requests."""
 
     distinct: bool
-    """Whether values must differ, not agree."""
+    """True if the values must differ, False if they must be equal."""
     attribute: str
     requests: frozenset[str]
     """Empty: all."""
 
     def covers(self, wanted: DeviceRequest) -> bool:
-        """Whether it speaks of a request's devices."""
+        """Return True if the constraint covers a request's devices."""
         return not self.requests or wanted.request in self.requests or wanted.name in self.requests
 
 
@@ -100,7 +100,7 @@ class ResourceClaim:
         self.finalized = FINALIZER in (metadata.get("finalizers") or ())
         self.deleting = "deletionTimestamp" in metadata
         self.template = bool(metadata.get("ownerReferences"))
-        """Whether it was made for one pod."""
+        """True if it was created from a template, for one pod."""
         given = item["spec"].get("devices") or {}
         key = orjson.dumps(given)
         spec = _specs.get(key)
@@ -112,16 +112,16 @@ class ResourceClaim:
         self.results = tuple(Result.parse(each) for each in results)
         self.reserved: list[dict[str, Any]] = status.get("reservedFor") or []
         self.ready = not any(each.get("bindingConditions") for each in results) or _ready(results, status)
-        """Whether its devices can be used now; None where their driver says that they never will be."""
+        """True if its devices are ready; None if their driver reports that they never will be."""
 
     @property
     def allocated(self) -> bool:
-        """Whether it has its devices."""
+        """True if the claim is allocated."""
         return self.allocation is not None
 
 
 def older(one: ResourceClaim, other: ResourceClaim) -> bool:
-    """Whether one state of a claim came before another: resourceVersions can be compared (KEP-5504)."""
+    """Return True if one state of a claim is older than another: resourceVersions are comparable (KEP-5504)."""
     versions = (one.version, other.version)
     return all(version.isdigit() for version in versions) and int(one.version) < int(other.version)
 
@@ -144,7 +144,7 @@ def _ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> b
 
 
 class ParsedClaim(NamedTuple):
-    """What a claim asks for, in the words of the classes that there are."""
+    """Requests of a claim, resolved against the known DeviceClasses."""
 
     requests: tuple[tuple[DeviceRequest, ...], ...]
     """Of each request the alternatives, the best first."""
@@ -152,7 +152,7 @@ class ParsedClaim(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether it asks for a number of devices, and for nothing that others of them have a say in."""
+        """True if it requests a number of devices without constraints between them."""
         return not self.constraints and all(
             len(each) == 1 and each[0].number > 0 and not each[0].admin and not each[0].capacity
             for each in self.requests

@@ -1,4 +1,4 @@
-"""What drivers publish: devices in pools of slices, what of it each node reaches, and what is in use.
+"""ResourceSlices: devices by pool, the devices that each node reaches, and those in use.
 
 As kube-scheduler's allocator gathers it. Source: k8s.io/dynamic-resource-allocation/structured, pools and constraints.
 """
@@ -19,7 +19,7 @@ Key = tuple[str, str, str]
 """Driver, pool and name of a device."""
 PoolKey = tuple[str, str]
 Reach = tuple[Callable[[str, Labels], bool] | None, Mapping[str, Any] | None]
-"""Whether a node reaches something, by name and labels, and the node selector that says so, if one does."""
+"""Predicate over node name and labels, and the node selector behind it, if there is one."""
 _LOG = 100_000
 """Changes that are remembered."""
 
@@ -67,7 +67,7 @@ class Device:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one whole thing, free for anybody."""
+        """True for a whole device without taints, counters, sharing or binding conditions."""
         return not (self.taints or self.counters or self.shared or self.binding or self.binds or self.match)
 
     def attribute(self, name: str) -> tuple[str, Any] | None:
@@ -103,7 +103,7 @@ class Slice:
         self.devices = tuple(Device(*self.pool, device, self.each) for device in spec.get("devices") or ())
 
     def reaches(self, name: str, labels: Labels) -> bool:
-        """Whether a node has to do with it. Counters belong to the pool as a whole."""
+        """Return True if the slice concerns a node. Counters belong to the pool as a whole."""
         if self.counters:
             return True
         if self.each:
@@ -130,7 +130,7 @@ class ReachablePool(NamedTuple):
     trouble: str
     """Why nothing of it can be had now; empty: it can."""
     counted: bool
-    """Whether devices take from counters."""
+    """True if devices consume shared counters."""
 
 
 class Result(NamedTuple):
@@ -161,11 +161,11 @@ class DeviceInventory:
         self._views: dict[str, tuple[ReachablePool, ...]] = {}
         self._left: dict[PoolKey, dict[tuple[str, str], int]] = {}
         self._held: dict[str, tuple[Result, ...]] = {}
-        """What claims have, by uid; also those that are being given it."""
+        """Devices of claims by UID, allocations in progress included."""
         self.taken: dict[Key, int] = {}
         """Claims that have a device for themselves."""
         self.used: dict[Key, dict[str, int]] = {}
-        """What claims together have of devices that they share, nano."""
+        """Consumed capacity of shared devices, in nano units."""
         self._sharing: dict[Key, int] = {}
         self.changes: list[str] = []
         """Nodes whose devices were taken or given back, one after the other; empty: all nodes."""
@@ -299,7 +299,7 @@ class DeviceInventory:
         return True
 
     def held(self, uid: str) -> tuple[Result, ...]:
-        """What a claim has."""
+        """Return the devices of a claim."""
         return self._held.get(uid, ())
 
     def _count(self, results: Iterable[Result], sign: int) -> None:
@@ -328,11 +328,11 @@ class DeviceInventory:
         self.changes.append(node)
 
     def in_use(self, key: Key) -> bool:
-        """Whether anybody has a device, or a part of it."""
+        """Return True if a device is allocated, wholly or in part."""
         return key in self.taken or key in self._sharing
 
     def left(self, pool: PoolKey) -> Mapping[tuple[str, str], int]:
-        """What is left of a pool's counters, by counter set and name, nano."""
+        """Return the remaining counters of a pool by counter set and name, in nano units."""
         found = self._left.get(pool)
         if found is None:
             slices = self._pools.get(pool, {}).values()

@@ -1,4 +1,4 @@
-"""Where each kind of watched object goes."""
+"""Stores of the watched kinds other than pods."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class ConfigMapHandler:
         """`quota` is told of leaves by ConfigMap, and that they are gone."""
         self._fleet, self._quota = fleet, quota
         self._known: dict[str, tuple[str, str]] = {}
-        """What a ConfigMap is (topology or quota) and of whom, by key."""
+        """Kind (topology or quota) and owner of each ConfigMap, by key."""
         self.broken: dict[str, str] = {}
         """Those that cannot be read, by key, and why."""
 

@@ -52,7 +52,7 @@ class ClusterView:
         self.owned: set[str] = set()
         """Pods, by uid, that somebody makes anew."""
         self.messages: dict[str, str] = {}
-        """What is said of pods of others that wait, by `namespace/name`."""
+        """Messages of pending pods of other schedulers, by `namespace/name`."""
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
         self.broken: dict[str, str] = {}
@@ -121,7 +121,7 @@ class ClusterView:
         return workload
 
     def _asked(self, pod: PodInfo) -> Request | None:
-        """What the engine was asked for when it placed a pod, or will be asked; None: nothing that it understands."""
+        """Return the placement request of a running or pending pod; None if it has no valid one."""
         fleet = self.fleet
         try:
             request = fleet.asks.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)

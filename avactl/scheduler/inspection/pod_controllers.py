@@ -1,4 +1,4 @@
-"""Who makes the pods of a job, and why some are not made: Jobs, Deployments and StatefulSets tell it apart."""
+"""Controllers that have not created all of their pods, and why: Jobs, ReplicaSets, StatefulSets."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from avactl.kube.client import ApiError, Client
 _PATHS = {"Job": "batch/v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1"}
 _INSTANCE = "app.kubernetes.io/instance"
 _BEFORE = ("Error creating: ", " failed error: ")
-"""What the controllers begin with; what the API server said comes after it."""
+"""Prefixes of the controllers' messages; the API server's own message follows."""
 
 
 class Maker(NamedTuple):
-    """What makes pods, and has not made all of them."""
+    """Controller that has not created all of its pods."""
 
     name: str
     """With its kind: `Job train-worker`."""
     state: str
     """`refused`, `stopped`, `ended`, or `new`."""
     since: str
-    """When it was created, or the API server first refused."""
+    """Creation time, or the time of the first refusal."""
     words: str
 
 

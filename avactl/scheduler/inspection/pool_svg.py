@@ -101,7 +101,7 @@ def _places(fleet: ClusterCache, slot: int, machine: Machine | None) -> tuple[tu
 
 
 class _Holder(NamedTuple):
-    """What holds a part of a GPU."""
+    """Holder of a part of a GPU."""
 
     team: str
     job: str
@@ -223,7 +223,7 @@ class _Picture:
             at += style.socket - style.switch
 
     def _parts(self, machine: _Machine) -> dict[int, list[tuple[_Holder, int]]]:
-        """Who holds how many milli of each GPU."""
+        """Return holders and their milli-GPUs for each GPU."""
         state = self._fleet.state
         found: dict[int, list[tuple[_Holder, int]]] = {}
         held: list[tuple[_Holder, Booking]] = [

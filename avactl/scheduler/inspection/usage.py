@@ -1,4 +1,4 @@
-"""Who has what: teams, pools and jobs in numbers, for `avactl top` and the metrics. Reads a fleet, changes nothing."""
+"""Usage by team, pool and job, for `avactl top` and the metrics. Read-only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pool(NamedTuple):
 
 
 class Team(NamedTuple):
-    """What a team has of one GPU model; counts of GPUs."""
+    """Usage of one GPU model by a team, in GPUs."""
 
     name: str
     model: str
@@ -62,7 +62,7 @@ class Team(NamedTuple):
     """Most that it may borrow; None: all."""
     borrowed: float
     reclaimable: float
-    """What is borrowed by pods that may be stopped."""
+    """Borrowed GPUs held by preemptible pods."""
     waiting: float
     """Asked for by pods that wait."""
 
@@ -80,7 +80,7 @@ class Job(NamedTuple):
     gpus: float
     model: str
     since: str
-    """When the oldest pod was created."""
+    """Creation time of the oldest pod."""
     why: str
     """Of those that wait: why, as the scheduler says it."""
 

@@ -1,4 +1,4 @@
-"""What the compiler tells the scheduler: policy, pools and quotas, as ConfigMaps."""
+"""Configuration that the compiler writes for the scheduler: policy, pools and quotas, as ConfigMaps."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class TeamQuota:
 
 
 class _Or(NamedTuple):
-    """What may be left out, or null."""
+    """Optional or null value."""
 
     form: Any
 

@@ -72,7 +72,7 @@ def stripped(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def selector_excess(selector: Mapping[str, Any] | None) -> str:
-    """What of a label selector exceeds the bounds, in words; empty where nothing does."""
+    """Return why a label selector exceeds the bounds; empty if it does not."""
     if not selector:
         return ""
     expressions = selector.get("matchExpressions") or ()

@@ -33,20 +33,20 @@ class NodeInfo:
             each["type"] == names.TOPOLOGY_CONDITION and each["status"] == "False"
             for each in status.get("conditions") or ()
         )
-        """Whether its GPUs or links are not those of its type (`avactl topo watch`)."""
+        """True if its GPUs or links differ from its machine type (`avactl topo watch`)."""
         self.features = frozenset(status.get("declaredFeatures") or ())
-        """What its kubelet says that it can do."""
+        """Features that its kubelet declares."""
         given = status.get("allocatable") or {}
         self.source: Mapping[str, Any] = given if len(given) <= _RESOURCES else dict(list(given.items())[:_RESOURCES])
         self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
         self.gpu_resource = ""
-        """What pods name to get its GPUs: the extended resource; empty where there is none."""
+        """Extended resource of its GPUs; empty if there is none."""
 
         self.devices = 0
         """GPUs that a driver publishes in slices."""
 
     def same(self, other: NodeInfo) -> bool:
-        """Whether nothing has changed that matters: most updates are heartbeats."""
+        """Return True if nothing relevant changed: most updates are heartbeats."""
         return (
             self.source == other.source
             and self.labels == other.labels

@@ -118,7 +118,7 @@ def _preferred(terms: Iterable[Mapping[str, Any]]) -> None:
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a toleration covers a taint. Source: k8s.io/component-helpers/scheduling/corev1."""
+    """Return True if a toleration covers a taint. Source: k8s.io/component-helpers/scheduling/corev1."""
     effect, key = toleration.get("effect"), toleration.get("key")
     if effect and effect != taint["effect"]:
         return False
@@ -143,7 +143,7 @@ class NodeRules:
         """Raises RuleError."""
         affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
         self.features = _features(spec)
-        """What the kubelet must be able to do."""
+        """Features required of the kubelet."""
         parts = [spec.get("nodeSelector"), affinity, spec.get("tolerations"), self.features]
         self._key = orjson.dumps(parts)
         self.model: str | None = (spec.get("nodeSelector") or {}).get(names.GPU_LABEL)
@@ -160,7 +160,7 @@ class NodeRules:
         return isinstance(other, NodeRules) and self._key == other._key
 
     def matches(self, name: str, labels: Labels) -> bool:
-        """Whether selector and affinity hold."""
+        """Return True if the node selector and the required node affinity match."""
         return self.selects(labels) and self.near(name, labels)
 
     def untolerated(self, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -192,7 +192,7 @@ class NodeRules:
 
 
 def _features(spec: Mapping[str, Any]) -> list[str]:
-    """What a node must declare in `status.declaredFeatures` for a pod.
+    """Return the features that a node must declare in `status.declaredFeatures` for a pod.
 
     Source: k8s.io/component-helpers/nodedeclaredfeatures, v0.36.
     """

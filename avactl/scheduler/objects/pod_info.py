@@ -78,16 +78,16 @@ class PodInfo:
         self.created: str = metadata["creationTimestamp"]
         self.priority: int = spec.get("priority") or 0
         self.seen = seen
-        """When the scheduler saw it first, by the monotonic clock."""
+        """Monotonic time at which the scheduler first saw the pod."""
         self.shape: PodRequirements = self.asks(item, refused)
         self.assumed = ""
-        """Node that a binding on its way names."""
+        """Node of a binding in flight."""
         self.message = ""
-        """Why it waits, as its condition says."""
+        """Message of its PodScheduled condition while it is pending."""
         self.reported = 0.0
-        """When that was written."""
+        """Monotonic time at which that message was written."""
         self.pending_message = ""
-        """What is to be said next."""
+        """Message to be written next."""
         self.gang, self.gang_size, self.index, self.within = "", 0, 0, ""
         self.claims: tuple[tuple[str, str], ...] = ()
         """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
@@ -96,23 +96,23 @@ class PodInfo:
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
         self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
         self.never_preempts: bool = spec.get("preemptionPolicy") == "Never"
-        """Whether it takes what is idle, and pushes nobody out."""
+        """True for preemptionPolicy Never."""
         self.grace: int = spec.get("terminationGracePeriodSeconds", 30)
-        """Seconds that it may take to end."""
+        """Termination grace period, seconds."""
         self.evicting = False
-        """Whether it is being evicted by this scheduler."""
+        """True while this scheduler is evicting it."""
         self.nominated = ""
-        """Node on which others make room for it."""
+        """Node that it is nominated for."""
         self.preemption = ""
         """The preemption that it is part of, as victim or as preemptor (annotation `names.PREEMPTION`)."""
         self.preempted_for = ""
         """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty: it is none."""
         self.has_disruption_mark = False
-        """Whether a condition of this scheduler's says that it ends, for whatever reason."""
+        """True if this scheduler has set its DisruptionTarget condition."""
         self.started = ""
-        """When it got its node."""
+        """Time at which it was bound, as the API server states it."""
         self.ends = 0.0
-        """When its time to end in peace is over, Unix time; 0: it is not being deleted."""
+        """End of its termination grace period, Unix time; 0: it is not being deleted."""
         self.labels: Mapping[str, str] = _NOTHING
         self.node = ""
         self.devices: str | None = None
@@ -132,7 +132,7 @@ class PodInfo:
         self.within = notes.get(names.WITHIN, "")
 
     def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
-        """What it asks for. It may be resized, be given tolerations, and be narrowed down as long as it is gated.
+        """Return its requirements. Pods can be resized, given tolerations, and, while gated, constrained further.
 
         Pods of generation 1 are as they were made; those of old API servers have none.
         """
@@ -190,17 +190,17 @@ class PodInfo:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Who goes first in a team: the greater."""
+        """Rank within the team: the greater goes first."""
         return self.serving, self.priority
 
     @property
     def ended(self) -> bool:
-        """Whether it holds nothing any more."""
+        """True once the pod has succeeded or failed."""
         return self.phase in _ENDED
 
     @property
     def waiting(self) -> bool:
-        """Whether it is ours to place."""
+        """True if this scheduler has to place it."""
         return self.managed and not (self.node or self.assumed or self.deleting or self.gated or self.ended)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What pods ask for, parsed once for all pods that ask for the same."""
+"""Pod requirements, parsed once for all pods with equal ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HostPort(NamedTuple):
     number: int
 
     def clashes(self, other: HostPort) -> bool:
-        """Whether both cannot be on one machine: `0.0.0.0` is every address."""
+        """Return True if both cannot share a node: `0.0.0.0` is every address."""
         if (self.protocol, self.number) != (other.protocol, other.number):
             return False
         return self.address == other.address or _EVERYWHERE in (self.address, other.address)
@@ -42,7 +42,7 @@ class ExclusiveDisk(NamedTuple):
     read_only: bool
 
     def clashes(self, other: ExclusiveDisk) -> bool:
-        """Whether both cannot be on one machine."""
+        """Return True if both cannot share a node."""
         return self.name == other.name and not (self.read_only and other.read_only)
 
 
@@ -126,7 +126,7 @@ class PodRequirements:
 
     @property
     def constrained(self) -> bool:
-        """Whether where it may go depends on other pods."""
+        """True if other pods restrict its nodes."""
         return bool(self.affinity or self.antiaffinity or self.spread or self.ports or self.disks)
 
 
@@ -196,7 +196,7 @@ def _running(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What a node must have for the pod, one pod included.
+    """Return the resources that a node must have for the pod, its pod slot included.
 
     The larger of all containers together and each init container with the sidecars before it; limits stand in for
     requests that are not given, as the API server's defaults have it; requests of the pod as a whole win.

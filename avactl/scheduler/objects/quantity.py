@@ -39,5 +39,5 @@ def whole(text: str | int, unit: int = 1) -> int:
 
 
 def amount(name: str, text: str | int) -> int:
-    """What a resource asks for or has: CPU in milli, all else in its own unit; at most `MOST`."""
+    """Return an amount of a resource: CPU in millicores, everything else in its own unit; at most `MOST`."""
     return min(whole(text, 1000 if name == "cpu" else 1), MOST)

@@ -101,7 +101,7 @@ class VolumeClaim(NamedTuple):
 
     @property
     def one_pod(self) -> bool:
-        """Whether only one pod may use it."""
+        """True for access mode ReadWriteOncePod."""
         return _ONE_POD in self.modes
 
 
@@ -154,7 +154,7 @@ class Volume(NamedTuple):
         )
 
     def meant_for(self, claim: VolumeClaim) -> bool:
-        """Whether it is bound to a claim, or kept for it."""
+        """Return True if the volume is bound to a claim or reserved for it."""
         owner = self.owner
         return owner is not None and owner[:2] == (claim.namespace, claim.name) and owner[2] in ("", claim.uid)
 

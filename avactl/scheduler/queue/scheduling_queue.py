@@ -1,4 +1,4 @@
-"""What is to be scheduled next, and what waits for a change: by priority, then by age.
+"""Scheduling queue: active pod groups by priority and age, and unschedulable ones that wait for a change.
 
 Units (a pod, or a gang) that ask for the same wait in one group. When something was freed only the first of each group
 is tried; as long as it does not fit, the others cannot either.
@@ -29,13 +29,13 @@ class QueuedPodGroup:
         self.pods: dict[str, PodInfo] = {}
         """By uid; of a gang also those that run, or have ended."""
         self.group: Hashable = None
-        """Where it waits, or was taken from."""
+        """Group of unschedulable units that it is in or was taken from."""
         self.partial: float | None = None
         """Since when some of the gang run and others do not, by the monotonic clock."""
         self.size = 1
         """Pods that must run together."""
         self.changed = 0.0
-        """When the last pod came, by the monotonic clock."""
+        """Monotonic time at which the last pod was added."""
         self.entry = 0
         """Number of its entry in the queue; 0: it has none."""
 
@@ -91,11 +91,11 @@ class SchedulingQueue:
         self._groups: dict[Hashable, list[_Entry]] = {}
         self._numbers = count(1)
         self._entries = 0
-        """How many there are at the most, valid or not."""
+        """Upper bound of the number of entries, stale ones included."""
         self._round: set[str] = set()
         """Units that the last `retry` brought, and that have not had their turn."""
         self.retried = -1
-        """How much had been freed by the last `retry`."""
+        """Change epoch of the last `retry`."""
 
     def _entry(self, unit: QueuedPodGroup) -> _Entry:
         pods = unit.pods.values()
@@ -198,7 +198,7 @@ class SchedulingQueue:
 
     @property
     def retrying(self) -> bool:
-        """Whether some of those that the last `retry` brought wait for their turn."""
+        """True while units activated by the last `retry` have not been tried."""
         return bool(self._round)
 
     def retry(self, freed: int) -> None:

@@ -25,7 +25,7 @@ class NamespaceThrottle:
         self._debts[namespace] = min(_MOST, self._debt(namespace, now) + seconds), now
 
     def exceeded(self, namespace: str) -> bool:
-        """Whether others come first."""
+        """Return True if other namespaces go first."""
         if namespace not in self._debts:
             return False
         debt = self._debt(namespace, monotonic())

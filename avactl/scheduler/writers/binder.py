@@ -32,7 +32,7 @@ _LOST = 60.0
 
 
 REFUSED = "refused"
-"""What became of a binding that the API server will not have, whatever the reason: the next one fares no better."""
+"""Result of a binding that the API server refuses; retrying at once would not help."""
 
 
 class LateError(Exception):
@@ -228,7 +228,7 @@ class Binder:
                 wait = min(2 * wait, 5.0)
 
     def _readiness(self, given: ClaimAllocation) -> bool | None:
-        """Whether a claim's devices are ready for the pod, as their drivers want to be waited for; None: never."""
+        """Return True once a claim's binding conditions hold; None if a failure condition holds."""
         claim = self._fleet.dra.claims.get(given.claim.key)
         if claim is None:
             return True  # the binding tells

@@ -86,7 +86,7 @@ class Evictor:
             self._busy.discard(eviction.unit)
 
     async def _nominate(self, places: Mapping[PodInfo, str | None], preemption: str | None) -> bool:
-        """Whether all of the pods are still there."""
+        """Return True if all pods still exist."""
         before = preemption or ""
         wanted = [
             (pod, node) for pod, node in places.items() if (pod.nominated, pod.preemption) != (node or "", before)
@@ -123,7 +123,7 @@ class Evictor:
         return await self._try("PATCH", path, body, STRATEGIC)
 
     async def _try(self, method: str, path: str, body: Any, content_type: str) -> bool:
-        """Whether the pod was there. Raises ApiError and UnreachableError where that does not become known."""
+        """Return True if the pod existed. Raises ApiError and UnreachableError if that stays unknown."""
         wait = 0.1
         async with self._few:
             for left in reversed(range(_TRIES)):

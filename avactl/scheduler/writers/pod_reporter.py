@@ -1,4 +1,4 @@
-"""What people are told: events as kube-scheduler writes them, and the PodScheduled condition of pods that wait."""
+"""Events, as kube-scheduler writes them, and the PodScheduled condition of pending pods."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class PodReporter:
     def __init__(self, client: Client, rate: Rate) -> None:
         self._client, self._rate = client, rate
         self.yield_to: Callable[[], bool] = lambda: False
-        """Whether there is more urgent work for the API server: few reports at a time are written then."""
+        """Return True while bindings are in flight: reports are then written a few at a time."""
         self._instance = f"{names.CONTROLLER}-{os.environ.get('POD_NAME') or os.uname().nodename}"
         self._urgent: deque[_Request] = deque()
-        """What pods are told for the first time: who has just come must not wait behind those that wait already."""
+        """First reports of pods: new pods must not queue behind those that were reported before."""
         self._queue: deque[_Request] = deque()
         self._ready = asyncio.Semaphore(0)
         self._waiting: dict[str, tuple[PodInfo, float]] = {}

@@ -109,6 +109,6 @@ class StaleGangs:
 
 
 def partial(unit: QueuedPodGroup) -> bool:
-    """Whether some of a gang hold resources while others that must be there do not."""
+    """Return True if some members of a gang hold resources while required members do not."""
     holding = any(pod.node and not (pod.ended or pod.deleting or pod.evicting) for pod in unit.pods.values())
     return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())

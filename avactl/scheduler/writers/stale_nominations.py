@@ -1,4 +1,4 @@
-"""What is left of plans that nobody carries out any more: marks of pods that stay, nominations that lead nowhere.
+"""Cleanup of abandoned preemptions: disruption marks of pods that stay, and stale nominations.
 
 A crash between marking and deleting, a unit that is deleted meanwhile, an API server that could not be told: whatever
 the reason, a pod that runs must not be called a victim for ever, and a pod that waits not be promised a node.

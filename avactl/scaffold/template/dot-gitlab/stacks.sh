@@ -1,9 +1,9 @@
-# Writes the pipeline of the stacks whose names it reads: one job each, clusters before teams.
+# Print a pipeline for the stacks on standard input: one job per stack, clusters before teams.
 cat <<'END'
 include: [{local: .gitlab/stack.yml}]
 nothing:
   stage: platform
-  script: [echo "all that was asked for stands in the other jobs"]
+  script: [echo "the stacks, if any, are applied by the other jobs"]
 END
 while read -r stack; do
   case $stack in *.*) stage=teams ;; *) stage=platform ;; esac

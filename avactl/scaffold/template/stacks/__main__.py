@@ -1,4 +1,4 @@
-"""Pulumi runs this for each stack: `CLUSTER` holds the platform's objects, `CLUSTER.TEAM` those of a team.
+"""Pulumi program of all stacks: `CLUSTER` contains the platform's objects, `CLUSTER.TEAM` those of a team.
 
 `avactl preview` and `avactl up` use the same stacks and settings.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import string
 from collections import Counter
@@ -9,10 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tests.scheduler.world import SYSTEM, World
-from tools.controlplane import ApiError
+from tools.controlplane import ApiError, KubeClient
 
-DRIVER = "gpu.example.com"
+SYSTEM = "avactl-system"
 _IMAGE = "registry.example.com/x:1"
 _ANNOTATIONS = (
     "avactl.dev/gpu-share", "avactl.dev/devices", "avactl.dev/link", "avactl.dev/link-policy", "avactl.dev/preemptible",
@@ -38,10 +38,9 @@ _NOISE = "".join(random.Random(0).choices(string.printable + "\u202e\U0001f600é
 class Hostile:
     """Makes them. What the API server refuses is counted by its kind, and does no harm."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
-        self._world, self._chance = world, chance
-        self._kube = world.plane.client()
-        self.space = f"{world.namespace}-hostile"
+    def __init__(self, kube: KubeClient, namespace: str, chance: random.Random) -> None:
+        """The namespace is made, with a quota in the scheduler's books."""
+        self._kube, self.space, self._chance = kube, namespace, chance
         self.made = 0
         self.refused: Counter[str] = Counter()
         self._nodes: list[str] = []
@@ -52,13 +51,16 @@ class Hostile:
         limit = {"gpu": "V100", "guaranteed": 0, "borrow": 16, "weight": 1}
         quota = {
             "version": 1,
-            "team": "hostile",
+            "team": namespace,
             "namespaces": [self.space],
             "gpus": [limit],
             "shapes": [],
             "cpu": 64.0,
         }
-        world.config("avactl-quota-hostile", "quota", quota)
+        self._quota = f"avactl-quota-{namespace}"
+        metadata = {"name": self._quota, "namespace": SYSTEM, "labels": {"avactl.dev/config": "quota"}}
+        data = {"quota.json": json.dumps(quota)}
+        kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     def make(self, count: int) -> None:
         """So many objects, one after the other."""
@@ -80,7 +82,7 @@ class Hostile:
         for name in self._nodes:
             with suppress(ApiError):
                 self._kube.delete("v1", "Node", name)
-        self._kube.delete("v1", "ConfigMap", "avactl-quota-hostile", SYSTEM)
+        self._kube.delete("v1", "ConfigMap", self._quota, SYSTEM)
         with suppress(ApiError):
             self._kube.request(
                 "DELETE", f"/api/v1/namespaces/{SYSTEM}/configmaps", query={"labelSelector": "test=hostile"}
@@ -278,7 +280,7 @@ class Hostile:
             )
         )  # fmt: skip
         metadata = {
-            "name": f"hostile-{self._number}", "namespace": SYSTEM,
+            "name": f"{self.space}-{self._number}", "namespace": SYSTEM,
             "labels": {"avactl.dev/config": kind, "test": "hostile"},
         }  # fmt: skip
         data = {self._chance.choice(("pool.json", "quota.json")): text}
@@ -286,7 +288,7 @@ class Hostile:
 
     def _node(self) -> None:
         """A machine whose kubelet has lost its mind. It is cordoned: it takes no honest pod."""
-        name = f"hostile-{self._number}"
+        name = f"{self.space}-{self._number}"
         amounts = {
             "cpu": self._chance.choice(("9E", "0")), "memory": "9E", "pods": "9E",
             "nvidia.com/gpu": str(self._chance.choice((0, 17, 2**62))),
