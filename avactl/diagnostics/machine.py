@@ -105,10 +105,10 @@ _ANNOTATIONS = 10
 def render_github(diagnostics: Sequence[Diagnostic]) -> str:
     """Return GitHub Actions workflow commands: one annotation per problem; excess problems go to the log."""
     lines, rest = [], []
-    totals, told = Counter(d.severity for d in diagnostics), Counter[str]()
+    totals, shown = Counter(d.severity for d in diagnostics), Counter[str]()
     for d in diagnostics:
-        told[d.severity] += 1
-        if totals[d.severity] > _ANNOTATIONS and told[d.severity] >= _ANNOTATIONS:
+        shown[d.severity] += 1
+        if totals[d.severity] > _ANNOTATIONS and shown[d.severity] >= _ANNOTATIONS:
             rest.append(d)
             continue
         place = f"file={_property(_text(d.span.file))},line={d.span.line},col={d.span.column}"

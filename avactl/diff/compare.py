@@ -76,10 +76,10 @@ def _compare(base: Compilation, head: Compilation) -> Diff:
         found = [_as_far_as_known(intent, after, base.program.broken) for intent in found]
     changed = {intent.key for intent in found if intent.op != "affected"}
     found = [_with_cause(intent, head.program, changed) if intent.op == "affected" else intent for intent in found]
-    told = {(d.code, d.message) for d in base.diagnostics}
+    known = {(d.code, d.message) for d in base.diagnostics}
     return Diff(
         intents=tuple(sorted(found, key=_order)),
-        warnings=tuple(d for d in head.diagnostics if (d.code, d.message) not in told),
+        warnings=tuple(d for d in head.diagnostics if (d.code, d.message) not in known),
         base_problems=tuple(d for d in base.diagnostics if d.severity == "error"),
     )
 

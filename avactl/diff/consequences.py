@@ -126,13 +126,13 @@ def _place(job: Item) -> object:
 
 def _empty(old: Item, objects: Sequence[ObjectChange]) -> bool:
     """Return whether the job's checkpoint volume is replaced by an empty one."""
-    anew = any(
+    replaced = any(
         change.id.kind == "PersistentVolumeClaim"
         and change.id.name.endswith("-checkpoint")
         and (change.op == "renamed" or change.disruption == Disruption.DATA_LOSS)
         for change in objects
     )
-    return anew and old.spec.checkpoint.volume is not None
+    return replaced and old.spec.checkpoint.volume is not None
 
 
 def _workspace(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:

@@ -216,18 +216,18 @@ def _said(consequence: Consequence) -> str:
 
 def _details(found: Sequence[ObjectGroup], total: int, several: bool, rest: str) -> str:
     lines: list[str] = []
-    told = 0
+    shown = 0
     for group in found:
         if len(lines) >= _MOST_LINES:
             break
-        told += len(group.ids)
+        shown += len(group.ids)
         change = group.change
         reason = reason_of(group)
         lines.append(f"{phrases.MARKS[change.op]} {title(group, several)}" + (f"   ({reason})" if reason else ""))
         for told_field, changed in phrases.fields(change):
             lines.append(f"    {told_field}")
             lines += [f"      {line}" for line in changed[:10]]
-    if told < total:
-        lines.append(f"… {total - told} more objects; {rest}")
+    if shown < total:
+        lines.append(f"… {total - shown} more objects; {rest}")
     count = f"{total} object{'' if total == 1 else 's'}"
     return f"\n<details><summary>{count}</summary>\n\n{block(lines)}\n\n</details>\n"

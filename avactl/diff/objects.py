@@ -120,7 +120,7 @@ _ANEW = {
 def _renamed(old: Manifest, new: Manifest, renamed: tuple[Item, Item] | None) -> ObjectChange:
     """Kubernetes cannot rename: delete the old object, or keep it with its data, and create the new one."""
     names = tuple(item.name for item in renamed) if renamed else (old.name, new.name)
-    fields = field_changes(_beside_names(differences(old.body, new.body), (old, new), names))
+    fields = field_changes(_except_names(differences(old.body, new.body), (old, new), names))
     before, after = (old.name, new.name) if old.namespace == new.namespace else (_qualified(old), _qualified(new))
     disruption, reason = deletion(old)
     if old.holds_data:
@@ -136,7 +136,7 @@ def _qualified(manifest: Manifest) -> str:
     return f"{manifest.namespace}/{manifest.name}"
 
 
-def _beside_names(
+def _except_names(
     changes: Iterable[Change], objects: tuple[Manifest, Manifest], names: tuple[str, ...]
 ) -> list[Change]:
     """Return the differences that do not merely follow from the new name or namespace."""

@@ -145,9 +145,9 @@ def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
 
     Digests of a configuration are omitted, because the configuration itself is shown.
     """
-    told = [f for f in change.fields if not (_DIGEST(str(f.old)) and _DIGEST(str(f.new)) and "annotations[" in f.path)]
-    if told or not change.fields or change.op == "renamed":
-        return [(field(f), f.lines) for f in told]
+    shown = [f for f in change.fields if not (_DIGEST(str(f.old)) and _DIGEST(str(f.new)) and "annotations[" in f.path)]
+    if shown or not change.fields or change.op == "renamed":
+        return [(field(f), f.lines) for f in shown]
     return [("its configuration changes", ())]
 
 
@@ -179,7 +179,7 @@ _MEDIA = {"RAM": "MEM"}
 
 def further(intent: IntentChange) -> list[str]:
     """Return the field changes of the spec that no fact covers."""
-    told = [(change.name, change.old, change.new) for change in intent.facts]
+    facts = [(change.name, change.old, change.new) for change in intent.facts]
     whole = tuple(f"spec.{change.name}." for change in intent.facts)
     # `V100 40 → 16` covers `gpus[V100].guaranteed`, `RAM …` the memory tier.
     entries = {f"[{_MEDIA.get(change.name, change.name)}]." for change in intent.facts}
@@ -188,10 +188,10 @@ def further(intent: IntentChange) -> list[str]:
         path = f"{change.path}."
         if path.startswith(whole) or any(entry in path for entry in entries):
             continue
-        same = [fact for fact in told if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
+        same = [fact for fact in facts if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
         if same:
             # A fact covers one change only, even if another has the same numbers.
-            told.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
+            facts.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
         else:
             left.append(change)
     return [field(change) for change in left]

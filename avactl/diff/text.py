@@ -44,11 +44,11 @@ def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> st
     """Return the diff as text, with a trailing newline."""
     style = _Style(colour)
     out = [*_base_problems(diff.base_problems, style)]
-    told = groups(diff)
-    labels = [_label(group) for group in told]
+    shown = groups(diff)
+    labels = [_label(group) for group in shown]
     column = min(max((len(label) for label in labels), default=0), 44) + 3
     several = phrases.clusters(diff)
-    for group, label in zip(told, labels, strict=True):
+    for group, label in zip(shown, labels, strict=True):
         out += _group(group, label, column, style)
         if objects:
             out += _objects(group.objects, several, style)
@@ -162,8 +162,8 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
             out.append(f"  {mark} {f'{visible(text):<{column}}{line}'.rstrip()}{note}")
             continue
         out.append(f"  {mark} {visible(text)}{note}")
-        for told, lines in fields:
-            out.append(f"      {visible(told)}")
+        for shown, lines in fields:
+            out.append(f"      {visible(shown)}")
             out += [f"        {visible(changed)}" for changed in lines[:_MOST_LINES]]
             if len(lines) > _MOST_LINES:
                 out.append(f"        … {len(lines) - _MOST_LINES} more lines")

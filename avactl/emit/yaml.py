@@ -131,7 +131,7 @@ def _block(emit: Emit, text: str, newline: str) -> None:
 
 
 def _mapping(emit: Emit, mapping: Mapping[str, Any], newline: str, keys: Iterable[str], lead: str) -> None:
-    """The entries of a mapping that is not empty. `lead` stands before the first one, `newline` before the others."""
+    """Write a non-empty mapping. `lead` precedes the first entry, `newline` before the others."""
     for key in keys:
         value = mapping[key]
         written = _keys[key] or f"? {quote(key)}{newline}:"

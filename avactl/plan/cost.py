@@ -64,9 +64,9 @@ def cost(
     jobs = [each for each in hours if each != float("inf")]
     # Companions of a job, such as TensorBoard, end with it: the job determines the duration.
     always = bool(hours) and not jobs
-    told = [each for each in jobs if each is not None]
+    limits = [each for each in jobs if each is not None]
     # Followers of a job run a few minutes longer.
-    longest = min(told) if jobs and len(told) == len(jobs) else None
+    longest = min(limits) if jobs and len(limits) == len(jobs) else None
     return Cost(gpus, None if always else longest, always, _money(gpus, cores, memory, prices))
 
 

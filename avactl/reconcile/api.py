@@ -93,7 +93,7 @@ class Api:
     async def read(self, path: str) -> Body | None:
         """Return the object at a path, or None."""
         try:
-            found: Body = await self._again(lambda: self.client.request("GET", path), conflicts=True)
+            found: Body = await self._retry(lambda: self.client.request("GET", path), conflicts=True)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -108,7 +108,7 @@ class Api:
         while True:
             asked = dict(query)
             try:
-                page = await self._again(partial(self.client.request, "GET", path, query=asked), conflicts=True)
+                page = await self._retry(partial(self.client.request, "GET", path, query=asked), conflicts=True)
             except ApiError as error:
                 if error.status != 410 or "continue" not in query:
                     raise
@@ -135,7 +135,7 @@ class Api:
         query = {"fieldManager": manager, "fieldValidation": "Strict", "force": "true"}
         if dry_run:
             query["dryRun"] = "All"
-            asked: Body = await self._again(
+            asked: Body = await self._retry(
                 lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query), conflicts=True
             )
             return asked
@@ -215,9 +215,9 @@ class Api:
             self.writes += 1
             return await send()
 
-        return await self._again(once, conflicts=conflicts)
+        return await self._retry(once, conflicts=conflicts)
 
-    async def _again(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
+    async def _retry(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
         """Send a request with retries, and return its answer.
 
         Retried: no answer, 429 and 5xx; with `conflicts` also 409, which a read gets only from a proxy and a forced
@@ -236,21 +236,21 @@ class Api:
                 self._spent = _NEVER
                 return answer
             except UnreachableError:
-                if self._over(ends):
+                if self._timed_out(ends):
                     raise
             except orjson.JSONDecodeError as error:
                 # A proxy may answer 200 with a page of its own.
-                if self._over(ends):
+                if self._timed_out(ends):
                     raise UnreachableError(f"the answer is not JSON: {error}") from None
             except ApiError as error:
                 passing = error.status == 429 or error.status >= 500 or (conflicts and error.status == 409)
-                if not passing or self._over(ends):
+                if not passing or self._timed_out(ends):
                     raise
                 pause = max(wait, error.retry_after)
             await asyncio.sleep(pause * random.uniform(0.7, 1.0) if pause == wait else pause)  # noqa: S311
             wait = min(2 * wait, _BACKOFF[1])
 
-    def _over(self, ends: float) -> bool:
+    def _timed_out(self, ends: float) -> bool:
         """Return whether the retries of a request have run out of time."""
         now = monotonic()
         if now > ends:
@@ -260,7 +260,7 @@ class Api:
     async def _discover(self, api_version: str) -> None:
         root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
-            answer = await self._again(lambda: self.client.request("GET", root), conflicts=True)
+            answer = await self._retry(lambda: self.client.request("GET", root), conflicts=True)
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -121,7 +121,7 @@ class Applier:
             else:
                 await self._put(step)
         except ApiError as error:
-            step.error = _plain(error)
+            step.error = _message(error)
         except UnreachableError as error:
             step.error = f"request failed: {error}"
         except _StillThereError as error:
@@ -191,7 +191,7 @@ class Applier:
             raise ApiError(
                 422, "Invalid",
                 f"immutable fields changed: {', '.join(sorted({d.field for d in step.comparison.apply}))}; replacing "
-                f"the object would lose data: revert the change, or delete the object by hand ({_plain(error)})",
+                f"the object would lose data: revert the change, or delete the object by hand ({_message(error)})",
             )  # fmt: skip
 
     async def _replace(self, step: Step) -> None:
@@ -257,7 +257,7 @@ class Applier:
             else:
                 step.error = "the object keeps changing while it is being deleted; the next run retries"
         except ApiError as error:
-            step.error = _plain(error)
+            step.error = _message(error)
         except UnreachableError as error:
             step.error = f"request failed: {error}"
         self._done(step)
@@ -290,7 +290,7 @@ def _defines(step: Step) -> bool:
     return step.key.kind == "CustomResourceDefinition" and not step.error
 
 
-def _plain(error: ApiError) -> str:
+def _message(error: ApiError) -> str:
     """Return the API server's message without the object's name, which the report already shows."""
     text = str(error).partition(": ")[2] or str(error)
     return f"{text} ({error.status})"

@@ -85,18 +85,18 @@ class Lease:
         if the account may not read or write it.
         """
         with suppress(ApiError, UnreachableError):
-            await self._bury()
+            await self._take_over()
         task = asyncio.create_task(self._leader.run())
         won = asyncio.create_task(self._leader.won.wait())
         try:
-            began, told = monotonic(), False
+            began, reported = monotonic(), False
             while not (await asyncio.wait([task, won], timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED))[0]:
                 holder = ""
                 with suppress(ApiError, UnreachableError):
                     holder = (await self.look())[0]
-                if not told:
+                if not reported:
                     waiting(holder)
-                    told = True
+                    reported = True
                 if patience is None:
                     continue
                 if self._leader.refused is not None and monotonic() - began > _REFUSED:
@@ -113,7 +113,7 @@ class Lease:
                 await task
             await self._leader.release()
 
-    async def _bury(self) -> None:
+    async def _take_over(self) -> None:
         """Take the lease from a dead process of this machine."""
         lease = await self._api.read(self._path)
         if lease is not None and is_dead((lease.get("spec") or {}).get("holderIdentity") or ""):

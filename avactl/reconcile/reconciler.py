@@ -87,7 +87,7 @@ class Reconciler:
         result.problem = await self._plan(wanted, result)
         if result.problem or options.dry_run:
             return result
-        if to_do(result.steps) or self._news(wanted, result):
+        if to_do(result.steps) or self._record_outdated(wanted, result):
             try:
                 async with self._held(wanted, holding):
                     if not holding and (await self.lease.look())[1] != max(before + 1, 0):
@@ -179,7 +179,7 @@ class Reconciler:
             bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.options.namespace}}
             await self.api.apply(next((each.body for each in declared), bare))
 
-    def _news(self, wanted: Collection[Wanted], result: Result) -> bool:
+    def _record_outdated(self, wanted: Collection[Wanted], result: Result) -> bool:
         """Return whether the record needs an update although no object changed."""
         return self._following(wanted, result) != self.record
 

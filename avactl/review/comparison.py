@@ -58,8 +58,8 @@ def review_of(
     changes = compare(before, after)
     judged = policies_of(after)
     if judged:
-        told = {(d.rule, d.message) for d in policies_of(before)} if before.ok else set()
-        warnings = [d for d in judged if d.severity == "warning" and (d.rule, d.message) not in told]
+        known = {(d.rule, d.message) for d in policies_of(before)} if before.ok else set()
+        warnings = [d for d in judged if d.severity == "warning" and (d.rule, d.message) not in known]
         changes = replace(changes, warnings=(*changes.warnings, *warnings))
     found = [] if changes.empty else [make(before, after, changes) for make in sections]
     errors = [d for d in judged if d.severity == "error"]

@@ -40,5 +40,5 @@ def _problem(doc: Document, path: Path, key: bool) -> Diagnostic:
 
 def without_repeats(diagnostics: Collection[Diagnostic]) -> list[Diagnostic]:
     """Drop problems of `credentials_in` at places where a more specific rule already reported one."""
-    told = {d.span for d in diagnostics if d.hint != HINT}
-    return [d for d in diagnostics if d.hint != HINT or d.span not in told]
+    reported = {d.span for d in diagnostics if d.hint != HINT}
+    return [d for d in diagnostics if d.hint != HINT or d.span not in reported]

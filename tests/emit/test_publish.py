@@ -393,7 +393,7 @@ def test_what_cannot_be_published_says_why(forge: Forge, tmp_path: Path) -> None
     with pytest.raises(PublishError, match=r"cannot read rendered from https://\*\*\*@127"):
         run(author.root, Options("rendered", to="https://bot:hunter2@127.0.0.1:1/x.git"))
     for branch in ("refs/heads/rendered", "a..b", "-x"):
-        with pytest.raises(PublishError, match="is not the name of a branch"):
+        with pytest.raises(PublishError, match="is not a valid branch name"):
             run(author.root, Options(branch))
     author.write(specs(2) | {"notes.txt": "not a spec\n"})
     with pytest.raises(PublishError, match=r"^not committed: specs.yaml$"):

@@ -133,7 +133,7 @@ def test_without_the_engine_the_command_says_what_to_install(
     monkeypatch.setenv("PATH", str(repository))
     result = CliRunner().invoke(app, [*command, str(repository)])
     assert result.exit_code == 3
-    assert "there is no `pulumi` on PATH" in result.output
+    assert "no `pulumi` on PATH" in result.output
     assert "https://www.pulumi.com/docs/install/" in result.output
 
 

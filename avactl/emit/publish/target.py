@@ -77,10 +77,15 @@ class Remote:
         return PublishError(f"cannot read {self.name} from {self._shown}: {error}", _remedy(error.said))
 
     def _refused(self, error: FailedError) -> PublishError:
-        told = [line.removeprefix("remote:").strip() for line in error.said.splitlines() if line.startswith("remote:")]
+        remote = [
+            line.removeprefix("remote:").strip() for line in error.said.splitlines() if line.startswith("remote:")
+        ]
         line = next((line for line in error.said.splitlines() if "rejected]" in line), "")
         reason = line.rpartition("(")[2].rstrip(")") or str(error)
-        said = next((text for text in told if text.lower().startswith(("error", "gitlab"))), told[0] if told else "")
+        said = next(
+            (text for text in remote if text.lower().startswith(("error", "gitlab"))),
+            remote[0] if remote else "",
+        )
         text = f"{reason}: {said}" if said else reason
         return PublishError(f"the push to {self.name} was refused: {text}", _remedy(error.said))
 

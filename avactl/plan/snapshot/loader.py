@@ -125,7 +125,7 @@ def _pod(item: Mapping[str, Any]) -> Body | None:
     owners = [_only(each, "kind", "name", "controller") for each in item["metadata"].get("ownerReferences") or ()]
     if any(owner.get("controller") for owner in owners):
         metadata["ownerReferences"] = [owner for owner in owners if owner.get("controller")]
-    told = [
+    conditions = [
         _only(each, "type", "status", "reason", "message", "lastTransitionTime")
         for each in status.get("conditions") or ()
         # conditions: time of binding, and the preemptor
@@ -136,8 +136,8 @@ def _pod(item: Mapping[str, Any]) -> Body | None:
         "spec": {**_pod_spec(item["spec"]), **_only(item["spec"], "nodeName")},
         "status": _only(status, "phase", "resourceClaimStatuses", "nominatedNodeName"),
     }
-    if told:
-        found["status"]["conditions"] = told
+    if conditions:
+        found["status"]["conditions"] = conditions
     return found
 
 
@@ -296,19 +296,19 @@ def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], take
 
 def read(text: bytes, name: str) -> ClusterState:
     """Parse a snapshot; `name` is the file's name in errors. Raises SnapshotError."""
-    anew = "take a new snapshot: `avactl snapshot > state.json`"
+    retake = "take a new snapshot: `avactl snapshot > state.json`"
     if len(text) > MAX_BYTES:
-        raise SnapshotError(f"{name}: larger than {MAX_BYTES >> 20} MiB", anew)
+        raise SnapshotError(f"{name}: larger than {MAX_BYTES >> 20} MiB", retake)
     if not text.strip():
-        raise SnapshotError(f"{name}: the file is empty", anew)
+        raise SnapshotError(f"{name}: the file is empty", retake)
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         begins = text.lstrip()[:1] == b"{" and FORMAT.encode() in text
         what = "the snapshot is truncated or damaged" if begins else "not a snapshot: not JSON"
-        raise SnapshotError(f"{name}: {what} ({error})", anew) from None
+        raise SnapshotError(f"{name}: {what} ({error})", retake) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise SnapshotError(f"{name}: not an avactl snapshot", anew)
+        raise SnapshotError(f"{name}: not an avactl snapshot", retake)
     if data.get("version") != VERSION:
         version = shortened(str(data.get("version")), 40)
         newer = isinstance(found := data.get("version"), int) and found > VERSION
@@ -330,4 +330,4 @@ def read(text: bytes, name: str) -> ClusterState:
         return ClusterState(data["cluster"], Policy.parse(orjson.dumps(data["policy"])), objects, data["taken"])
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         what = shortened(f"{type(error).__name__}: {error}", 400)
-        raise SnapshotError(f"{name}: the snapshot is damaged ({what})", anew) from None
+        raise SnapshotError(f"{name}: the snapshot is damaged ({what})", retake) from None

@@ -86,7 +86,7 @@ def plan(
     """Return all steps: applies in apply order, then prunes in prune order."""
     steps = [_step(each, live.get(each.key), inventory, record, hands, take_over) for each in wanted]
     _hold_back(steps)
-    _made_anew(steps)
+    _mark_recreated(steps)
     declared = {step.key for step in steps}
     return [*steps, *_prunes(live, declared, inventory)]
 
@@ -144,7 +144,7 @@ def _hold_back(steps: list[Step]) -> None:
             step.action, step.reason = Action.wait, "waits for the current run to finish (`onChange: finish`)"
 
 
-def _made_anew(steps: list[Step]) -> None:
+def _mark_recreated(steps: list[Step]) -> None:
     """Recreate objects that are deleted together with another one."""
     by_key = {step.key: step for step in steps}
     dying = [step for step in steps if step.live is not None and step.live["metadata"].get("deletionTimestamp")]
