@@ -1,26 +1,36 @@
-"""A new kind is one registration: loading, checks, output, schema and explanation follow from it."""
+"""A new kind is one registration: loading, checks, output, schema, explanation, quota, capacity, graph, diff and plan
+follow from it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import ClassVar, Literal
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field
 
-from avactl.compiler import compile_tree
+from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.json_schema import schemas
 from avactl.diagnostics import Diagnostic
+from avactl.diff import Diff, compare
+from avactl.emit.graph import draw
 from avactl.kinds import registry
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.fields.values import Count
-from avactl.kinds.lowering import k8s
+from avactl.kinds.fields.compute import Compute, DatasetMount
+from avactl.kinds.fields.values import ClusterRef, Count, Duration
+from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference.explain import explain_text
-from avactl.kinds.registry import Kind
+from avactl.kinds.registry import Kind, ObjectEffect
+from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
+from avactl.plan.model import Verdict
+from avactl.plan.planner import make_plan
 from avactl.source.tree import MemoryTree
+from tests.kinds.compiling import DIGEST, unchecked
 
 PLATFORM = """\
 apiVersion: avactl.dev/v1
@@ -100,3 +110,283 @@ def test_names_are_taken_once() -> None:
 def test_built_in_kinds_stay() -> None:
     with pytest.raises(KeyError, match="built in"):
         registry.unregister("Team")
+
+
+# -- a kind with GPU pods ----------------------------------------------------------------------------------------------
+
+
+IMAGE = f"registry.example.com/x{DIGEST}"
+GPU_PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}, alluxio: registry.example.com/alluxio{DIGEST}}}
+  daemons: {{scheduler: true}}
+---
+kind: MachineType
+metadata: {{name: eight}}
+spec: {{gpus: {{model: V100, count: 8, memory: 16Gi}}, cpu: 64, memory: 512Gi, sockets: 2}}
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: eight, count: 4}}
+---
+kind: Team
+metadata: {{name: vision}}
+spec: {{members: {{groups: [vision]}}, buckets: []}}
+---
+kind: Team
+metadata: {{name: web}}
+spec: {{members: {{groups: [web]}}}}
+---
+kind: CacheTier
+metadata: {{name: read}}
+spec:
+  cluster: main
+  role: read
+  underStores: [{{url: "s3://ava/", mount: /ava, secret: ava}}]
+  workers: {{pools: [v100], tiers: [{{medium: SSD, path: /cache, quota: 10Gi}}]}}
+---
+kind: Dataset
+metadata: {{name: images}}
+spec: {{tier: read, format: files, size: 1Gi, versions: [{{name: v1, url: "s3://ava/images"}}]}}
+"""
+QUOTA = """---
+kind: Quota
+metadata: {name: gpus, team: vision}
+spec: {gpus: [{gpu: V100, guaranteed: 16, borrow: 0}]}
+"""
+
+
+def sweep(trials: int, gpus: int = 8, more: str = "", name: str = "lr") -> str:
+    return f"""---
+kind: Sweep
+metadata: {{name: {name}, team: vision}}
+spec:
+  trials: {trials}
+  compute: {{gpus: {gpus}, gpu: V100, cpu: 4, memory: 16Gi}}
+  {more}
+"""
+
+
+class SweepSpec(Model):
+    """Trials of a hyperparameter search."""
+
+    cluster: ClusterRef | None = Field(None, description="Cluster.")
+    trials: Count = Field(description="How many pods.")
+    compute: Compute = Field(description="CPU, memory and GPUs of one trial.")
+    datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
+    timeout: Duration | None = Field(None, description="Longest run.")
+    callers: list[str] = Field(default_factory=list, description="Teams that may connect.")
+
+
+class Sweep(Resource):
+    """Trials of a hyperparameter search. Compiles to a Job."""
+
+    KIND: ClassVar[str] = "Sweep"
+    SCOPE: ClassVar[Literal["team"]] = "team"
+    kind: Literal["Sweep"] = Field("Sweep", description="`Sweep`.")
+    spec: SweepSpec = Field(description="The search.")
+
+
+def lower_sweep(item: Item, program: Program) -> list[Manifest]:
+    spec = item.spec
+    gpu = pods.GpuRequest(item, program, spec.compute, "trial")
+    volumes = pods.Volumes(item, program)
+    volumes.datasets(spec.datasets)
+    resources = pods.resources(spec.compute.cpu, spec.compute.memory, gpu.resources())
+    container = {"name": "trial", "image": IMAGE, "resources": resources}
+    pod = pods.pod_spec(
+        item, program, container, volumes=volumes, gpu=gpu, service_account="default", restartPolicy="Never"
+    )
+    body = {
+        "parallelism": spec.trials,
+        "completions": spec.trials,
+        "template": {"metadata": {"labels": k8s.labels(item, "trial")}, "spec": pod},
+    }
+    return [
+        k8s.manifest(item, item.cluster, "batch/v1", "Job", item.name, namespace=item.ns, component="trial", spec=body)
+    ]
+
+
+def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+    return "the search begins anew" if any(effect.starts_pods for effect in effects) else None
+
+
+def roles(item: Item) -> list[Role]:
+    return [Role(("spec", "compute"), item.spec.compute, item.spec.trials, item.spec.trials, ("spec", "trials"))]
+
+
+def sweep_kind(lifecycle: Lifecycle) -> Kind:
+    hooks = WorkloadHooks(
+        lifecycle,
+        "sweep",
+        roles,
+        badge="sweep",
+        summary=lambda item: f"{item.spec.trials} trials",
+        timeout=lambda item: item.spec.timeout,
+        has_checkpoint=lambda item: False,
+        exposed_to=lambda item: item.spec.callers,
+        stop="lower `trials`",
+    )
+    return Kind(Sweep, lower_sweep, workload=hooks, impact=impact)
+
+
+@pytest.fixture(params=[Lifecycle.JOB])
+def lifecycle(request: pytest.FixtureRequest) -> Iterator[Lifecycle]:
+    registry.register(sweep_kind(request.param))
+    yield request.param
+    registry.unregister("Sweep")
+
+
+def compiled(*parts: str) -> Compilation:
+    result = unchecked("".join([GPU_PLATFORM, *parts]))
+    assert result.ok, result.diagnostics
+    return result
+
+
+def told(*parts: str) -> list[tuple[str, str, str]]:
+    return [(d.code, d.severity, d.message) for d in unchecked("".join([GPU_PLATFORM, *parts])).diagnostics]
+
+
+def test_its_pods_are_held_against_the_machines(lifecycle: Lifecycle) -> None:
+    assert told(sweep(4)) == []
+    assert told(sweep(1, gpus=16)) == [
+        ("pod-never-fits", "error", "a pod asks for 16 V100, and no machine of pool v100 has more than 8")
+    ]
+    assert told(sweep(5)) == [
+        ("gang-never-fits", "error", "5 pods of 8 V100 never fit at once: pool v100 has room for 4")
+    ]
+
+
+def test_a_job_beyond_its_quota_is_an_error(lifecycle: Lifecycle) -> None:
+    assert told(QUOTA, sweep(2), sweep(2, name="other")) == []
+    assert told(QUOTA, sweep(3)) == [
+        ("quota-exceeded", "error", "team vision asks for 24 V100, and may have 16"),
+    ]
+
+
+@pytest.mark.parametrize("lifecycle", [Lifecycle.SERVICE], indirect=True)
+def test_services_must_fit_their_quota_together(lifecycle: Lifecycle) -> None:
+    assert told(QUOTA, sweep(1), sweep(2, name="other")) == [
+        ("quota-exceeded", "error", "team vision asks for 24 V100, and may have 16")
+    ]
+
+
+@pytest.mark.parametrize("lifecycle", [Lifecycle.SERVICE], indirect=True)
+def test_teams_that_may_call_a_service_reach_it(lifecycle: Lifecycle) -> None:
+    def reachable(more: str) -> list[str]:
+        made = compiled(sweep(1, more=more)).manifests
+        policy = next(each.body["spec"] for each in made if (each.namespace, each.name) == ("web", "allow-egress"))
+        (team,) = policy["egress"][1]["to"][0]["namespaceSelector"]["matchExpressions"]
+        return list(team["values"])
+
+    assert reachable("") == ["web"]
+    assert reachable("callers: [web]") == ["vision", "web"]
+
+
+@pytest.mark.parametrize("lifecycle", [Lifecycle.SESSION], indirect=True)
+def test_sessions_beyond_their_quota_are_a_warning(lifecycle: Lifecycle) -> None:
+    result = unchecked("".join([GPU_PLATFORM, QUOTA, sweep(1), sweep(2, name="other")]))
+    (problem,) = result.diagnostics
+    assert (problem.code, problem.severity, problem.label) == ("quota-waits", "warning", "2 sweeps")
+    assert problem.message == "the sweeps of team vision ask for 24 V100, and may have 16: some wait"
+    assert problem.hint.startswith("lower `trials`; or raise")
+
+
+def test_the_graph_shows_it(lifecycle: Lifecycle) -> None:
+    drawn = draw(compiled(QUOTA, sweep(2, more="datasets: [{name: images, version: v1}]")))
+    shown = re.findall(r">([^<>]+)</text>", drawn)
+    row = shown.index("lr")
+    assert shown[row - 1 : row + 3] == ["sweep", "lr", "2 trials", "16 V100"]
+    assert "asks 16 of 16 + 0" in shown
+    assert "asked for at full size: 50% of the cluster's V100" in shown
+    for line in ("Sweep vision/lr may run in pool v100", "Sweep vision/lr reads images through read"):
+        assert line in drawn
+
+
+def test_datasets_are_mounted_where_it_runs(lifecycle: Lifecycle) -> None:
+    def claims(more: str) -> list[str]:
+        made = compiled(sweep(1, more=more)).manifests
+        return [manifest.name for manifest in made if manifest.kind == "PersistentVolumeClaim"]
+
+    assert claims("") == []
+    assert claims("datasets: [{name: images, version: v1}]") == ["dataset-images-v1"]
+
+
+def changes(before: str, after: str) -> Diff:
+    return compare(compiled(QUOTA, before), compiled(QUOTA, after))
+
+
+def test_the_diff_tells_capacity_quota_and_impact(lifecycle: Lifecycle) -> None:
+    (intent,) = changes(sweep(1), sweep(2)).intents
+    assert [(consequence.topic, consequence.text) for consequence in intent.consequences] == [
+        ("run", "the search begins anew"),
+        ("capacity", "fits pool v100 (specs ask for 16 of its 32 V100)"),
+        ("quota", "quota vision 8 → 16 of 16 V100"),
+    ]
+
+
+def test_a_rename_is_one_unless_the_identity_differs(lifecycle: Lifecycle) -> None:
+    before, after = sweep(1), sweep(1, name="other")
+    assert [intent.op for intent in changes(before, after).intents] == ["renamed"]
+    registry.unregister("Sweep")
+    registry.register(replace(sweep_kind(lifecycle), identity=lambda item: item.spec_name))
+    assert sorted(intent.op for intent in changes(before, after).intents) == ["added", "removed"]
+
+
+def test_the_plan_starts_it(lifecycle: Lifecycle) -> None:
+    base, head = compiled(sweep(1, name="old")), compiled(sweep(1, name="old"), sweep(2))
+    found = make_plan(base, head, "main")
+    (entry,) = found.entries
+    assert (str(entry.owner), entry.verdict, entry.pods, entry.placed) == ("Sweep vision/lr", Verdict.STARTS, 2, 2)
+    assert entry.cost.gpus == {"V100": 16}
+    assert [(pool.before, pool.after) for pool in found.pools] == [(8, 24)]
+
+
+def test_the_plan_names_it_where_others_take_its_gpus(lifecycle: Lifecycle) -> None:
+    lends = """---
+kind: Quota
+metadata: {name: gpus, team: vision}
+spec: {gpus: [{gpu: V100, guaranteed: 0, borrow: 32}]}
+---
+kind: Quota
+metadata: {name: gpus, team: web}
+spec: {gpus: [{gpu: V100, guaranteed: 32, borrow: 0}]}
+"""
+    owner = sweep(2, name="owner").replace("team: vision", "team: web")
+    found = make_plan(compiled(lends, sweep(4)), compiled(lends, sweep(4), owner), "main")
+    assert [(str(effect.owner), effect.what, str(effect.by)) for effect in found.effects] == [
+        ("Sweep vision/lr", "shrinks", "Sweep web/owner")
+    ]
+
+
+def test_ready_made_policies_know_it(lifecycle: Lifecycle) -> None:
+    tree = MemoryTree(
+        {
+            "avactl.yaml": "policies: {checkpoints: {gpuHours: 100}, jobs-end: warning}\n",
+            "specs.yaml": "".join(
+                f"apiVersion: avactl.dev/v1\n{part.strip()}\n---\n"
+                for part in (GPU_PLATFORM + sweep(2)).split("\n---\n")
+            ),
+        }
+    )
+    assert [(problem.rule, problem.message) for problem in compile_tree(tree).diagnostics] == [
+        ("jobs-end", "the job has no `timeout`: one that hangs keeps its machines"),
+        ("checkpoints", "16 GPUs without an end, and nothing is saved"),
+    ]
+
+
+def test_workloads_belong_to_teams() -> None:
+    class Shared(Sweep):
+        KIND: ClassVar[str] = "Shared"
+        SCOPE: ClassVar[Any] = "either"
+
+    with pytest.raises(ValueError, match="its model needs SCOPE = 'team'"):
+        Kind(Shared, lower_sweep, workload=WorkloadHooks(Lifecycle.JOB, "sweep", roles))
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_registry_knows_lifecycles_without_an_import(name: str) -> None:
+    workload = registry.kind(name).workload
+    assert registry.lifecycle(name) == (workload.lifecycle if workload is not None else None)

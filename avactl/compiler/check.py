@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from avactl.compiler.internal_error import defect
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
+from avactl.kinds.program import Item, Program
 
 
 def check(state: State) -> State:
@@ -23,7 +25,7 @@ def check(state: State) -> State:
         kind = registry.kind(name)
         for item in items:
             try:
-                problems += kind.check(item, program)
+                problems += problems_of(item, program)
             except Exception as error:
                 problems.append(defect(item, error))
         try:
@@ -31,3 +33,13 @@ def check(state: State) -> State:
         except Exception as error:
             problems.append(defect(items[0], error))
     return replace(state, diagnostics=state.diagnostics + tuple(problems))
+
+
+def problems_of(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """The problems of one spec: those that its kind finds, and roles that no machine of the cluster can ever hold."""
+    kind = registry.kind(item.kind)
+    yield from kind.check(item, program)
+    if kind.workload is not None and not kind.workload.checks_capacity:
+        from avactl.kinds.feasibility.capacity import role_problems
+
+        yield from role_problems(item, program)

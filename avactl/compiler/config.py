@@ -8,13 +8,13 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from avactl.compiler.errors import show, to_diagnostics
-from avactl.compiler.pass_state import Tree
-from avactl.compiler.selection import CONFIG_FILE, missing
+from avactl.compiler.selection import CONFIG_FILE, missing, policy_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
 from avactl.kinds.base import Model
-from avactl.kinds.fields.values import Duration, RelPath
-from avactl.policy.settings import Ready
+from avactl.kinds.fields.values import Duration, RelPath, seconds
+from avactl.policy.settings import Ready, Rules
+from avactl.source.tree import Tree
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 
@@ -96,3 +96,11 @@ def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
         # What is right counts: without it, files that are not meant to be specs would be told as well.
         config = Config.model_validate({key: value[key] for key in value if key not in wrong}, by_alias=True)
         return config, [*problems, *to_diagnostics(Config, document, error)]
+
+
+def rules_of(config: Config, paths: Collection[str]) -> Rules | None:
+    """Return the policies that apply to a repository, or None if it has none."""
+    files = tuple(policy_files(config.exclude, paths))
+    if not files and not config.policies.model_fields_set:
+        return None
+    return Rules(config.policies, files, config.python.allow, float(seconds(config.python.timeout)))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from avactl.compiler.check import check
+from avactl.compiler.config import load_config, rules_of
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
-from avactl.compiler.pass_state import State, Tree
-from avactl.compiler.policy_pass import enforce
+from avactl.compiler.pass_state import State
+from avactl.compiler.policy_pass import enforce, judge
 from avactl.compiler.resolve import resolve
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
@@ -21,7 +22,7 @@ from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
 from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
-from avactl.source.tree import MemoryTree
+from avactl.source.tree import MemoryTree, Tree
 
 PASSES: tuple[Callable[[State], State], ...] = (load, validate, resolve, check, lower, normalise, enforce)
 
@@ -73,3 +74,13 @@ def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Comp
     program = state.program or Program((), lambda path: None)
     found = sort_diagnostics(redacted(d) for d in without_repeats(state.diagnostics))
     return Compilation(state.tree, program, state.manifests, tuple(found))
+
+
+def policies_of(compilation: Compilation) -> tuple[Diagnostic, ...]:
+    """Return the policy findings for a compilation without errors that skipped the policy pass."""
+    tree = compilation.tree
+    rules = rules_of(load_config(tree)[0], tree.paths())
+    if rules is None:
+        return ()
+    found = judge(rules, tree, compilation.program.items, compilation.manifests)
+    return tuple(sort_diagnostics(redacted(problem) for _, problem in found))

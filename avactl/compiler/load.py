@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.compiler.config import Config, load_config, unmatched, unreadable
-from avactl.compiler.pass_state import State, Tree
-from avactl.compiler.policy_pass import rules_of
+from avactl.compiler.config import Config, load_config, rules_of, unmatched, unreadable
+from avactl.compiler.pass_state import State
 from avactl.compiler.selection import spec_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.fields.values import seconds
 from avactl.source.credentials import credentials_in
 from avactl.source.document import Document
-from avactl.source.tree import NOWHERE
+from avactl.source.tree import NOWHERE, Tree
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 

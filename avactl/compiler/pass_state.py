@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
+from avactl.policy.settings import Rules
 from avactl.source.document import Document
-
-if TYPE_CHECKING:
-    from avactl.compiler.policy_pass import Rules
-
-
-class Tree(Protocol):
-    """A repository's files: a directory, a git revision, or memory."""
-
-    @property
-    def skipped(self) -> Mapping[str, str]:
-        """What `paths` last left out though it may hold specs, by path: directories and links, and why."""
-        ...
-
-    def paths(self) -> list[str]:
-        """Paths of all files from the root, with `/`."""
-        ...
-
-    def size(self, path: str) -> int:
-        """Bytes of a file. Raises OSError."""
-        ...
-
-    def read(self, path: str) -> bytes:
-        """Content of a file. Raises OSError."""
-        ...
+from avactl.source.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.compiler.config import load_config
-from avactl.compiler.pass_state import Tree
-from avactl.compiler.policy_pass import Rules, read, rules_of
-from avactl.policy.settings import Ready, Rule
+from avactl.compiler.config import load_config, rules_of
+from avactl.compiler.policy_pass import read
+from avactl.policy.settings import Ready, Rule, Rules
 from avactl.source.python import laid_out
+from avactl.source.tree import Tree
 
 _OFF = "off"
 

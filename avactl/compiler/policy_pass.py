@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from avactl.compiler.config import Config, load_config
 from avactl.compiler.errors import dotted, show, to_diagnostics
-from avactl.compiler.pass_state import State, Tree
-from avactl.compiler.selection import is_policy, policy_files
-from avactl.diagnostics import Diagnostic, Span, sort_diagnostics
-from avactl.diagnostics.secrets import redacted
+from avactl.compiler.pass_state import State
+from avactl.compiler.selection import is_policy
+from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
 from avactl.kinds import registry
-from avactl.kinds.fields.values import seconds
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
 from avactl.policy import Problem
-from avactl.policy.settings import Ready, SchemaFile
+from avactl.policy.settings import Ready, Rules, SchemaFile
 from avactl.source.document import Document, Path, strings
+from avactl.source.tree import Tree
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 if TYPE_CHECKING:
-    from avactl.compiler.driver import Compilation
     from avactl.policy import custom
 
 Judged = tuple[Item | None, Diagnostic]
 """A problem, and the spec that it is about; None where a policy itself is broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Everything that is demanded of a repository."""
-
-    ready: Ready
-    files: tuple[str, ...]
-    """Files of the repository's own policies."""
-    python: bool
-    """Whether Python files are evaluated."""
-    timeout: float
-    """Longest run of one file, seconds."""
-
-
-def rules_of(config: Config, paths: Collection[str]) -> Rules | None:
-    """What the repository demands, None where that is nothing."""
-    files = tuple(policy_files(config.exclude, paths))
-    if not files and not config.policies.model_fields_set:
-        return None
-    return Rules(config.policies, files, config.python.allow, float(seconds(config.python.timeout)))
 
 
 def enforce(state: State) -> State:
@@ -60,16 +36,6 @@ def enforce(state: State) -> State:
     problems = tuple(problem for _, problem in judge(state.rules, state.tree, state.program.items, state.manifests))
     manifests = () if any(problem.severity == "error" for problem in problems) else state.manifests
     return replace(state, diagnostics=state.diagnostics + problems, manifests=manifests)
-
-
-def policies_of(compilation: Compilation) -> tuple[Diagnostic, ...]:
-    """What the policies find in a compilation without errors that was made without them."""
-    tree = compilation.tree
-    rules = rules_of(load_config(tree)[0], tree.paths())
-    if rules is None:
-        return ()
-    found = judge(rules, tree, compilation.program.items, compilation.manifests)
-    return tuple(sort_diagnostics(redacted(problem) for _, problem in found))
 
 
 def judge(rules: Rules, tree: Tree, items: Iterable[Item], manifests: Sequence[Manifest]) -> list[Judged]:

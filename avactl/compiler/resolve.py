@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from avactl.compiler.pass_state import State, Tree
+from avactl.compiler.pass_state import State
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
@@ -15,7 +14,7 @@ from avactl.kinds.base import Resource
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference import introspect
 from avactl.source.document import Document
-from avactl.source.tree import read_input
+from avactl.source.tree import Tree, read_input
 from avactl.source.yaml import load_yaml
 
 
@@ -127,15 +126,13 @@ def _standing(good: list[Item]) -> list[Item]:
 
 def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
     """Work out the clusters and the namespace of an item."""
-    every = tuple(cluster.name for cluster in program.of("Cluster"))
-    if item.kind == "Cluster":
-        item.clusters = (item.name,)
+    every = tuple(cluster.name for cluster in program.clusters())
+    placed = item.resource.placed_on(every)
+    if placed is not None:
+        item.clusters = placed
         return True
-    if item.kind == "Team":
-        item.clusters = tuple(item.spec.clusters or every)
-        return True
-    team = program.find("Team", item.team) if item.team else None
-    offered: Iterable[str] = every if team is None else (team.spec.clusters or every)
+    team = program.find_team(item.team) if item.team else None
+    offered = (team.resource.placed_on(every) if team is not None else None) or every
     own = getattr(item.spec, "cluster", None)
     if item.team and own is not None and own not in offered:
         problems.append(
@@ -147,10 +144,10 @@ def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
             )
         )
         return False
-    item.clusters = (own,) if own is not None else tuple(offered)
+    item.clusters = (own,) if own is not None else offered
     if item.resource.SCOPE == "team" and len(item.clusters) != 1:
         if not item.clusters:
-            if not any(kind == "Cluster" for kind, _ in program.broken):
+            if not program.lacks_clusters:
                 hint = "declare one: `kind: Cluster`"
                 problems.append(Diagnostic("missing-reference", "there is no Cluster", item.span("kind"), hint=hint))
             return False

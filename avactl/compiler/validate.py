@@ -116,7 +116,7 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
                 "unknown-key",
                 f"a {model.KIND} has no `metadata.objectName`: workspaces, jobs and services keep objects that way",
                 doc.span("metadata", "objectName", key=True),
-                hint="name the namespaces in `spec.namespaces`" if model.KIND == "Team" else "remove the key",
+                hint=model.OBJECT_NAME_HINT,
             )
         ]
     return resource

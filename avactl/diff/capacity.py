@@ -89,7 +89,7 @@ def consequences(old: Item | None, base: Program, new: Item | None, head: Progra
     found: list[Consequence] = []
     if new is not None and (old is None or _wishes(old, base) != _wishes(new, head)):
         found += _fits(new, head)
-    if new is not None and new.kind == "NodePool":
+    if new is not None and new in head.pools():
         found += _pool(old, base, new, head)
     item = new or old
     if item is not None and item.team:
@@ -132,7 +132,7 @@ def _quotas(team: str, old: Item | None, base: Program, new: Item | None, head: 
     after = demand(new, head) if new is not None else {}
     moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     for quota in (old, new):
-        if quota is not None and quota.kind == "Quota":
+        if quota is not None and (quota in base.quotas() or quota in head.quotas()):
             moved |= {(quota.cluster, gpu) for gpu in gpu_limits(quota.spec)}
     found = []
     for key in sorted(moved):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from avactl.diff.model import Consequence, Disruption, ObjectChange
+from avactl.kinds import registry
 from avactl.kinds.program import Item
+from avactl.kinds.registry import ObjectEffect
 
 WORKLOADS = ("Job", "StatefulSet", "Deployment", "DaemonSet", "CronJob", "Pod")
 
@@ -61,21 +63,22 @@ def run(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> 
         return []
     if old.key != new.key and not any(change.op == "renamed" for change in objects):
         return [Consequence("run", "its objects and data are kept")]
-    phrase = _OF_KIND.get(new.kind, _generic)(old, new, objects)
+    phrase = registry.kind(new.kind).impact(old, new, [_effect(change) for change in objects]) or _generic(objects)
     worst = max((change.disruption for change in objects), default=Disruption.NONE)
     return [Consequence("run", phrase, "warning" if worst >= Disruption.POD_RESTART else "info")]
 
 
-def _touched(objects: Sequence[ObjectChange], *kinds: str) -> list[ObjectChange]:
-    """Return the workloads whose pods a change stops."""
-    return [
-        change
-        for change in objects
-        if change.id.kind in kinds and (change.disruption >= Disruption.POD_RESTART or change.op == "created")
-    ]
+def _effect(change: ObjectChange) -> ObjectEffect:
+    return ObjectEffect(
+        kind=change.id.kind,
+        name=change.id.name,
+        renamed=change.op == "renamed",
+        starts_pods=change.disruption >= Disruption.POD_RESTART or change.op == "created",
+        loses_data=change.disruption == Disruption.DATA_LOSS,
+    )
 
 
-def _generic(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
+def _generic(objects: Sequence[ObjectChange]) -> str:
     # Data loss is reported separately and more prominently.
     objects = [change for change in objects if change.disruption != Disruption.DATA_LOSS]
     worst = max((change.disruption for change in objects), default=Disruption.NONE)
@@ -100,70 +103,6 @@ def _generic(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
 def _list(words: Sequence[str]) -> str:
     unique = sorted(set(words))
     return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]
-
-
-def _training(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
-    if not _touched(objects, "Job"):
-        return _generic(old, new, objects)
-    if old.spec.suspended and new.spec.suspended:
-        return "takes effect when resumed: it is suspended"
-    if old.spec.suspended:
-        return "starts"
-    if new.spec.suspended:
-        return "is stopped"
-    if old.spec.checkpoint is not None and new.spec.checkpoint is not None:
-        if _empty(old, objects):
-            return "pods restart from the beginning: the new checkpoint volume is empty"
-        if _place(old) == _place(new):
-            return "pods restart and resume from the last checkpoint"
-        return "pods restart from the beginning: earlier checkpoints are at another location"
-    return "pods restart from the beginning: no checkpoint is configured"
-
-
-def _place(job: Item) -> object:
-    return job.spec.checkpoint.path
-
-
-def _empty(old: Item, objects: Sequence[ObjectChange]) -> bool:
-    """Return whether the job's checkpoint volume is replaced by an empty one."""
-    replaced = any(
-        change.id.kind == "PersistentVolumeClaim"
-        and change.id.name.endswith("-checkpoint")
-        and (change.op == "renamed" or change.disruption == Disruption.DATA_LOSS)
-        for change in objects
-    )
-    return replaced and old.spec.checkpoint.volume is not None
-
-
-def _workspace(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
-    if old.spec.running and not new.spec.running:
-        return "is stopped; the home directory is kept"
-    if new.spec.running and not old.spec.running:
-        return "is started"
-    if _touched(objects, "StatefulSet") and not any(c.disruption == Disruption.DATA_LOSS for c in objects):
-        if any(change.op == "renamed" for change in objects):
-            return "the session ends; a new one starts under the new name"
-        return "the session ends; the home directory is kept"
-    return _generic(old, new, objects)
-
-
-def _cache_tier(old: Item, new: Item, objects: Sequence[ObjectChange]) -> str:
-    workers = [c for c in _touched(objects, "DaemonSet", "StatefulSet") if "worker" in c.id.name]
-    if not workers:
-        return _generic(old, new, objects)
-    if old.spec.role == "write" and old.spec.write_back.mode == "async":
-        return "workers restart: write back first, data not yet in the under-store exists only on the workers"
-    if any(tier.medium == "MEM" for tier in old.spec.workers.tiers):
-        return "workers restart: data cached in memory is read from the under-store again"
-    return "workers restart one at a time"
-
-
-_OF_KIND: dict[str, Callable[[Item, Item, Sequence[ObjectChange]], str]] = {
-    "TrainingJob": _training,
-    "Workspace": _workspace,
-    "CacheTier": _cache_tier,
-}
-"""Kinds with more specific messages than the generic one."""
 
 
 def policy(old: Item | None, new: Item | None) -> list[Consequence]:

@@ -76,21 +76,23 @@ def depends(item: Item, program: Program) -> Iterator[IntentKey]:
         other = program.find(reference.kind, reference.name, item.team)
         if other is not None:
             yield IntentKey(*other.key)
-            if other.kind == "NodePool":
-                yield IntentKey("MachineType", "", other.spec.machine_type)
-    for mount in getattr(item.spec, "datasets", ()):
+            if program.find_pool(other.spec_name) is other:
+                yield IntentKey(*program.machine_type(other).key)
+    for mount in dataset_access.mounts(item):
         dataset = dataset_access.find(program, item.team, mount.name)
         if dataset is not None:
             yield IntentKey(*dataset.key)
             if dataset.spec.tier:
-                yield IntentKey("CacheTier", "", dataset.spec.tier)
+                yield IntentKey(*program.tier(dataset.spec.tier).key)
     if item.team:
-        yield IntentKey("Team", "", item.team)
-        for quota in program.of("Quota"):
+        yield IntentKey(*program.team(item.team).key)
+        for quota in program.quotas():
             if quota.team == item.team:
                 yield IntentKey(*quota.key)
     for cluster in item.clusters:
-        yield IntentKey("Cluster", "", cluster)
+        found = program.find_cluster(cluster)
+        if found is not None:
+            yield IntentKey(*found.key)
         for pool in program.pools(cluster):
             yield IntentKey(*pool.key)
-            yield IntentKey("MachineType", "", pool.spec.machine_type)
+            yield IntentKey(*program.machine_type(pool).key)

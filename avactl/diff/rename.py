@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import cast
 
 from avactl.compiler.rename import Candidate, content, match_renames
+from avactl.kinds import registry
 from avactl.kinds.program import Item
 
 Key = tuple[str, str, str]
@@ -35,5 +36,5 @@ def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
 
 def _candidate(item: Item, blank: bool) -> Candidate:
     # A quota of another team or a workspace of another user is a different spec, however similar.
-    own: Hashable = item.team if item.kind == "Quota" else getattr(item.spec, "user", None)
+    own = registry.kind(item.kind).identity(item)
     return Candidate(item.key, (item.kind, own), content(item.doc.get("spec"), item.spec_name if blank else ""))

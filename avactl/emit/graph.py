@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from avactl.compiler.driver import Compilation
-from avactl.kinds import dataset_access
+from avactl.kinds import dataset_access, registry
 from avactl.kinds.feasibility import capacity
 from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program, pool_size
+from avactl.kinds.workload import Lifecycle
 from avactl.svg import Svg
 
 WIDTH = 1280
@@ -36,7 +37,6 @@ _PALETTE = (
     "#4f46e5",
     "#a16207",
 )
-_MARKS = {"TrainingJob": "train", "ServingDeployment": "serve", "Workspace": "work"}
 
 
 class _Port(NamedTuple):
@@ -59,12 +59,12 @@ def draw(compilation: Compilation) -> str:
     """The picture as SVG text. The same specs give the same bytes."""
     program = compilation.program
     svg = Svg()
-    teams = program.of("Team")
+    teams = program.teams()
     colours = {team.name: _PALETTE[i % len(_PALETTE)] for i, team in enumerate(teams)}
     y = 24.0
-    for cluster in program.of("Cluster"):
+    for cluster in program.clusters():
         y = _cluster(svg, program, cluster, colours, y) + 28
-    machines = sum(pool_size(pool) for pool in program.of("NodePool"))
+    machines = sum(pool_size(pool) for pool in program.pools())
     counts = f"{len(compilation.program.items)} specs · {len(compilation.manifests)} objects · {machines} GPU machines"
     svg.text(_LEFT, y + 4, f"{counts} · solid lines: may run in · dashed lines: reads through", size=12, fill=_SOFT)
     return svg.document(WIDTH, y + 24, f"avactl: {counts}")
@@ -99,10 +99,9 @@ def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str],
     for pool in pools:
         targets[pool.key] = right + 28
         right = _pool(shapes, program, pool, gpus, asked, colours, right) + 14
-    for tier in program.of("CacheTier"):
-        if tier.spec.cluster == cluster.name:
-            targets[tier.key] = right + 28
-            right = _tier(shapes, tier, right) + 14
+    for tier in program.tiers(cluster.name):
+        targets[tier.key] = right + 28
+        right = _tier(shapes, tier, right) + 14
     for port in ports:
         _lines(lines, program, port, targets)
     svg._parts += lines._parts + shapes._parts
@@ -112,21 +111,25 @@ def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str],
 def _asked_by_team(program: Program, cluster: Item) -> dict[str, dict[str, float]]:
     """GPUs asked for on a cluster: by model, then by team."""
     found: dict[str, dict[str, float]] = {}
-    for kind in _MARKS:
-        for item in program.of(kind):
-            if item.cluster == cluster.name:
-                for model, count in _asked(item, program).items():
-                    by_team = found.setdefault(model, {})
-                    by_team[item.team or ""] = by_team.get(item.team or "", 0) + count
+    for item in _workloads(program, cluster):
+        for model, count in _asked(item, program).items():
+            by_team = found.setdefault(model, {})
+            by_team[item.team or ""] = by_team.get(item.team or "", 0) + count
     return found
+
+
+def _workloads(program: Program, cluster: Item) -> list[Item]:
+    """The specs that run pods on a cluster: jobs, services, sessions."""
+    kinds = [kind for lifecycle in Lifecycle for kind in registry.workload_kinds(lifecycle)]
+    return [item for kind in kinds for item in program.of(kind) if item.cluster == cluster.name]
 
 
 def _team(
     svg: Svg, program: Program, cluster: Item, team: Item, colour: str, gpus: dict[str, float], top: float,
     ports: list[_Port],
 ) -> float:  # fmt: skip
-    work = [i for kind in _MARKS for i in program.of(kind) if i.team == team.name and i.cluster == cluster.name]
-    quotas = [q for q in program.of("Quota") if q.team == team.name and q.cluster == cluster.name]
+    work = [item for item in _workloads(program, cluster) if item.team == team.name]
+    quotas = [q for q in program.quotas() if q.team == team.name and q.cluster == cluster.name]
     bars = _quota_bars(program, quotas, work, gpus)
     rows = work[:_MOST_ROWS]
     height = 38 + 26 * len(bars) + _ROW * len(rows) + (_ROW if len(work) > len(rows) else 0) + 10
@@ -197,28 +200,15 @@ def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
 
 
 def _row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
+    workload = registry.kind(item.kind).workload
+    badge, summary = (workload.badge, workload.summary(item)) if workload is not None else ("", "")
     svg.rect(_LEFT + 18, y + 4, 40, 16, fill=colour, radius=8, opacity=0.14)
-    svg.text(_LEFT + 38, y + 15.5, _MARKS[item.kind], size=10, fill=colour, anchor="middle", bold=True)
+    svg.text(_LEFT + 38, y + 15.5, badge, size=10, fill=colour, anchor="middle", bold=True)
     svg.text(_LEFT + 68, y + 16, item.name, size=12.5)
-    svg.text(_LEFT + 250, y + 16, _about(item), size=11.5, fill=_SOFT)
+    svg.text(_LEFT + 250, y + 16, summary, size=11.5, fill=_SOFT)
     gpus = _asked(item, program)
     svg.text(_LEFT + _LEFT_WIDTH - 16, y + 16, _gpu_text(gpus) if gpus else "no GPU", size=12, mono=True, anchor="end",
              fill=_INK if gpus else _SOFT)  # fmt: skip
-
-
-def _about(item: Item) -> str:
-    spec = item.spec
-    if item.kind == "TrainingJob":
-        workers = spec.workers
-        pods = f"{workers.min}–{workers.max}" if spec.strategy == "elastic" else f"{workers.replicas}"
-        each = f"{pods} × {workers.gpus}" if workers.gpus else f"{pods} pods"
-        servers = f" · {spec.servers.replicas} servers" if spec.servers else ""
-        return f"{spec.framework} · {spec.strategy} · {each}{servers}"
-    if item.kind == "ServingDeployment":
-        replicas = spec.replicas
-        pods = str(replicas) if isinstance(replicas, int) else f"{replicas.min}–{replicas.max}"
-        return f"{spec.runtime.name} · {spec.model.name}:{spec.model.version} · {pods} pods"
-    return f"{spec.user}"[:44]
 
 
 def _pool(
@@ -300,9 +290,9 @@ def _lines(svg: Svg, program: Program, port: _Port, targets: dict[Any, float]) -
                 width = min(6.0, 1.0 + gpus / 16)
                 title = f"{item} may run in pool {pool.name}"
                 svg.curve(start, port.y, _RIGHT, targets[pool.key], stroke=port.colour, width=width, title=title)
-    for mount in getattr(item.spec, "datasets", []):
+    for mount in dataset_access.mounts(item):
         dataset = dataset_access.find(program, item.team, mount.name)
-        tier = program.find("CacheTier", dataset.spec.tier) if dataset is not None and dataset.spec.tier else None
+        tier = program.find_tier(dataset.spec.tier) if dataset is not None and dataset.spec.tier else None
         if tier is not None and tier.key in targets and tier.key not in seen:
             seen.add(tier.key)
             title = f"{item} reads {mount.name} through {tier.name}"

@@ -14,14 +14,13 @@ from pathlib import Path
 import pulumi
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.compiler.pass_state import Tree
 from avactl.diagnostics.text import render_text
 from avactl.emit import pulumi_aliases
 from avactl.emit.engine import stack_names
 from avactl.emit.pulumi import of_stack, register
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree
-from avactl.source.tree import DirTree
+from avactl.source.tree import DirTree, Tree
 
 
 def run() -> None:

@@ -134,6 +134,9 @@ class Resource(Model):
     SCOPE: ClassVar[Literal["platform", "team", "either"]]
     """`platform`: unique by name. `team`: needs metadata.team, unique in it. `either`: with or without a team."""
 
+    OBJECT_NAME_HINT: ClassVar[str] = "remove the key"
+    """Remedy for `metadata.objectName` in a kind that has none."""
+
     api_version: Literal["avactl.dev/v1"] = Field("avactl.dev/v1", description="Always `avactl.dev/v1`.")
     kind: str = Field(description="Name of the kind.")
     metadata: Metadata = Field(description="Name, team, labels.")
@@ -148,6 +151,10 @@ class Resource(Model):
     def team(self) -> str | None:
         """`metadata.team`."""
         return self.metadata.team
+
+    def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The clusters of a spec that others are placed by, out of `every` cluster; None: its team places it."""
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """The document as it would stand in YAML, without defaults."""

@@ -30,9 +30,9 @@ def find(program: Program, team: str | None, reference: str) -> Item | None:
     """The dataset that a reference of a team means: `NAME` of the team or the platform, or `TEAM/NAME`."""
     owner, slash, name = reference.rpartition("/")
     if slash:
-        item = program.find("Dataset", name, owner)
+        item = program.find_dataset(name, owner)
         return item if item is not None and item.team == owner else None
-    return program.find("Dataset", name, team)
+    return program.find_dataset(name, team)
 
 
 def may_read(dataset: Item, team: str | None) -> bool:
@@ -76,10 +76,16 @@ def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
     return Access(claim, version.url or "", None, dataset.spec.size, claim if list_in_pods(version) else None)
 
 
+def mounts(item: Item) -> Sequence[DatasetMount]:
+    """The dataset mounts of a spec: `spec.datasets`, in any kind that has such a list."""
+    found: Sequence[DatasetMount] = getattr(item.spec, "datasets", ())
+    return found
+
+
 def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], str]]:
     """The datasets and versions that the pods of a spec mount."""
     found = []
-    for mount in reader.spec.datasets:
+    for mount in mounts(reader):
         dataset = find(program, reader.team, mount.name)
         version = version_of(dataset, mount.version) if dataset is not None else None
         if dataset is not None and version is not None:
@@ -91,11 +97,9 @@ def buckets(program: Program, item: Item) -> list[Any]:
     """The `Bucket`s of an item's team that are mounted through a cache tier of the item's cluster."""
     if item.team is None:
         return []
-    team = program.get("Team", item.team)
+    team = program.team(item.team)
     return [
-        bucket
-        for bucket in team.spec.buckets
-        if bucket.tier and program.get("CacheTier", bucket.tier).spec.cluster == item.cluster
+        bucket for bucket in team.spec.buckets if bucket.tier and program.tier(bucket.tier).spec.cluster == item.cluster
     ]
 
 
@@ -172,7 +176,7 @@ def _same_place(
 def _readable(program: Program, item: Item) -> dict[str, Item]:
     """The datasets that a spec's team may read, by the name to write."""
     found = {}
-    for dataset in program.of("Dataset"):
+    for dataset in program.datasets():
         if may_read(dataset, item.team):
             name = dataset.spec_name
             found[name if dataset.team in (None, item.team) else f"{dataset.team}/{name}"] = dataset
@@ -184,14 +188,12 @@ def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[s
     dataset = find(program, item.team, mount.name)
     owner, _, name = mount.name.rpartition("/")
     if dataset is None:
-        if ("Dataset", name) in program.broken:
+        if program.is_broken_dataset(name):
             return None
         known = _readable(program, item)
         shared = next((written for written in known if written.endswith(f"/{name}")), None)
         near = shared or closest(mount.name, known)
-        hidden = next(
-            (d for d in program.of("Dataset") if d.spec_name == name and (not owner or d.team == owner)), None
-        )
+        hidden = next((d for d in program.datasets() if d.spec_name == name and (not owner or d.team == owner)), None)
         if near is None and hidden is not None:
             return _not_shared(item, hidden, here)
         hint = f"did you mean `{near}`?" if near else f"team {item.team} may read {one_of(sorted(known))}"
@@ -228,7 +230,7 @@ def _unreachable(
 ) -> list[Diagnostic]:
     """Why a dataset that the team may read cannot get into pods on the item's cluster."""
     if dataset.spec.tier:
-        tier = program.find("CacheTier", dataset.spec.tier)
+        tier = program.find_tier(dataset.spec.tier)
         if tier is None or tier.spec.cluster == item.cluster:
             return []
         where = one_of([tier.spec.cluster])

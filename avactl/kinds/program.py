@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STRUCTURE = frozenset(("Cluster", "MachineType", "NodePool", "Team"))
+"""Kinds that the resolve pass reads to resolve other specs."""
+
+
+def name_label(kind: str) -> str:
+    """The value of the label `app.kubernetes.io/name` on the objects of a kind."""
+    return kind.lower()
+
 
 class Item:
     """One spec after resolving: which clusters and namespace it goes to is known."""
@@ -123,32 +131,117 @@ class Program:
         """Plain data (tuples, lists, dicts, text, numbers) worked out from one spec by a function of a module, once.
 
         What is made of many specs should read them in this way: it then need not be made again when a spec changes
-        in something else (`compiler.cache`). Nobody changes the value.
+        in something else (`avactl.compiler.incremental`). Nobody changes the value.
         """
         value: T = self.memo((make, item.key), lambda: make(item, self))
         return value
+
+    # -- what a platform is made of ----------------------------------------------------------------------------------
+
+    # The kinds below are concepts that others are defined by: where specs go (Cluster, Team), what runs them (NodePool,
+    # MachineType), what they may use (Quota) and read (Dataset, CacheTier). Modules outside of `kinds/<kind>/` ask for
+    # them here, so that none of them names a kind.
+
+    def clusters(self) -> list[Item]:
+        """The clusters, by name."""
+        return self.of("Cluster")
+
+    def find_cluster(self, name: str) -> Item | None:
+        """The cluster of that name."""
+        return self.find("Cluster", name)
 
     def cluster_spec(self, name: str) -> Any:
         """The `ClusterSpec` of a cluster by name."""
         return self.get("Cluster", name).spec
 
-    def pools(self, cluster: str) -> list[Item]:
-        """The node pools of a cluster, by name."""
+    def pools(self, cluster: str | None = None) -> list[Item]:
+        """The node pools by name: of all clusters, or of one."""
+        if cluster is None:
+            return self.of("NodePool")
         pools: list[Item] = self.memo(
             ("pools", cluster), lambda: [pool for pool in self.of("NodePool") if pool.spec.cluster == cluster]
         )
         return pools
 
-    def teams(self, cluster: str) -> list[Item]:
-        """The teams that work on a cluster, by name."""
+    def find_pool(self, name: str) -> Item | None:
+        """The node pool of that name."""
+        return self.find("NodePool", name)
+
+    def pool(self, name: str) -> Item:
+        """The node pool of that name. Raises LookupError."""
+        return self.get("NodePool", name)
+
+    def teams(self, cluster: str | None = None) -> list[Item]:
+        """The teams by name: all, or those that work on a cluster."""
+        if cluster is None:
+            return self.of("Team")
         teams: list[Item] = self.memo(
             ("teams", cluster), lambda: [team for team in self.of("Team") if cluster in team.clusters]
         )
         return teams
 
+    def find_team(self, name: str) -> Item | None:
+        """The team of that name."""
+        return self.find("Team", name)
+
+    def team(self, name: str) -> Item:
+        """The team of that name. Raises LookupError."""
+        return self.get("Team", name)
+
+    def quotas(self) -> list[Item]:
+        """The quotas, by team and name."""
+        return self.of("Quota")
+
+    def tiers(self, cluster: str | None = None) -> list[Item]:
+        """The cache tiers by name: of all clusters, or of one."""
+        if cluster is None:
+            return self.of("CacheTier")
+        tiers: list[Item] = self.memo(
+            ("tiers", cluster), lambda: [tier for tier in self.of("CacheTier") if tier.spec.cluster == cluster]
+        )
+        return tiers
+
+    def find_tier(self, name: str) -> Item | None:
+        """The cache tier of that name."""
+        return self.find("CacheTier", name)
+
+    def tier(self, name: str) -> Item:
+        """The cache tier of that name. Raises LookupError."""
+        return self.get("CacheTier", name)
+
+    def datasets(self) -> list[Item]:
+        """The datasets, by team and name."""
+        return self.of("Dataset")
+
+    def find_dataset(self, name: str, team: str | None) -> Item | None:
+        """The dataset of that name: of the team if it has one, else of the platform."""
+        return self.find("Dataset", name, team)
+
+    def is_broken_dataset(self, name: str) -> bool:
+        """Whether a dataset of that name is missing because of problems of its own."""
+        return ("Dataset", name) in self.broken
+
+    def machine_types(self) -> list[Item]:
+        """The machine types, by name."""
+        return self.of("MachineType")
+
+    def machine_type(self, pool: Item) -> Item:
+        """The machine type of a pool's machines. Raises LookupError."""
+        return self.get("MachineType", pool.spec.machine_type)
+
+    @property
+    def lacks_machines(self) -> bool:
+        """Whether pools or machine types are missing because of problems of their own."""
+        return any(kind in ("NodePool", "MachineType") for kind, _ in self.broken)
+
+    @property
+    def lacks_clusters(self) -> bool:
+        """Whether clusters are missing because of problems of their own."""
+        return any(kind == "Cluster" for kind, _ in self.broken)
+
     def machine(self, pool: Item) -> Any:
         """The `MachineTypeSpec` of a pool's machines."""
-        return self.get("MachineType", pool.spec.machine_type).spec
+        return self.machine_type(pool).spec
 
     def candidate_pools(self, cluster: str, gpu: str | None, pool: str | None) -> list[Item]:
         """The pools of a cluster that pods asking for this GPU model and pool may run in."""

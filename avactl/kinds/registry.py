@@ -1,21 +1,39 @@
-"""The kinds by name. A kind is one module, one example and one line here; all else derives from it."""
+"""The kinds by name. A kind is one package, one example and one line here; all else derives from it.
+
+No module outside of a kind's package names a workload kind: what others need of it is a hook of `Kind`.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
+from avactl.kinds.program import Item, Program, name_label
+from avactl.kinds.workload import Lifecycle, WorkloadHooks
 
 if TYPE_CHECKING:
     from avactl.kinds.base import Resource
 
 Fact = str | int | float | None
+
+
+class ObjectEffect(NamedTuple):
+    """Effect of a change on one Kubernetes object."""
+
+    kind: str
+    """Kubernetes kind, e.g. `Job`."""
+    name: str
+    renamed: bool
+    """Whether it is deleted and created under another name."""
+    starts_pods: bool
+    """Whether its pods are stopped and started, or it is new."""
+    loses_data: bool
+    """Whether data that exists nowhere else is deleted with it."""
 
 
 def _no_item_checks(item: Item, program: Program) -> Iterable[Diagnostic]:
@@ -28,6 +46,14 @@ def _no_program_checks(program: Program) -> Iterable[Diagnostic]:
 
 def _no_facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return {}
+
+
+def _no_impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+    return None
+
+
+def _no_identity(item: Item) -> Hashable:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,56 +72,96 @@ class Kind:
     """The few numbers and words that a person would want to see change: shown by `diff` and `graph`."""
     owned: tuple[Owned, ...] = ()
     """Fields that controllers write in the objects of the kind; their manifests say so too (`Manifest.owned`)."""
+    workload: WorkloadHooks | None = None
+    """Hooks for the pods of its specs. None: the kind runs no pods that a team asks for."""
+    impact: Callable[[Item, Item, Sequence[ObjectEffect]], str | None] = _no_impact
+    """Impact of a changed spec on what it runs, in its owner's words, for the diff. None: told from its objects."""
+    identity: Callable[[Item], Hashable] = _no_identity
+    """A value in which two specs differ that are not the same one renamed, however alike they are."""
+
+    def __post_init__(self) -> None:
+        # Quotas, the graph and the readers of datasets ask for the one cluster and the namespace of such a spec.
+        if self.workload is not None and self.model.SCOPE != "team":
+            raise ValueError(f"kind {self.name!r} has workload hooks, so its model needs SCOPE = 'team'")
 
     @property
     def name(self) -> str:
         return self.model.KIND
 
 
-_MODULES = {
-    "Cluster": "avactl.kinds.cluster",
-    "MachineType": "avactl.kinds.machine_type",
-    "NodePool": "avactl.kinds.node_pool",
-    "Team": "avactl.kinds.team",
-    "Quota": "avactl.kinds.quota",
-    "CacheTier": "avactl.kinds.cache_tier",
-    "Dataset": "avactl.kinds.dataset",
-    "Workspace": "avactl.kinds.workspace",
-    "TrainingJob": "avactl.kinds.training",
-    "ServingDeployment": "avactl.kinds.serving",
+class _BuiltIn(NamedTuple):
+    module: str
+    """Module that has the kind as `KIND`."""
+    lifecycle: Lifecycle | None = None
+    """That of its workload hooks: known without the import. A test holds that both are the same."""
+
+
+_BUILT_IN = {
+    "Cluster": _BuiltIn("avactl.kinds.cluster"),
+    "MachineType": _BuiltIn("avactl.kinds.machine_type"),
+    "NodePool": _BuiltIn("avactl.kinds.node_pool"),
+    "Team": _BuiltIn("avactl.kinds.team"),
+    "Quota": _BuiltIn("avactl.kinds.quota"),
+    "CacheTier": _BuiltIn("avactl.kinds.cache_tier"),
+    "Dataset": _BuiltIn("avactl.kinds.dataset"),
+    "Workspace": _BuiltIn("avactl.kinds.workspace", Lifecycle.SESSION),
+    "TrainingJob": _BuiltIn("avactl.kinds.training", Lifecycle.JOB),
+    "ServingDeployment": _BuiltIn("avactl.kinds.serving", Lifecycle.SERVICE),
 }
-"""Kind → module that has it as `KIND`. Imported when first asked for: start-up counts."""
+"""Built-in kinds. Imported on first use, to keep start-up fast."""
 
 _LOADED: dict[str, Kind] = {}
+_BY_LABEL = {name_label(name): name for name in _BUILT_IN}
 
 
 def names() -> list[str]:
     """All kinds, in the order in which a platform is built up."""
-    return [*_MODULES, *added()]
+    return [*_BUILT_IN, *added()]
 
 
 def added() -> list[str]:
     """The kinds that `register` added."""
-    return [name for name in _LOADED if name not in _MODULES]
+    return [name for name in _LOADED if name not in _BUILT_IN]
 
 
 def kind(name: str) -> Kind:
     """The kind of that name. Raises KeyError."""
     found = _LOADED.get(name)
     if found is None:
-        found = _LOADED[name] = importlib.import_module(_MODULES[name]).KIND
+        found = _LOADED[name] = importlib.import_module(_BUILT_IN[name].module).KIND
     return found
+
+
+def lifecycle(name: str) -> Lifecycle | None:
+    """The lifecycle of a kind's workloads; None of a kind that has none. Imports nothing. Raises KeyError."""
+    built_in = _BUILT_IN.get(name)
+    if built_in is not None:
+        return built_in.lifecycle
+    workload = _LOADED[name].workload
+    return None if workload is None else workload.lifecycle
+
+
+def workload_kinds(only: Lifecycle | None = None) -> list[str]:
+    """The kinds whose specs run pods, in the order of `names`; with `only`, those of one lifecycle. Imports nothing."""
+    return [name for name in names() if (found := lifecycle(name)) is not None and only in (None, found)]
+
+
+def labelled(value: str) -> str | None:
+    """The kind whose objects have this value in the label `app.kubernetes.io/name`; None if there is no such kind."""
+    return _BY_LABEL.get(value)
 
 
 def register(new: Kind) -> None:
     """Add a kind at run time, e.g. from a plug-in."""
-    if new.name in _MODULES or new.name in _LOADED:
+    if new.name in _BUILT_IN or new.name in _LOADED:
         raise ValueError(f"kind {new.name!r} is registered already; give the model another KIND")
     _LOADED[new.name] = new
+    _BY_LABEL[name_label(new.name)] = new.name
 
 
 def unregister(name: str) -> None:
     """Take back what `register` added. Raises KeyError for a kind that is not there or is built in."""
-    if name in _MODULES:
+    if name in _BUILT_IN:
         raise KeyError(f"{name} is built in")
     del _LOADED[name]
+    del _BY_LABEL[name_label(name)]

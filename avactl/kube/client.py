@@ -29,6 +29,7 @@ class ApiError(Exception):
         super().__init__(f"{status} {reason}: {message}")
         self.status = status
         self.reason = reason
+        self.message = message
         self.retry_after = retry_after
 
 

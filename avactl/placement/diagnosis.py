@@ -1,8 +1,9 @@
-"""Why something does not fit, as data and in a line: each node counted once, under the first thing that it lacks."""
+"""Reasons why a request does not fit, and their messages: each node counts once, under the first thing it lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -17,20 +18,35 @@ from avactl.placement.score import Scorer
 _DOMAINS = 3
 """Domains named in a reason."""
 SMALL = "the cluster is too small for it even if it is empty"
-_SIZE = "size:"
-_SMALL = ("is too small", "are too small")
+
+
+class Lack(Enum):
+    """A requirement that a node does not meet."""
+
+    NODE_SET = "node set"
+    """It is not among the nodes that the pod may run on."""
+    MODEL = "GPU model"
+    GPU_CAPACITY = "GPU capacity"
+    """It has too few GPUs even if it is empty."""
+    CAPACITY = "capacity"
+    """It is too small even if it is empty: by one resource, or by all of them together."""
+    TOPOLOGY = "topology"
+    """Its GPUs are not linked as required even if it is empty."""
+    GPUS = "free GPUs"
+    SHARE = "free GPU share"
+    LINK = "free linked GPUs"
+    RESOURCE = "free resource"
 
 
 class Cause(NamedTuple):
-    """What some nodes lack."""
+    """Nodes that lack the same."""
 
-    what: str
-    """`nodes` (not among those that the pod may run on), `model`, `size` (too small even if empty; `size:gpus` or
-    `size:` and a resource where one thing is it), `never-linked` (not so linked even if empty), `gpus`, `share`,
-    `link`, or the name of a resource."""
+    lack: Lack
     nodes: int
     best: int
     """The most that any of them has left of it, in its unit; 0 where that means nothing."""
+    resource: str = ""
+    """The resource, where it is one of `State.resources`."""
 
 
 class PodReason(NamedTuple):
@@ -47,7 +63,8 @@ class PodReason(NamedTuple):
     @property
     def barred(self) -> bool:
         """Whether all nodes of its GPU model are kept from it: size is not what is wrong."""
-        return not self.fitting and {cause.what for cause in self.causes} in ({"nodes"}, {"nodes", "model"})
+        lacks = {cause.lack for cause in self.causes}
+        return not self.fitting and lacks in ({Lack.NODE_SET}, {Lack.NODE_SET, Lack.MODEL})
 
 
 class DomainRoom(NamedTuple):
@@ -81,11 +98,11 @@ def why_pod(state: State, request: Request, among: npt.NDArray[np.bool_] | None 
     slots = np.flatnonzero(state.capacity[: state.size, 0] != ABSENT)
     left = np.ones(len(slots), np.bool_)
     causes = []
-    for what, lacking, have in _lacks(state, request, slots, among):
+    for lack, resource, lacking, have in _lacks(state, request, slots, among):
         found = left & lacking
         if found.any():
             best = int(have[found].max()) if have is not None else 0
-            causes.append(Cause(what, int(found.sum()), max(0, best)))
+            causes.append(Cause(lack, int(found.sum()), max(0, best), resource))
             left &= ~found
     causes.sort(key=lambda cause: -cause.nodes)
     ever = bool(left.any()) or bool((rooms(state, request, slots, among, empty=True) > 0).any())
@@ -94,40 +111,40 @@ def why_pod(state: State, request: Request, among: npt.NDArray[np.bool_] | None 
 
 def _lacks(
     state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None
-) -> Iterator[tuple[str, npt.NDArray[np.bool_], npt.NDArray[np.integer] | None]]:
-    """What may be lacking, which nodes lack it, and what they have of it, from what never changes to what may soon."""
+) -> Iterator[tuple[Lack, str, npt.NDArray[np.bool_], npt.NDArray[np.integer] | None]]:
+    """Yield lack, resource, the nodes that lack it and their amounts of it, from permanent lacks to transient ones."""
     if request.gpus and request.models:
         wanted = np.array([model in request.models for model in state.models], np.bool_)
-        yield "model", ~wanted[state.model[slots]], None
+        yield Lack.MODEL, "", ~wanted[state.model[slots]], None
     may = np.ones(len(slots), np.bool_)
     if request.nodes is not None:
         may &= state.allowed[request.nodes][slots]
     if among is not None:
         may &= among[slots]
-    yield "nodes", ~may, None
+    yield Lack.NODE_SET, "", ~may, None
     anywhere = Request(request.amounts, request.gpus, request.milli)
     small = rooms(state, anywhere, slots, empty=True) == 0
     if request.gpus:
-        yield f"{_SIZE}gpus", small & (state.gpu_count[slots] < request.gpus), state.gpu_count[slots]
+        yield Lack.GPU_CAPACITY, "", small & (state.gpu_count[slots] < request.gpus), state.gpu_count[slots]
     for column, name in enumerate(state.resources):
-        yield f"{_SIZE}{name}", small & (state.capacity[slots, column] < request.amounts[column]), None
-    yield "size", small, None
+        yield Lack.CAPACITY, name, small & (state.capacity[slots, column] < request.amounts[column]), None
+    yield Lack.CAPACITY, "", small, None
     if request.gpus and request.required:
         linked = Request(request.amounts, request.gpus, link=request.link, required=True)
-        yield "never-linked", rooms(state, linked, slots, empty=True) == 0, None
+        yield Lack.TOPOLOGY, "", rooms(state, linked, slots, empty=True) == 0, None
     if request.gpus and request.milli < MILLI_PER_GPU:
         most = state.gpu_free[slots, : state.width].max(1, initial=0)
-        yield "share", most < request.milli, most
+        yield Lack.SHARE, "", most < request.milli, most
     elif request.gpus:
         whole = (state.gpu_free[slots, : state.width] == MILLI_PER_GPU).sum(1)
-        yield "gpus", whole < request.gpus, whole
+        yield Lack.GPUS, "", whole < request.gpus, whole
         if request.required:
             linked = Request((0,) * len(request.amounts), request.gpus, link=request.link, required=True)
-            yield "link", rooms(state, linked, slots) == 0, None
+            yield Lack.LINK, "", rooms(state, linked, slots) == 0, None
     for column, name in enumerate(state.resources):
         free = state.free[slots, column]
         if request.amounts[column]:
-            yield name, free < request.amounts[column], free
+            yield Lack.RESOURCE, name, free < request.amounts[column], free
 
 
 def why_gang(state: State, gang: Gang, among: npt.NDArray[np.bool_] | None = None) -> GangReason | None:
@@ -178,52 +195,56 @@ def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
     return sorted(found, key=lambda each: (-each.room, str(each.name)))
 
 
-# -- in words --------------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------------------------
+
+_NODE_SET = ("selector", "affinity", "taints", "cordon")
+"""The obstacles that may keep nodes out of a request's node set, where the caller does not count them."""
 
 
-def pod_words(reason: PodReason) -> str:
-    """`fits on none of 500 nodes: 300 have fewer than 8 free V100 (at most 5), 200 have another GPU model`."""
+def pod_message(reason: PodReason, obstacles: Sequence[str] = _NODE_SET) -> str:
+    """Render `fits on none of 500 nodes: 300 have fewer than 8 free V100 (at most 5), 200 have no V100`.
+
+    `obstacles` keep nodes out of the node set.
+    """
     nodes = f"{reason.nodes} node{'' if reason.nodes == 1 else 's'}"
     if reason.fitting:
         return f"fits on {reason.fitting} of {nodes}"
-    causes = ", ".join(f"{cause.nodes} {_lack(cause, reason.request)}" for cause in reason.causes)
-    small = any(_lack(cause, reason.request).startswith(_SMALL) for cause in reason.causes)
+    causes = ", ".join(f"{cause.nodes} {_describe(cause, reason.request, obstacles)}" for cause in reason.causes)
+    small = any(each.lack is Lack.CAPACITY or (each.lack is Lack.GPU_CAPACITY and each.best) for each in reason.causes)
     never = "" if reason.ever else f"; no node {'is large enough' if small else 'will do'} even if it is empty"
     return f"fits on none of {nodes}: {causes}{never}" if causes else "there is no node"
 
 
-def _lack(cause: Cause, request: Request) -> str:
+def _describe(cause: Cause, request: Request, obstacles: Sequence[str]) -> str:
     model, free = _model(request), _model(request, request.gpus == 1)
     have, are = ("has", "is") if cause.nodes == 1 else ("have", "are")
-    what = cause.what
-    if what.startswith(_SIZE) and what != f"{_SIZE}gpus":
-        return f"{are} too small (too little {what.removeprefix(_SIZE)})"
-    most = f"{are} too small (at most {cause.best} GPU{'' if cause.best == 1 else 's'})"
+    small = f"{are} too small (at most {cause.best} GPU{'' if cause.best == 1 else 's'})"
     return {
-        "nodes": "may not run it (selector, affinity, taints, cordon)",
-        "model": f"{have} no {model}",
-        "size": f"{are} too small",
-        f"{_SIZE}gpus": most if cause.best else f"{have} no GPUs",
-        "never-linked": f"{have} no {request.gpus} {model} that are known to have link {request.link}",
-        "gpus": f"{have} fewer than {request.gpus} free {free} (at most {cause.best})",
-        "share": f"{have} no {model} with {request.milli / MILLI_PER_GPU:g} free",
-        "link": f"{have} no {request.gpus} free {model} with link {request.link}",
-    }.get(what, f"{have} too little {what} left")
+        Lack.NODE_SET: f"may not run it ({', '.join(obstacles)})",
+        Lack.MODEL: f"{have} no {model}",
+        Lack.GPU_CAPACITY: small if cause.best else f"{have} no GPUs",
+        Lack.CAPACITY: f"{are} too small" + (f" (too little {cause.resource})" if cause.resource else ""),
+        Lack.TOPOLOGY: f"{have} no {request.gpus} {model} that are known to have link {request.link}",
+        Lack.GPUS: f"{have} fewer than {request.gpus} free {free} (at most {cause.best})",
+        Lack.SHARE: f"{have} no {model} with {request.milli / MILLI_PER_GPU:g} free",
+        Lack.LINK: f"{have} no {request.gpus} free {model} with link {request.link}",
+        Lack.RESOURCE: f"{have} too little {cause.resource} left",
+    }[cause.lack]
 
 
-def gang_words(reason: GangReason) -> str:
-    """`needs 4 machines with 8 free H100 in one block; block b1 has 3`."""
+def gang_message(reason: GangReason, obstacles: Sequence[str] = _NODE_SET) -> str:
+    """Render `needs 4 machines with 8 free H100 in one block; block b1 has 3`. `obstacles`: as for `pod_message`."""
     role, request = reason.role, reason.role.request
     what = f"{role.least} machine{'s' if role.least > 1 else ''}"
     if request.gpus:
         share = (
             f"{request.milli / MILLI_PER_GPU:g} of a free" if request.milli < MILLI_PER_GPU else f"{request.gpus} free"
         )
-        what = f"room for {role.least} {role.name} pods with" if reason.per_node > 1 else f"{what} with"
+        what = f"room for {role.least} pods with" if reason.per_node > 1 else f"{what} with"
         what = f"{what} {share} {_model(request, request.gpus == 1)}"
         what += f" and link {request.link}" if request.required else ""
     else:
-        what = f"room for {role.least} {role.name} pods"
+        what = f"room for {role.least} pods"
     if reason.within is None:
         text = f"needs {what}; there {'is' if reason.room == 1 else 'are'} {reason.room}"
     else:
@@ -232,7 +253,7 @@ def gang_words(reason: GangReason) -> str:
         text = f"needs {what} in one {level}; {found or f'no {level} has any'}"
     if not reason.ever:
         text += f"; {SMALL}"
-    return text if reason.pod.fitting else f"{text} ({pod_words(reason.pod)})"
+    return text if reason.pod.fitting else f"{text} ({pod_message(reason.pod, obstacles)})"
 
 
 def short(level: str) -> str:

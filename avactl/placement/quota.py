@@ -101,8 +101,8 @@ class Refusal(NamedTuple):
     """An exceeded limit."""
 
     quota: str
-    what: str
-    """A GPU model, or `amount N` with the index of a resource."""
+    resource: str | int
+    """A GPU model, or the index of a resource in `State.resources`."""
     used: int
     asked: int
     limit: int
@@ -225,7 +225,7 @@ class Ledger:
                 have = self._amounts.get(name, [])
                 now = have[index] if index < len(have) else 0
                 if most_of is not None and amount and now + work.members * amount > most_of:
-                    refusals.append(Refusal(name, f"amount {index}", now, work.members * amount, most_of, most_of))
+                    refusals.append(Refusal(name, index, now, work.members * amount, most_of, most_of))
         return refusals
 
     def shares(self, model: str, wanting: str | None = None, asked: int = 0) -> dict[str, float]:

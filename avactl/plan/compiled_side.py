@@ -34,7 +34,7 @@ class Side:
     @classmethod
     def of(cls, compilation: Compilation | None, cluster: str) -> Side:
         """Extract the side from a compilation; without one, an empty side."""
-        if compilation is None or compilation.program.find("Cluster", cluster) is None:
+        if compilation is None or compilation.program.find_cluster(cluster) is None:
             return cls(False)
         manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
         return cls(

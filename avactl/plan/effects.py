@@ -6,15 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from avactl import names
+from avactl.kinds import registry
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.plan.model import Effect, Owner, Pool, Quota
 from avactl.plan.simulator import World
 from avactl.scheduler.objects.pod_info import PodInfo
-
-_KINDS = {
-    kind.lower(): kind
-    for kind in ("TrainingJob", "Workspace", "ServingDeployment", "CacheTier", "Cluster", "Dataset", "Team")
-}
 
 
 class Moment:
@@ -36,10 +32,10 @@ class Moment:
 def owner_of(pod: PodInfo) -> Owner:
     """The spec that a pod is of, as its labels say; a pod of nobody's is its own."""
     labels = pod.labels
-    kind = _KINDS.get(labels.get("app.kubernetes.io/name", ""))
+    kind = registry.labelled(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
     if kind is None or labels.get("app.kubernetes.io/managed-by") != "avactl" or not instance:
-        return Owner("PodInfo", "", pod.key)
+        return Owner("Pod", "", pod.key)
     return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
 
 

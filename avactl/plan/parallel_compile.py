@@ -12,8 +12,8 @@ from avactl import parallel
 from avactl.compiler import compile_tree
 
 if TYPE_CHECKING:
-    from avactl.compiler.pass_state import Tree
     from avactl.plan.compiled_side import Side
+    from avactl.source.tree import Tree
 
 _CLUSTER = re.compile(rb'\{"cluster":"([a-z0-9.-]+)",')
 """Start of a snapshot file, whose keys are sorted."""

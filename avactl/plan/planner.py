@@ -27,7 +27,7 @@ _LATER = "9999-01-01T00:00:00Z"
 def clusters(base: Compilation | None, head: Compilation) -> list[str]:
     """Return the clusters that either side declares."""
     sides = [side for side in (base, head) if side is not None]
-    return sorted({item.name for side in sides for item in side.program.of("Cluster")})
+    return sorted({item.name for side in sides for item in side.program.clusters()})
 
 
 def make_plan(

@@ -220,7 +220,7 @@ class World:
     def protect(self, body: Body) -> None:
         """Add a PodDisruptionBudget, with the status that its controller computes for the current pods."""
         spec, namespace = body["spec"], body["metadata"]["namespace"]
-        pods = self._labelled(WorkloadId("PodInfo", namespace, ""), spec["selector"]["matchLabels"])
+        pods = self._labelled(WorkloadId("Pod", namespace, ""), spec["selector"]["matchLabels"])
         running = sum(1 for pod in pods if pod.node)
         least = spec["minAvailable"] if "minAvailable" in spec else len(pods) - spec["maxUnavailable"]
         self.budgets.put({**body, "status": {"disruptionsAllowed": max(0, running - least)}})

@@ -73,10 +73,9 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
     try:
         for pod in pods:
             demand = fleet.dra.demand(pod) if pod.claims else None
-            request = pod.shape.refused or fleet.asks.request(pod.shape, demand)
-            if isinstance(request, str):
+            if pod.shape.refused:
                 return Verdict.NEVER, ""
-            requests[pod.uid] = request
+            requests[pod.uid] = fleet.asks.request(pod.shape, demand)
             if pod.volumes:
                 world.volumes.among(pod)
     except NotYetError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from avactl.kinds.feasibility.capacity import roles
+from avactl.kinds import registry
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
+from avactl.kinds.workload import Lifecycle, WorkloadHooks
 from avactl.policy import Problem, problem
 from avactl.policy.settings import LongJobs, Ready, Rule
 from avactl.source.document import Path, strings
@@ -63,24 +64,23 @@ def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
         if not digest and tag in ("", "latest"):
             what = "has no tag, which means `latest`" if not tag else "is `latest`, which changes"
             yield problem(f"image `{image}` {what}", *path, help="name a tag that stays, or a digest")
-    if item.kind == "ServingDeployment" and item.spec.model.version == "latest":
-        help = "name the version: another one is then a change that people see"
-        yield problem(
-            "version `latest` of the model changes without anybody's doing", "spec", "model", "version", help=help
-        )
-    if item.kind == "TrainingJob":
-        for index, mount in enumerate(item.spec.datasets):
-            if mount.version is None:
-                help = "add `version: NAME`"
-                text = f"dataset {mount.name} has no version: a new one would start the job anew"
-                yield problem(text, "spec", "datasets", index, "name", help=help)
+    workload = registry.kind(item.kind).workload
+    for version in workload.unpinned(item) if workload is not None else ():
+        yield problem(version.message, *version.path, help=version.remedy)
+
+
+def _of_lifecycle(item: Item, lifecycle: Lifecycle) -> WorkloadHooks | None:
+    """The workload hooks of a spec whose kind has this lifecycle."""
+    return registry.kind(item.kind).workload if registry.lifecycle(item.kind) is lifecycle else None
 
 
 def _checkpoints(item: Item, rule: LongJobs) -> Iterator[Problem]:
-    if item.kind != "TrainingJob" or item.spec.checkpoint is not None:
+    workload = _of_lifecycle(item, Lifecycle.JOB)
+    if workload is None or workload.has_checkpoint is None or workload.has_checkpoint(item):
         return
-    gpus = sum(role.compute.gpus * role.most for role in roles(item))
-    timeout = item.spec.timeout
+    declared = list(workload.roles(item))
+    gpus = sum(role.compute.gpus * role.most for role in declared)
+    timeout = workload.timeout(item) if workload.timeout is not None else None
     hours = None if timeout is None else float(seconds(timeout)) / 3600
     if not gpus or (hours is not None and gpus * hours <= rule.gpu_hours):
         return
@@ -90,28 +90,25 @@ def _checkpoints(item: Item, rule: LongJobs) -> Iterator[Problem]:
     else:
         text = f"{count} for {timeout} are {gpus * hours:g} GPU-hours, and nothing is saved"
     help = f"add `checkpoint: {{path: …}}`; or a `timeout` of at most {rule.gpu_hours} GPU-hours"
-    yield problem(text, "spec", "workers", help=help)
+    yield problem(text, *declared[0].path, help=help)
 
 
 def _jobs_end(item: Item, rule: Rule) -> Iterator[Problem]:
-    if item.kind == "TrainingJob" and item.spec.timeout is None:
+    workload = _of_lifecycle(item, Lifecycle.JOB)
+    if workload is not None and workload.timeout is not None and workload.timeout(item) is None:
         yield problem("the job has no `timeout`: one that hangs keeps its machines", "spec", help="add `timeout: 2d`")
 
 
 def _services_redundant(item: Item, rule: Rule) -> Iterator[Problem]:
-    if item.kind == "ServingDeployment":
-        replicas = item.spec.replicas
-        alone = isinstance(replicas, int)
-        if (replicas if alone else replicas.min) < 2:
-            path = ("spec", "replicas") if alone else ("spec", "replicas", "min")
+    workload = _of_lifecycle(item, Lifecycle.SERVICE)
+    for role in workload.roles(item) if workload is not None else ():
+        if role.least < 2:
             text = "the service may run in one pod: it is away whenever its machine is"
-            yield problem(text, *path, help="write `replicas: 2`, or a `min` of 2")
+            yield problem(text, *(role.replicas_path or role.path), help="write `replicas: 2`, or a `min` of 2")
 
 
 def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
-    if item.kind != "Cluster":
-        return
-    for index, network in enumerate(item.spec.egress_allowed):
+    for index, network in enumerate(getattr(item.spec, "egress_allowed", ())):
         if network.endswith("/0"):
             given = "egress_allowed" in item.spec.model_fields_set
             path: Path = ("spec", "egressAllowed", index) if given else ("spec",)

@@ -202,7 +202,7 @@ class _Reader:
         hint = "a policy file may import Python's library, avactl.policy, and modules of the repository"
         if value["refused"]:
             hint = "a policy only computes: what it needs is in the spec or object that it is given"
-        elif "Import" not in message and "ModuleNotFound" not in message:
+        elif not value["import"]:
             hint = "correct this line, or what calls it"
         span = self._span(value["place"])
         self.report.problems.append(_broken(self.source, "", span, message, hint))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -79,3 +80,16 @@ class SchemaFile(Model):
     severity: Severity = Field("error", description="`error` stops a compile, `warning` is told.")
     help: str = Field("", description="The remedy, told with every problem.")
     schema_: dict[str, Any] = Field(alias="schema", description="JSON Schema (2020-12, or what its `$schema` says).")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All policies that apply to a repository."""
+
+    ready: Ready
+    files: tuple[str, ...]
+    """Files of the repository's own policies."""
+    python: bool
+    """Whether Python files are evaluated."""
+    timeout: float
+    """Longest run of one file, seconds."""

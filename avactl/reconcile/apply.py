@@ -115,7 +115,7 @@ class Applier:
         blocked = next((self._failed[name] for name in step.wanted.needs if name in self._failed), None)
         try:
             if blocked is not None:
-                step.error = f"depends on {blocked}, which could not be applied"
+                step.error, step.blocked = f"depends on {blocked}, which could not be applied", True
             elif await self._api.find_kinds({step.wanted.gvk}):
                 step.error = f"the API server does not serve {step.wanted.gvk}"
             else:
@@ -292,8 +292,7 @@ def _defines(step: Step) -> bool:
 
 def _message(error: ApiError) -> str:
     """Return the API server's message without the object's name, which the report already shows."""
-    text = str(error).partition(": ")[2] or str(error)
-    return f"{text} ({error.status})"
+    return f"{error.message or error} ({error.status})"
 
 
 def _only(live: Body, path: tuple[str, ...]) -> Body:

@@ -1,4 +1,4 @@
-"""What `avactl reconcile` does: source, compile, run, report."""
+"""One run of `avactl reconcile`: find the source, compile, apply, report."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def declare(request: Request, revision: Revision) -> Declared:
     compilation = compile_tree(revision.tree)
     if not compilation.ok:
         return Declared(revision, compilation, request.cluster)
-    clusters = sorted(item.name for item in compilation.program.of("Cluster"))
+    clusters = sorted(item.name for item in compilation.program.clusters())
     name = request.cluster or (clusters[0] if len(clusters) == 1 else "")
     if not name:
         known = f"--cluster is one of {one_of(clusters, 6)}" if clusters else "there is no Cluster in the repository"
@@ -160,11 +160,7 @@ def code_of(result: Result) -> int:
 
 
 async def run(request: Request) -> int:
-    """Do what was asked for; the exit code. Raises ValueError for wrong use, and GitError."""
-    if request.watch:
-        from avactl.reconcile.daemon import follow
-
-        return await follow(request)
+    """Reconcile once and return the exit code. Raises ValueError for wrong use, and GitError."""
     logs.mute()
     revision = source_of(request).newest()
     declared = declare(request, revision)
@@ -198,7 +194,7 @@ async def run(request: Request) -> int:
 
 def _warn_of_others(declared: Declared) -> None:
     """Two engines on one cluster put each other's changes back for ever."""
-    if declared.cluster in {item.name for item in declared.compilation.program.of("Cluster")}:
+    if declared.cluster in {item.name for item in declared.compilation.program.clusters()}:
         mode = declared.compilation.program.cluster_spec(declared.cluster).reconcile.mode
         if mode not in ("builtin", "files"):
             sys.stderr.write(

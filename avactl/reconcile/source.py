@@ -7,10 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from avactl.compiler.pass_state import Tree
 from avactl.source.git import Access, GitError, git, git_work_tree, init_bare, locate
 from avactl.source.git_tree import GitTree, find_commit
-from avactl.source.tree import DirTree
+from avactl.source.tree import DirTree, Tree
 
 
 @dataclass(frozen=True, slots=True)

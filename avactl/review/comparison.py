@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from avactl.compiler import PASSES, Compilation, compile_tree
-from avactl.compiler.policy_pass import policies_of
+from avactl.compiler.driver import policies_of
 from avactl.diff import Diff, compare
 from avactl.diff.revisions import open_sides
 from avactl.review.comment import Review, Section

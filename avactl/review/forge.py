@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
-from avactl.review.environment import Pipeline
-
 ATTEMPTS = 5
 """Attempts per request before it counts as failed."""
 LONGEST_WAIT = 180.0
@@ -29,9 +27,15 @@ _ABOUT_BODY = ("content-encoding", "content-length", "transfer-encoding")
 class ForgeError(Exception):
     """A request failed. The message is one line; `hint` is the remedy."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", status: int = 0) -> None:
+        """`status` is the HTTP status of the answer; 0: there was none, or it was a success."""
         super().__init__(message)
-        self.hint = hint
+        self.hint, self.status = hint, status
+
+    def explained(self, hints: Mapping[int, str]) -> ForgeError:
+        """Return the same error with the remedy for its status, if there is one."""
+        hint = hints.get(self.status)
+        return self if hint is None else ForgeError(str(self), hint, self.status)
 
 
 class ReadOnlyError(ForgeError):
@@ -198,13 +202,5 @@ def want(answer: httpx.Response, asked: str) -> None:
         said = str(data.get("message") or data.get("error") or "") if isinstance(data, dict) else ""
     line = f"{asked}: the forge answered {answer.status_code}" + (f" ({said[:200]})" if said else "")
     if answer.status_code in (404, 410):
-        raise GoneError(line)
-    raise ForgeError(line)
-
-
-def open_forge(pipeline: Pipeline, sleep: Callable[[float], None] = time.sleep) -> Forge:
-    """Return the forge of a pipeline that has a pull request and a token."""
-    from avactl.review.github import GitHub
-    from avactl.review.gitlab import GitLab
-
-    return GitHub(pipeline, sleep) if pipeline.forge == "github" else GitLab(pipeline, sleep)
+        raise GoneError(line, status=answer.status_code)
+    raise ForgeError(line, status=answer.status_code)

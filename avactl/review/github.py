@@ -14,6 +14,11 @@ from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyErr
 
 _JOBS = "github-actions[bot]"
 """Who a job's own token writes as."""
+_HINTS = {
+    401: "GITHUB_TOKEN is not valid: `env: {GITHUB_TOKEN: ${{ github.token }}}` gives the job's own",
+    403: "the token may not see this: a fine-grained one needs Pull requests: read and write",
+}
+"""Remedies by HTTP status."""
 
 
 class GitHub:
@@ -42,7 +47,7 @@ class GitHub:
             hint = "does the pull request exist, and may the token see the repository (`contents: read`)?"
             raise ForgeError(str(error), hint) from None
         except ForgeError as error:
-            raise _explained(error) from None
+            raise error.explained(_HINTS) from None
 
     def create(self, body: str) -> None:
         """Write a new comment. Raises ForgeError."""
@@ -65,7 +70,7 @@ class GitHub:
         except GoneError:
             raise
         except ForgeError as error:
-            raise _explained(error) from None
+            raise error.explained(_HINTS) from None
 
     def own(self, comment: Comment) -> bool:
         """Whether a comment was written with this token: another bot may quote the marker."""
@@ -91,18 +96,7 @@ def want_and_explain(answer: httpx.Response) -> None:
     try:
         want(answer, "asking whose token it is")
     except ForgeError as error:
-        raise _explained(error) from None
-
-
-def _explained(error: ForgeError) -> ForgeError:
-    text = str(error)
-    if "answered 401" in text:
-        return ForgeError(
-            text, "GITHUB_TOKEN is not valid: `env: {GITHUB_TOKEN: ${{ github.token }}}` gives the job's own"
-        )
-    if "answered 403" in text:
-        return ForgeError(text, "the token may not see this: a fine-grained one needs Pull requests: read and write")
-    return error
+        raise error.explained(_HINTS) from None
 
 
 def _comment(entry: dict[str, Any]) -> Comment:

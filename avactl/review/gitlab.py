@@ -17,6 +17,8 @@ NEEDED = (
     "create a project access token with the role Reporter and the scope `api`, and give it to the job as the masked "
     "variable GITLAB_TOKEN"
 )
+_HINTS = {401: f"GITLAB_TOKEN is invalid or expired: {NEEDED}", 403: f"the token lacks permission: {NEEDED}"}
+"""Remedies by HTTP status."""
 
 
 class GitLab:
@@ -38,7 +40,7 @@ class GitLab:
         except GoneError as error:
             raise ForgeError(str(error), f"does it exist, and can the token read it? If not: {NEEDED}") from None
         except ForgeError as error:
-            raise _explained(error) from None
+            raise error.explained(_HINTS) from None
 
     def create(self, body: str) -> None:
         """Create a note. Raises ForgeError."""
@@ -58,7 +60,7 @@ class GitLab:
         except GoneError:
             raise
         except ForgeError as error:
-            raise _explained(error) from None
+            raise error.explained(_HINTS) from None
 
     def own(self, comment: Comment) -> bool:
         """Return whether a note was written with this token; a project's token has its own user."""
@@ -71,18 +73,9 @@ class GitLab:
         try:
             want(answer, asked)
         except ForgeError as error:
-            raise _explained(error) from None
+            raise error.explained(_HINTS) from None
         data = body_of(answer, asked)
         return str(data.get("username", "")) if isinstance(data, dict) else ""
-
-
-def _explained(error: ForgeError) -> ForgeError:
-    text = str(error)
-    if "answered 401" in text:
-        return ForgeError(text, f"GITLAB_TOKEN is invalid or expired: {NEEDED}")
-    if "answered 403" in text:
-        return ForgeError(text, f"the token lacks permission: {NEEDED}")
-    return error
 
 
 def _comment(entry: dict[str, Any]) -> Comment:

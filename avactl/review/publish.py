@@ -6,9 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from avactl.review.environment import Pipeline
 from avactl.review.forge import Comment, Forge, ForgeError, GoneError, UnsureError
+from avactl.review.github import GitHub
+from avactl.review.gitlab import GitLab
 
 Done = Literal["created", "edited", "unchanged", "nothing"]
+
+
+def open_forge(pipeline: Pipeline, sleep: Callable[[float], None] = time.sleep) -> Forge:
+    """Return the client for the pull request and token of a pipeline."""
+    return GitHub(pipeline, sleep) if pipeline.forge == "github" else GitLab(pipeline, sleep)
 
 
 def find(forge: Forge, marker: str) -> Comment | None:

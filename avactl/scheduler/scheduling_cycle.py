@@ -1,31 +1,31 @@
-"""Decisions: from a unit of the queue to bindings, or to words on why not."""
+"""The scheduling cycle: from a unit of the queue to bindings, or to the reason why it waits."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from time import monotonic
+from typing import NamedTuple
 
 from avactl import names
 from avactl.kube import logs
 from avactl.placement.allocation import Booking
-from avactl.placement.diagnosis import SMALL, gang_words, pod_words, short, why_gang, why_pod
+from avactl.placement.diagnosis import SMALL, gang_message, pod_message, short, why_gang, why_pod
 from avactl.placement.gang import Gang, Member, Role, place_gang
 from avactl.placement.request import Request
-from avactl.placement.score import Choice
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache, Mask
-from avactl.scheduler.cache.team_usage import StartRequest
+from avactl.scheduler.cache.team_usage import Owner, StartRequest
 from avactl.scheduler.cache.volume_binding import VolumeBinding
-from avactl.scheduler.gang_domains import gang_domains
 from avactl.scheduler.interfaces import BindingSink, BindRequest, EvictionSink, StatusSink
 from avactl.scheduler.objects.limits import quote
-from avactl.scheduler.objects.node_rules import NotYetError, RuleError
+from avactl.scheduler.objects.node_rules import NotYetError, RuleError, UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.attempt import PreemptionRequest
 from avactl.scheduler.preemption.candidates import BudgetChecker
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.preemption.preemptor import Preemptor
-from avactl.scheduler.queue.gang_request import gang_of, roles_of
+from avactl.scheduler.queue.gang_domains import gang_domains
+from avactl.scheduler.queue.gang_request import Demand, WaitCause, WaitGroup, gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 _KNOWN = 10_000
@@ -36,12 +36,44 @@ _REASONS = 4
 """Reasons of node sets that are named."""
 
 
-_GENERAL = "(selector, affinity, taints, cordon)"
-"""What the engine says of nodes that are not in a pod's set: it does not know why."""
+class Placed(NamedTuple):
+    """Pods that fit."""
+
+    bookings: Sequence[Booking]
+    """Of each pod, in their order; nothing is booked yet."""
+
+
+class Blocked(NamedTuple):
+    """Pods that must wait."""
+
+    reason: str
+    group: WaitGroup
+    """Units that wait for the same."""
+    preemption: PreemptionRequest | None = None
+    """The request that preemption may fulfil; None: it does not help."""
+
+
+class _Partly(NamedTuple):
+    """The first pods of a gang that fit one after the other."""
+
+    bookings: Sequence[Booking]
+    reason: str = ""
+    """Why the next does not; empty: all fit."""
+
+
+class _Attempt(NamedTuple):
+    """Pods of a unit that must start together."""
+
+    unit: QueuedPodGroup
+    pods: Sequence[PodInfo]
+    requests: dict[str, Request]
+    """By uid."""
+    special: bool
+    """Whether other pods, volumes or claims restrict the nodes."""
 
 
 class SchedulingCycle:
-    """Decides on one unit at a time, synchronously: nothing changes while it does."""
+    """Decides on one unit at a time, synchronously: nothing changes meanwhile. A single pod is a gang of one."""
 
     def __init__(
         self,
@@ -61,7 +93,7 @@ class SchedulingCycle:
         self.fleet, self.queue, self.binder, self.reports, self.volumes = fleet, queue, binder, reports, volumes
         self.room = Preemptor(fleet, queue, budgets or DisruptionBudgets(), evictor, self._choose, share)
         self._full: dict[Hashable, tuple[int, str]] = {}
-        """Requests that fitted nowhere: what had been freed by then, and why."""
+        """Demands that fitted nowhere: the change epoch of the attempt, and the reason."""
         self._learnt: set[str] = set()
         self._told: tuple[tuple[int, int, int], dict[Request, str]] = ((0, 0, 0), {})
         """Why requests that may go anywhere fit nowhere, and how far everything was then."""
@@ -78,98 +110,140 @@ class SchedulingCycle:
         if len(self._full) > _KNOWN:
             self._full.clear()
         with self.room.own(unit):
-            if unit.gang:
-                self._gang(unit)
-            else:
-                for pod in unit.waiting:
-                    self._single(unit, pod)
+            self._decide(unit)
         metrics.DECISION_SECONDS.observe(monotonic() - began)
 
-    # -- one pod ----------------------------------------------------------------------------------------------------
+    def _decide(self, unit: QueuedPodGroup) -> None:
+        waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name)) if unit.gang else unit.waiting
+        need = unit.missing if unit.gang else 1
+        if not waiting or need > len(waiting):
+            self.queue.suspend(unit)
+        elif need > 0:
+            if self._start(unit, waiting[:need]) and len(waiting) > need:
+                # An elastic gang grows beyond its size only after all units that have not started yet.
+                self.queue.push(unit)
+        elif self.queue.retried != self.fleet.change_epoch:
+            # What came free since is first for those that have not started: they are tried before it grows.
+            self.queue.mark_unschedulable(unit, WaitGroup(WaitCause.CAPACITY, unit.key))
+        elif [pod for pod in waiting if not self._grow(unit, pod)]:  # as many as fit; nobody gives way to them
+            self.queue.mark_unschedulable(unit, WaitGroup(WaitCause.CAPACITY, unit.key))
+        else:
+            self.queue.suspend(unit)
 
-    def _single(self, unit: QueuedPodGroup, pod: PodInfo) -> None:
+    def _start(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> bool:
+        """Bind all of the pods, or none."""
         try:
-            request = self._request(pod)
-            if isinstance(request, str):
-                self._wait(unit, [pod], request, ("refused", pod.uid if pod.claims else pod.shape))
-                return
-            wishes = [StartRequest(request, [pod])]
-            over, models = self.fleet.quotas.refuse(wishes)
-            among, words = self._among(pod)
-            among, words = narrower(among, models), joined(words, self.fleet.quotas.beyond(models))
+            outcome = self._place(unit, pods)
         except NotYetError as error:
-            self.reports.not_yet(pod, str(error))
+            for pod in pods:
+                self.reports.not_yet(pod, str(error))
             self.queue.suspend(unit)
             self.fleet.wait_for(error.wanted, unit.key)
-            return
+            return False
         except RuleError as error:
-            self._wait(unit, [pod], str(error), pod.uid)
-            return
-        need = PreemptionRequest(unit, [pod], wishes, lambda mask: self._trial(pod, request, mask), among is not None)
-        # Who may push others out is tried for itself, and by team: others of the group cannot speak for it.
-        ours = (self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
-        group: Hashable = request if among is None else pod.uid
-        if over:
-            small = among is None and not pod.claims and self.fleet.asks.small(Gang((Role("pod", request, 1),)))
-            self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", request, *ours))
-            return
-        known = self._full.get(group)
-        if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
-            self._no_place(need, known[1], (group, *ours))
-            return
-        self._learn(pod, request)
-        choice = self.fleet.choose(pod, request, among)
-        if choice is None:
-            message = self._pod_words(pod, request, among, words)
-            self._give_back([pod])
-            self._full[group] = (self.fleet.change_epoch, message)
-            self._no_place(need, message, (group, *ours))
-            return
+            outcome = Blocked(str(error), WaitGroup(WaitCause.CAPACITY, unit.key))
         left = unit.group
+        if isinstance(outcome, Blocked):
+            self._wait(outcome, unit)
+            return False
         unit.group = None
-        self._bind(pod, choice.node, choice.booking(request))
+        for pod, booking in zip(pods, outcome.bookings, strict=True):
+            self._bind(pod, booking)
+        if unit.gang:
+            nodes = len({booking.node for booking in outcome.bookings})
+            logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=nodes)
         if left is not None:
             self.queue.activate_next(left)
+        return True
 
-    def _trial(self, pod: PodInfo, request: Request, mask: Mask | None) -> list[Booking] | None:
+    def _wait(self, blocked: Blocked, unit: QueuedPodGroup) -> None:
+        """Preempt others where that helps, report the reason, and let the unit wait."""
+        message, group, left = blocked.reason, blocked.group, unit.group
+        nominated = False
+        if blocked.preemption is not None:
+            message = self.room.make(blocked.preemption, message, group)
+            nominated = self.room.wanted(unit.key)
+        if nominated:
+            group = WaitGroup(WaitCause.NOMINATED, unit.key)
+        pods = unit.waiting
+        metrics.DECISIONS.labels("unschedulable").inc(len(pods))
+        for pod in pods:
+            self.reports.unschedulable(pod, message)
+        self.queue.mark_unschedulable(unit, group)
+        if nominated and left is not None and left != group:
+            self.queue.activate_next(left)
+
+    def _place(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Placed | Blocked:
+        """Find places for all of the pods. Raises RuleError, and NotYetError where something is on its way."""
+        within = unit.within if unit.gang else ""
+        if within and within not in self.fleet.levels:
+            known_levels = ", ".join(self.fleet.levels) or "none"
+            message = f"annotation {names.WITHIN}: `{quote(within)}` is no level of the cluster ({known_levels})"
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         try:
-            choice = self.fleet.choose(pod, request, narrower(self._among(pod)[0], mask))
-        except RuleError:
-            return None
-        return None if choice is None else [choice.booking(request)]
+            requests = {pod.uid: self._request(pod) for pod in pods}
+        except UnsupportedError as error:
+            alone = unit.gang or pods[0].claims
+            return Blocked(str(error), WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape))
+        wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
+        if len(wishes) > _ROLES:
+            message = f"its gang has {len(wishes)} kinds of pods by what they ask for; at most {_ROLES} are placed"
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
+        over, models = self.fleet.quotas.refuse(wishes)
+        reach = None if unit.gang else self._among(pods[0])
+        special = any(map(self._restricted, pods)) if reach is None else reach[0] is not None
+        attempt = _Attempt(unit, pods, requests, special)
+
+        def find(mask: Mask | None) -> Sequence[Booking] | None:
+            try:
+                # The plan for a single pod counts what its quota permits by itself.
+                return self._find(attempt, narrower(models, mask) if unit.gang else mask)
+            except RuleError:
+                return None
+
+        def blocked(reason: str, cause: WaitCause, what: Hashable) -> Blocked:
+            need = PreemptionRequest(unit, pods, wishes, find, special)
+            return Blocked(reason, WaitGroup(cause, what, self._owners(pods)), need)
+
+        equal = Demand(unit.gang, within, tuple((wish.request, len(wish.pods)) for wish in wishes))
+        demand = unit.key if special or len(pods) < unit.size else equal
+        if over:
+            plain = not (special or any(pod.claims for pod in pods))
+            small = plain and self.fleet.asks.small(gang_of(unit, pods, requests)[0])
+            message = f"{over}; {SMALL}" if small else str(over)
+            return blocked(message, WaitCause.QUOTA, demand if unit.gang else equal)
+        # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
+        fit: Hashable = demand if models is None else (demand, self._owners(pods))
+        known = self._full.get(fit)
+        if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
+            return blocked(known[1], WaitCause.CAPACITY, demand)
+        for pod in pods:
+            self._learn(pod, requests[pod.uid])
+        placed = self._find(attempt, models, reach)
+        if placed is not None:
+            return Placed(placed)
+        message = self._explain(attempt, models, reach)
+        self._give_back(pods)
+        self._full[fit] = (self.fleet.change_epoch, message)
+        return blocked(message, WaitCause.CAPACITY, demand)
+
+    def _owners(self, pods: Sequence[PodInfo]) -> frozenset[Owner]:
+        return frozenset(map(self.fleet.quotas.owner, pods))
 
     def _choose(self, pod: PodInfo, mask: Mask) -> Booking | None:
         """Where a pod would go as things stand, only among some nodes."""
         try:
             request = self._request(pod)
+            choice = self.fleet.choose(pod, request, narrower(self._among(pod)[0], mask))
         except RuleError:
             return None
-        found = None if isinstance(request, str) else self._trial(pod, request, mask)
-        return found[0] if found else None
+        return None if choice is None else choice.booking(request)
 
-    def _no_place(self, need: PreemptionRequest, message: str, group: Hashable) -> None:
-        """Make room if somebody has to, and let it wait."""
-        unit, left = need.unit, need.unit.group
-        message = self.room.make(need, message, group)
-        pods = unit.waiting
-        if self.room.wanted(unit.key):
-            self._wait(unit, pods, message, ("room", unit.key))
-            if left is not None and left != unit.group:
-                self.queue.activate_next(left)
-        else:
-            self._wait(unit, pods, message, group)
-
-    def _request(self, pod: PodInfo) -> Request | str:
+    def _request(self, pod: PodInfo) -> Request:
+        """Raises UnsupportedError, RuleError."""
         if pod.shape.refused:
-            return pod.shape.refused
-        if not pod.claims:
-            return self.fleet.asks.request(pod.shape)
-        try:
-            return self.fleet.asks.request(pod.shape, self.fleet.dra.demand(pod))
-        except NotYetError:
-            raise
-        except RuleError as error:
-            return str(error)
+            raise UnsupportedError(pod.shape.refused)
+        return self.fleet.asks.request(pod.shape, self.fleet.dra.demand(pod) if pod.claims else None)
 
     def _among(self, pod: PodInfo) -> tuple[Mask | None, str]:
         """The nodes that other pods and volumes leave; None: all. Raises RuleError."""
@@ -209,8 +283,8 @@ class SchedulingCycle:
         self._told = ((0, 0, 0), {})
         self.room.rebuilt()
 
-    def _bind(self, pod: PodInfo, node: int, booking: Booking) -> None:
-        name = self.fleet.state.names[node]
+    def _bind(self, pod: PodInfo, booking: Booking) -> None:
+        name = self.fleet.state.names[booking.node]
         assert name is not None
         given = self.fleet.take(pod, booking)
         now = monotonic()
@@ -218,12 +292,6 @@ class SchedulingCycle:
         metrics.QUEUE_SECONDS.observe(now - pod.seen)
         volumes = self.volumes.unbound(pod) if pod.volumes else ()
         self.binder.put(BindRequest(pod, name, pod.devices or "", now, tuple(given), volumes))
-
-    def _wait(self, unit: QueuedPodGroup, pods: Sequence[PodInfo], message: str, group: Hashable) -> None:
-        metrics.DECISIONS.labels("unschedulable").inc(len(pods))
-        for pod in pods:
-            self.reports.unschedulable(pod, message)
-        self.queue.mark_unschedulable(unit, group)
 
     def _pod_words(self, pod: PodInfo, request: Request, among: Mask | None, words: str) -> str:
         if pod.claims or among is not None or words:
@@ -244,135 +312,36 @@ class SchedulingCycle:
         reason = why_pod(self.fleet.state, request, among)
         if reason.barred or not (reason.ever or self.fleet.asks.never(Gang((Role("", request, 1),)))):
             reason = reason._replace(ever=True)
-        return self._detailed(pod_words(reason), request, words)
+        return pod_message(reason, self._obstacles(request, words))
 
-    def _detailed(self, text: str, request: Request, more: str = "") -> str:
-        """With what keeps nodes out of a pod's node set in the place of the engine's general words."""
-        counts = sorted(self.fleet.asks.obstacles(request).items(), key=lambda each: (-each[1], each[0]))
-        named = [f"{count} {reason}" for reason, count in counts[:_REASONS]]
-        return text.replace(_GENERAL, f"({', '.join([*named, *([more] if more else [])])})")
+    def _obstacles(self, request: Request, more: str = "") -> list[str]:
+        """Return the most frequent obstacles to a request's node set, with the number of nodes; `more` comes last."""
+        counts = sorted((-count, str(obstacle)) for obstacle, count in self.fleet.asks.obstacles(request).items())
+        return [f"{-count} {obstacle}" for count, obstacle in counts[:_REASONS]] + ([more] if more else [])
 
-    # -- a gang -----------------------------------------------------------------------------------------------------
-
-    def _gang(self, unit: QueuedPodGroup) -> None:
-        waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
-        need = unit.missing
-        if not waiting:
-            self.queue.suspend(unit)
-            return
-        if need > len(waiting):
-            self.queue.suspend(unit)
-            return
-        if need > 0:
-            if self._together(unit, waiting[:need]) and len(waiting) > need:
-                # What an elastic gang can use beyond its size comes after all that have not started yet.
-                self.queue.push(unit)
-            return
-        if self.queue.retried != self.fleet.change_epoch:
-            # What came free since is first for those that have not started: they are tried before it grows.
-            self.queue.mark_unschedulable(unit, unit.key)
-            return
-        # Whatever of it fits; nobody gives way to it.
-        if [pod for pod in waiting if not self._extra(unit, pod)]:
-            self.queue.mark_unschedulable(unit, unit.key)
-        else:
-            self.queue.suspend(unit)
-
-    def _together(self, unit: QueuedPodGroup, pods: list[PodInfo]) -> bool:
-        """Place all of them, or none."""
-        requests: dict[str, Request] = {}
-        if unit.within and unit.within not in self.fleet.levels:
-            known_levels = ", ".join(self.fleet.levels) or "none"
-            message = f"annotation {names.WITHIN}: `{quote(unit.within)}` is no level of the cluster ({known_levels})"
-            self._wait(unit, unit.waiting, message, unit.key)
-            return False
-        try:
-            for pod in pods:
-                request = self._request(pod)
-                if isinstance(request, str):
-                    self._wait(unit, unit.waiting, request, ("refused", unit.key))
-                    return False
-                requests[pod.uid] = request
-            wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
-            if len(wishes) > _ROLES:
-                message = f"its gang has {len(wishes)} kinds of pods by what they ask for; at most {_ROLES} are placed"
-                self._wait(unit, unit.waiting, message, ("refused", unit.key))
-                return False
-            over, models = self.fleet.quotas.refuse(wishes)
-            special = any(
-                self.fleet.others.touch(pod) or self._bound_to(pod) or self.fleet.claims.searched(pod) for pod in pods
-            )
-
-            def find(mask: Mask | None) -> list[Booking] | None:
-                try:
-                    return self._find(unit, pods, requests, narrower(models, mask), special)
-                except RuleError:
-                    return None
-
-            need = PreemptionRequest(unit, pods, wishes, find, special)
-            group = self._group(unit, pods, wishes, special)
-            if over:
-                plain = not (special or any(pod.claims for pod in pods))
-                small = plain and self.fleet.asks.small(gang_of(unit, pods, requests)[0])
-                self._no_place(need, f"{over}; {SMALL}" if small else over, ("quota", group))
-                return False
-            known = self._full.get(group)
-            if known is not None and known[0] == self.fleet.change_epoch and not self.room.lifted:
-                self._no_place(need, known[1], group)
-                return False
-            for pod in pods:
-                self._learn(pod, requests[pod.uid])
-            placed = self._find(unit, pods, requests, models, special)
-            message = "" if placed else self._gang_words(unit, pods, requests, models, special)
-        except NotYetError as error:
-            for pod in pods:
-                self.reports.not_yet(pod, str(error))
-            self.queue.suspend(unit)
-            self.fleet.wait_for(error.wanted, unit.key)
-            return False
-        except RuleError as error:
-            self._wait(unit, unit.waiting, str(error), unit.key)
-            return False
-        if placed is None:
-            self._give_back(pods)
-            self._full[group] = (self.fleet.change_epoch, message)
-            self._no_place(need, message, group)
-            return False
-        left, unit.group = unit.group, None
-        for pod, booking in zip(pods, placed, strict=True):
-            self._bind(pod, booking.node, booking)
-        logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=len({booking.node for booking in placed}))
-        if left is not None:
-            self.queue.activate_next(left)
-        return True
-
-    def _group(
-        self, unit: QueuedPodGroup, pods: Sequence[PodInfo], wishes: Sequence[StartRequest], special: bool
-    ) -> Hashable:
-        """What a gang has in common with those that fit if and only if it does: as long as one waits, all do."""
-        if special or len(pods) < unit.size:
-            return unit.key
-        ours = frozenset((self.fleet.quotas.team(pod), pod.rank, pod.preemptible, pod.never_preempts) for pod in pods)
-        return ("gang", unit.within, tuple((wish.request, len(wish.pods)) for wish in wishes), ours)
-
-    def _bound_to(self, pod: PodInfo) -> bool:
-        """Whether only some machines reach its volumes. Raises RuleError."""
-        return bool(pod.volumes) and self.volumes.among(pod) is not None
+    def _restricted(self, pod: PodInfo) -> bool:
+        """Whether other pods, volumes or claims restrict the nodes of a gang's pod. Raises RuleError."""
+        fleet = self.fleet
+        volumes = bool(pod.volumes) and self.volumes.among(pod) is not None
+        return fleet.others.touch(pod) or volumes or fleet.claims.searched(pod)
 
     def _find(
-        self,
-        unit: QueuedPodGroup,
-        pods: list[PodInfo],
-        requests: dict[str, Request],
-        models: Mask | None,
-        special: bool,
-    ) -> list[Booking] | None:
-        """A place for each of the pods, as things stand; nothing is changed. Raises RuleError."""
-        if special:
+        self, attempt: _Attempt, models: Mask | None, reach: tuple[Mask | None, str] | None = None
+    ) -> Sequence[Booking] | None:
+        """Find a place for each of the pods, and change nothing. Raises RuleError.
+
+        `reach`: the nodes of a single pod (`_among`), if they are known already.
+        """
+        unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
+        if not unit.gang:
+            pod = pods[0]
+            choice = self.fleet.choose(pod, requests[pod.uid], narrower((reach or self._among(pod))[0], models))
+            return None if choice is None else [choice.booking(requests[pod.uid])]
+        if attempt.special:
             for among in gang_domains(self.fleet.state, unit, each=True):
-                placed = self._one_by_one(pods, requests, narrower(among, models))
-                if not isinstance(placed, str):
-                    return placed
+                placed = self._one_by_one(attempt, narrower(among, models))
+                if not placed.reason:
+                    return placed.bookings
             return None
         gang, roles = gang_of(unit, pods, requests)
         for among in gang_domains(self.fleet.state, unit):
@@ -381,18 +350,16 @@ class SchedulingCycle:
                 return self._assign(unit, gang, members, roles, pods)
         return None
 
-    def _gang_words(
-        self,
-        unit: QueuedPodGroup,
-        pods: list[PodInfo],
-        requests: dict[str, Request],
-        models: Mask | None,
-        special: bool,
-    ) -> str:
-        if special:
+    def _explain(self, attempt: _Attempt, models: Mask | None, reach: tuple[Mask | None, str] | None) -> str:
+        """Return why the pods do not fit. Raises RuleError."""
+        unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
+        if reach is not None:
+            words = joined(reach[1], self.fleet.quotas.beyond(models))
+            return self._pod_words(pods[0], requests[pods[0].uid], narrower(reach[0], models), words)
+        if attempt.special:
             where = f"needs one {short(unit.within)} for all: " if unit.within else ""
             for among in gang_domains(self.fleet.state, unit, each=True)[-1:]:
-                return f"{where}{self._one_by_one(pods, requests, narrower(among, models))}"
+                return f"{where}{self._one_by_one(attempt, narrower(among, models)).reason}"
             return f"{where}no machine has the label {unit.within}"
         among = narrower(gang_domains(self.fleet.state, unit)[-1], models)
         gang = gang_of(unit, pods, requests)[0]
@@ -402,11 +369,15 @@ class SchedulingCycle:
             return f"its pods are in each other's way: each would fit, but not all of them together{never}"
         if reason.pod.barred or not (reason.ever or self.fleet.asks.never(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
-        text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
-        return self._detailed(text, reason.role.request, self.fleet.quotas.beyond(models))
+        return gang_message(reason, self._obstacles(reason.role.request, self.fleet.quotas.beyond(models)))
 
     def _assign(
-        self, unit: QueuedPodGroup, gang: Gang, placed: list[Member], roles: list[list[PodInfo]], pods: list[PodInfo]
+        self,
+        unit: QueuedPodGroup,
+        gang: Gang,
+        placed: list[Member],
+        roles: list[list[PodInfo]],
+        pods: Sequence[PodInfo],
     ) -> list[Booking]:
         """Members of each role to its pods, in the order of their indexes: neighbours stay neighbours."""
         state = self.fleet.state
@@ -417,56 +388,54 @@ class SchedulingCycle:
                 found[pod.uid] = state.release((unit.key, role.name, member.number))
         return [found[pod.uid] for pod in pods]
 
-    def _one_by_one(
-        self, pods: list[PodInfo], requests: dict[str, Request], models: Mask | None
-    ) -> list[Booking] | str:
-        """Members in whose places other pods or volumes have a say: each after the other, all undone if one fails."""
-        placed: list[Booking] = []
-        message, freed = "", self.fleet.change_epoch
+    def _one_by_one(self, attempt: _Attempt, models: Mask | None) -> _Partly:
+        """Place pods one after the other: each may restrict the nodes of the next. All is undone. Raises RuleError."""
+        pods, placed, epoch = attempt.pods, list[Booking](), self.fleet.change_epoch
         try:
             for pod in pods:
-                # What others of the gang share is theirs by now.
-                request = self._request(pod) if pod.claims else requests[pod.uid]
-                if isinstance(request, str):
-                    return request
+                try:
+                    # What others of the gang share is theirs by now.
+                    request = self._request(pod) if pod.claims else attempt.requests[pod.uid]
+                except NotYetError:
+                    raise
+                except RuleError as error:
+                    return _Partly(placed, str(error))
                 among, words = self._among(pod)
                 among = narrower(among, models)
                 choice = self.fleet.choose(pod, request, among)
                 if choice is None:
-                    message = f"{len(placed)} of {len(pods)} fit; {self._pod_words(pod, request, among, words)}"
-                    break
+                    words = self._pod_words(pod, request, among, words)
+                    return _Partly(placed, f"{len(placed)} of {len(pods)} fit; {words}")
                 self.fleet.take(pod, choice.booking(request))
                 placed.append(choice.booking(request))
         finally:
             for pod in pods[: len(placed)]:
                 self.fleet.forget(pod)
-            self.fleet.change_epoch = freed
-        return message or placed
+            self.fleet.change_epoch = epoch
+        return _Partly(placed)
 
     def _give_back(self, pods: Sequence[PodInfo]) -> None:
         """Devices that were allocated for pods before they were bound, and that now keep them from being placed."""
         for pod, held in [(pod, self.fleet.dra.demand(pod).held) for pod in pods if pod.claims]:
             self.binder.give_back(pod, held)
 
-    def _extra(self, unit: QueuedPodGroup, pod: PodInfo) -> bool:
+    def _grow(self, unit: QueuedPodGroup, pod: PodInfo) -> bool:
+        """Bind a pod that an elastic gang has beyond its size, if it fits."""
         try:
             request = self._request(pod)
             among, words = self._among(pod)
         except RuleError as error:
-            request = str(error)
-        if isinstance(request, str):
-            self.reports.unschedulable(pod, request)
+            self.reports.unschedulable(pod, str(error))
             return False
         over, models = self.fleet.quotas.refuse([StartRequest(request, [pod])])
         if over:
             self.reports.unschedulable(pod, f"the gang runs; more of it: {over}")
             return False
         among, words = narrower(among, models), joined(words, self.fleet.quotas.beyond(models))
-        choice: Choice | None = None
         for near in gang_domains(self.fleet.state, unit):
             choice = self.fleet.choose(pod, request, narrower(among, near))
             if choice is not None:
-                self._bind(pod, choice.node, choice.booking(request))
+                self._bind(pod, choice.booking(request))
                 return True
         self.reports.unschedulable(pod, f"the gang runs; more of it: {self._pod_words(pod, request, among, words)}")
         return False

@@ -41,6 +41,14 @@ class GitError(Exception):
         self.hint = visible(hint)
 
 
+class UnknownRevisionError(GitError):
+    """A revision that does not exist."""
+
+    def __init__(self, revision: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.revision = revision
+
+
 class GitCommandError(GitError):
     """A git command exited with `code`; `said` is its standard error, then its standard output."""
 

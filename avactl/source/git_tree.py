@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from avactl.diagnostics.suggest import closest, one_of
-from avactl.source.git import GitCommandError, GitError, git, locate
+from avactl.source.git import GitCommandError, GitError, UnknownRevisionError, git, locate
 from avactl.source.tree import NOWHERE, RENDERED, SKIPPED, SPEC_SUFFIXES, hidden
 
 
@@ -37,11 +37,11 @@ def _unknown(directory: str | Path, revision: str) -> GitError:
     if not names and not _has_commit(directory):
         return GitError("the repository has no commit yet", "commit once, so that there is something to compare with")
     if _shallow(directory):
-        return GitError(f"this clone has no revision `{revision}`", _UNSHALLOW)
+        return UnknownRevisionError(revision, f"this clone has no revision `{revision}`", _UNSHALLOW)
     remote = [name for name in names if name.endswith(f"/{revision}")]
     near = remote[0] if remote else closest(revision, names)
     hint = f"did you mean `{near}`?" if near else f"branches and tags: {one_of(names, 6)}"
-    return GitError(f"unknown revision `{revision}`", hint)
+    return UnknownRevisionError(revision, f"unknown revision `{revision}`", hint)
 
 
 def _has_commit(directory: str | Path) -> bool:

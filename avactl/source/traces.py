@@ -45,7 +45,9 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
     if chain is not None:
         text = str(chain)
     text = text.replace(root, "")[:_LONGEST_MESSAGE]
-    return {"message": text, "place": list(place), "refused": chain is not None}
+    return {
+        "message": text, "place": list(place), "refused": chain is not None, "import": isinstance(error, ImportError),
+    }  # fmt: skip
 
 
 def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:

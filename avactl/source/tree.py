@@ -30,8 +30,29 @@ def hidden(parts: Iterable[str]) -> bool:
     return any(part.startswith(".") for part in parts)
 
 
+class Tree(Protocol):
+    """A repository's files: a directory, a git revision, or memory."""
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Paths that `paths` last left out though they may hold specs (directories and links), with the reason."""
+        ...
+
+    def paths(self) -> list[str]:
+        """Paths of all files from the root, with `/`."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Bytes of a file. Raises OSError."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Content of a file. Raises OSError."""
+        ...
+
+
 class Sized(Protocol):
-    """The reading part of a tree; see `avactl.compiler.pass_state.Tree`."""
+    """The part of a `Tree` that reads files."""
 
     def size(self, path: str) -> int: ...
     def read(self, path: str) -> bytes: ...

@@ -21,6 +21,8 @@ from avactl.compiler import compile_tree
 from avactl.compiler.incremental import compile
 from avactl.compiler.incremental.compile import Compiled, compile_cached
 from avactl.compiler.incremental.disk import Store
+from avactl.compiler.incremental.records import PlainDependencies
+from avactl.compiler.incremental.tracing import Dependency, DerivedValue, FileContent, MemoisedValue, SpecsOfKind
 from avactl.diagnostics.secrets import redacted
 from avactl.emit.files import object_text
 from avactl.emit.paths import object_path
@@ -286,6 +288,32 @@ def test_only_what_changed_is_done_again(repository: Path, work: Iterator[list[s
     compiled(repository)
     assert {"TrainingJob vision/places-finetune", "Dataset mnist", "Dataset places365"} <= set(done)
     assert not any(name.startswith(("ServingDeployment", "Workspace", "Team")) for name in done)
+
+
+def test_derived_values_are_compared_strictly() -> None:
+    value = [("a", 1, {"x": [0.5], "y": True})]
+    same = compile.same_data
+    assert same(value, [("a", 1, {"x": [0.5], "y": True})])
+    for other in (
+        [["a", 1, {"x": [0.5], "y": True}]],
+        [("a", 1.0, {"x": [0.5], "y": True})],
+        [("a", 1, {"x": [0.5], "y": 1})],
+        [("a", 1, {"y": True, "x": [0.5]})],
+        [("a", 1, {"x": [0.5, 1], "y": True})],
+    ):
+        assert not same(value, other)
+
+
+def test_dependencies_become_plain_data() -> None:
+    own = ("Team", "", "a")
+    several: list[Dependency] = [own, DerivedValue("m:f", own), FileContent("a"), SpecsOfKind("a"), MemoisedValue("a")]
+    dependencies = frozenset(several)
+    assert len(dependencies) == 5
+    plain = PlainDependencies()
+    found = plain(dependencies)
+    assert found == dependencies
+    assert {type(each) for each in found} == {tuple}
+    assert plain(frozenset(several)) is found
 
 
 # -- the store -----------------------------------------------------------------------------------------------------

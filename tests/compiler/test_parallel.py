@@ -92,7 +92,7 @@ from avactl.compiler.incremental.records import Record
 from avactl.compiler.incremental.disk import Store
 record = Record.load(Store("compile", DirTree(sys.argv[1]).key))
 reads = lambda table: sorted((str(key), sorted(map(str, result[0])), result[1]) for key, result in table.items())
-print(sorted(record.places.items()), reads(record.checks), reads(record.objects), reads(record.derived))
+print(sorted(record.specs.items()), reads(record.checks), reads(record.objects), reads(record.derived))
 print(sorted(record.inputs), sorted(map(str, record.memos)), [(p, f[1:]) for p, f in record.files.items()])
 """
     one, other = (run(kept, specs, AVACTL_CACHE_DIR=str(tmp_path / f"cache-{name}")) for name in "ab")

@@ -72,7 +72,7 @@ def test_amounts_are_limited_too() -> None:
     book = Ledger([Quota("a", amounts=(None, 100))], {})
     book.start(TeamWorkload("x", "a", 3, amounts=(5, 20)))
     assert book.may_start(TeamWorkload("y", "a", 2, amounts=(5, 20))) == []
-    assert book.may_start(TeamWorkload("y", "a", 3, amounts=(5, 20))) == [Refusal("a", "amount 1", 60, 60, 100, 100)]
+    assert book.may_start(TeamWorkload("y", "a", 3, amounts=(5, 20))) == [Refusal("a", 1, 60, 60, 100, 100)]
 
 
 def test_idle_gpus_are_due_by_weight() -> None:

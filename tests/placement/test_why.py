@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.placement.allocation import MILLI_PER_GPU, Booking, Node, State
-from avactl.placement.diagnosis import Cause, fits_empty, gang_words, pod_words, why_gang, why_pod
+from avactl.placement.diagnosis import Cause, Lack, fits_empty, gang_message, pod_message, why_gang, why_pod
 from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
@@ -32,7 +32,7 @@ def fleet() -> State:
 
 
 def words(state: State, request: Request) -> str:
-    return pod_words(why_pod(state, request))
+    return pod_message(why_pod(state, request))
 
 
 def test_a_gang_is_told_which_block_comes_nearest() -> None:
@@ -42,15 +42,14 @@ def test_a_gang_is_told_which_block_comes_nearest() -> None:
     assert reason is not None
     assert reason.ever
     assert [(each.name, each.room) for each in reason.domains] == [("b1", 3), ("b2", 2)]
-    assert gang_words(reason) == "needs 4 machines with 8 free H100 in one block; block b1 has 3, block b2 has 2"
+    assert gang_message(reason) == "needs 4 machines with 8 free H100 in one block; block b1 has 3, block b2 has 2"
 
 
 def test_a_gang_that_can_never_fit_is_told_so() -> None:
     reason = why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 30),)))
     assert reason is not None
-    assert gang_words(reason) == (
-        "needs room for 30 worker pods with 2 free H100; there are 21; "
-        "the cluster is too small for it even if it is empty"
+    assert gang_message(reason) == (
+        "needs room for 30 pods with 2 free H100; there are 21; the cluster is too small for it even if it is empty"
     )
     assert why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 21),))) is None
 
@@ -59,7 +58,7 @@ def test_servers_without_gpus_have_reasons_too() -> None:
     gang = Gang((Role("worker", Request((1000, 1), 1), 1), Role("server", Request((60000, 1)), 9)))
     reason = why_gang(fleet(), gang)
     assert reason is not None
-    assert gang_words(reason).startswith("needs room for 9 server pods; there are 7; the cluster is too small")
+    assert gang_message(reason).startswith("needs room for 9 pods; there are 7; the cluster is too small")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_links_that_no_machine_has_are_not_called_a_lack_of_size() -> None:
     state.book("one", Booking(0, (0,), 1))
     reason = why_gang(state, gang)
     assert reason is not None
-    assert gang_words(reason) == "needs room for 4 w pods with 2 free GPUs and link pcieSwitch; there are 3"
+    assert gang_message(reason) == "needs room for 4 pods with 2 free GPUs and link pcieSwitch; there are 3"
 
 
 def test_a_node_in_no_rack_is_not_called_a_rack() -> None:
@@ -135,7 +134,7 @@ def test_a_node_in_no_rack_is_not_called_a_rack() -> None:
     state.put_node(Node("b", (4,), 8))
     reason = why_gang(state, Gang((Role("w", Request((1,), 8), 2),), within="example.com/rack"))
     assert reason is not None
-    assert "in one rack; b (without label example.com/rack) has 1, rack r1 has 1" in gang_words(reason)
+    assert "in one rack; b (without label example.com/rack) has 1, rack r1 has 1" in gang_message(reason)
 
 
 def test_roles_that_are_too_much_together() -> None:
@@ -164,10 +163,10 @@ def test_shares_where_there_are_no_gpus() -> None:
 
 def test_an_empty_fleet_has_an_answer() -> None:
     state = State(("cpu",))
-    assert pod_words(why_pod(state, Request((1,), 1))) == "there is no node"
+    assert pod_message(why_pod(state, Request((1,), 1))) == "there is no node"
     reason = why_gang(state, Gang((Role("w", Request((1,), 1), 1),)))
     assert reason is not None
-    assert "there are 0" in gang_words(reason)
+    assert "there are 0" in gang_message(reason)
     assert Scorer(state).choose(Request((1,), 1)) is None
 
 
@@ -206,4 +205,4 @@ def test_reasons_are_quick() -> None:
     assert calls(lambda: why_gang(state, gang)) < 1000
     reason = why_gang(state, gang)
     assert reason is not None
-    assert reason.pod.causes == (Cause("gpus", 5000, 7),)
+    assert reason.pod.causes == (Cause(Lack.GPUS, 5000, 7),)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from avactl.review.environment import Pipeline
-from avactl.review.forge import ForgeError, ReadOnlyError, open_forge
-from avactl.review.publish import publish
+from avactl.review.forge import ForgeError, ReadOnlyError
+from avactl.review.publish import open_forge, publish
 from tests.review.forges import TOKEN, Answer, FakeForge, FakeGitHub, FakeGitLab, Fault, serving
 
 MARK = "<!-- avactl comment: . -->"

@@ -79,7 +79,7 @@ def test_a_guarantee_comes_back_elastic_surplus_first(teams: World) -> None:
     with guest(teams):
         assert set(teams.pods()) == {"elastic-0", "young"}
         (event,) = teams.events("Preempted")
-        assert event["regarding"]["name"] == "elastic-1"
+        assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Pod", "elastic-1")
         assert event["note"] == (
             f"Preempted for {teams.namespace.removesuffix('-guest')}/first: "
             "team guest has borrowed what team owner now needs"

@@ -66,12 +66,13 @@ def test_pods_that_are_not_made(world: World) -> None:
         done = why(world, f"{world.namespace}/{name}")
         return [" ".join(line.split()) for line in done.stdout.splitlines()[2:]]
 
-    refused = 'pods are not made: pods "{}" is forbidden: no PriorityClass with name nobody was found'
+    refused = 'pods "{}" is forbidden: no PriorityClass with name nobody was found'
     world.wait(lambda: told("classless")[0].startswith("Job classless refused"))
-    assert told("classless")[0].endswith(f"2 of 2 {refused.format('classless-')}")
+    assert told("classless")[0].endswith(f"2 of 2 pods are not made: Error creating: {refused.format('classless-')}")
     assert told("the-asleep")[0].endswith("it is suspended: its pods are made once somebody starts it")
     world.wait(lambda: told("home")[0].startswith("StatefulSet home refused"))
-    assert told("the-home")[0].endswith(f"1 of 1 {refused.format('home-0')}")
+    assert "1 of 1 pods are not made: Create Pod home-0 in StatefulSet home" in told("the-home")[0]
+    assert told("the-home")[0].endswith(refused.format("home-0"))
     assert told("none")[0].endswith("it is scaled to 0 pods")
     # By the Deployment's name, and by the instance that its pods are of.
     world.wait(lambda: told("some")[0].startswith("some-"))

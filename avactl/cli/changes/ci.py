@@ -71,7 +71,7 @@ def comment(
     """
     from avactl.review.comparison import look
     from avactl.review.environment import EnvironmentProblem, detect
-    from avactl.source.git import GitError
+    from avactl.source.git import GitError, UnknownRevisionError
 
     try:
         pipeline = detect(os.environ, forge.value if forge else None, pr)
@@ -85,7 +85,7 @@ def comment(
     try:
         sides = look(find_root(path), known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
     except GitError as error:
-        unnamed = known is None and "`origin/HEAD`" in str(error)
+        unnamed = known is None and isinstance(error, UnknownRevisionError) and error.revision == "origin/HEAD"
         fail(str(error), MISSING, "name what to compare with: `--base main`" if unnamed else error.hint)
     body, mark = _body(sides, pipeline, artifact)
     if dry_run:
@@ -160,10 +160,10 @@ def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[s
 
 def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
     try:
-        from avactl.review.forge import ForgeError, ReadOnlyError, open_forge
+        from avactl.review.forge import ForgeError, ReadOnlyError
+        from avactl.review.publish import open_forge, publish
     except ImportError:
         fail("comments need the package httpx", MISSING, "`pip install 'avactl[ci]'`")
-    from avactl.review.publish import publish
 
     try:
         forge = open_forge(pipeline)

@@ -64,6 +64,10 @@ def reconcile(
         start_quickly()
     with packages():
         from avactl.reconcile import command
+
+        run = command.run
+        if watch:  # the daemon's imports take longer than a small run
+            from avactl.reconcile.daemon import follow as run
     from avactl.source.git import GitError
 
     try:
@@ -88,7 +92,7 @@ def reconcile(
             listen=listen,
         )
         with listening(listen):
-            code = asyncio.run(command.run(request))
+            code = asyncio.run(run(request))
     except ValueError as error:
         fail(str(error), USAGE)
     except GitError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import sys
 from collections import Counter
 from datetime import UTC, datetime
@@ -37,8 +36,6 @@ _PAUSE = 0.5
 """Seconds between two pictures at least."""
 _CLOCK = 5.0
 """Seconds after which ages are brought up to date."""
-_NOWHERE = re.compile(r"^fits on none of \d+ nodes: ")
-"""What most reasons begin with; what follows tells more, and a line is short."""
 _JOBS = 6
 """Lines that jobs have at least: the largest tables above give way."""
 
@@ -266,8 +263,7 @@ def _jobs(jobs: list[Job]) -> Table:
 def _state(job: Job) -> str:
     if not job.waiting:
         return "runs"
-    why = _NOWHERE.sub("", plain(job.why))
-    return why if why.startswith("waits ") else f"waits: {why}" if why else "waits"
+    return f"waits: {plain(job.why)}" if job.why else "waits"
 
 
 def _number(value: float | None) -> str:

@@ -1,1 +1,1 @@
-"""Incremental compile: results of single specs, kept on disk by content."""
+"""Incremental compile: results of single specs are kept on disk, and computed again only after a change."""

@@ -1,9 +1,9 @@
-"""Compiling again what changed since the last run, and nothing else.
+"""Incremental compile: repeat only the computations whose dependencies changed since the last run.
 
-What a run found is kept: the documents of every file, and for every spec its warnings and objects together with what
-was read of the program to find them (`kept.TracedProgram` notes it). The next run reads the files that look different,
-and repeats only what read something that has changed. Kept are only results without errors: whatever is wrong with a
-text, a field or a reference takes the plain way through all passes, and is told as if nothing were kept.
+A run keeps the documents of every file, and for every spec its warnings and objects with their dependencies
+(`tracing.TracedProgram`). The next run reads the files whose stamps differ, and repeats what depends on a change. Only
+results without errors are kept: a repository with an error goes through all passes, with the same output as without
+kept results.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from avactl import parallel
 from avactl.compiler.incremental.disk import Store
-from avactl.compiler.incremental.loading import IrregularError, Reading, digest, packed
-from avactl.compiler.incremental.records import Record, Result, unpack
-from avactl.compiler.incremental.resolution import Resolving
-from avactl.compiler.incremental.tracing import Atom, Key
+from avactl.compiler.incremental.loading import IrregularError, Loader, digest, packed
+from avactl.compiler.incremental.records import InputRecord, PlainDependencies, Record, Result, unpack
+from avactl.compiler.incremental.resolution import Resolver
+from avactl.compiler.incremental.tracing import Dependency, DerivedValue, MemoisedValue, SpecKey, SpecsOfKind
 from avactl.compiler.selection import CONFIG_FILE, missing, policy_files, spec_files
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
@@ -39,19 +39,19 @@ _SLICE = 150
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a compile tells: problems, specs, and the files of the objects."""
+    """The outcome of a compile: problems, specs, and the files of the objects."""
 
     diagnostics: tuple[Diagnostic, ...]
     kinds: dict[str, int]
-    """How many specs there are of each kind, shipped machine types in use among them."""
+    """Number of specs by kind, including the shipped machine types in use."""
     files: dict[str, str]
-    """SHA-256 of each file by its path; empty where there are errors, or texts are not wanted."""
+    """SHA-256 of each file by path; empty if there are errors, or texts were not requested."""
     texts: Callable[[Collection[str]], Mapping[str, str]]
-    """Contents of files by their paths."""
+    """Function from paths to the contents of those files."""
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error; warnings may be there."""
+        """True if there is no error; there may be warnings."""
         return not any(d.severity == "error" for d in self.diagnostics)
 
 
@@ -60,7 +60,7 @@ def compile_cached(
 ) -> Compiled:
     """Compile a repository; problems are in the result, never raised.
 
-    `path` gives the path of an object's file, no two the same; `text` its content, where that is wanted.
+    `path` returns the path of an object's file, a different one for each object; `text`, if given, its content.
     """
     collecting = gc.isenabled()
     gc.disable()  # as in the driver
@@ -87,15 +87,26 @@ def _compiled(compilation: Compilation, path: OfManifest, text: OfManifest | Non
     return Compiled(compilation.diagnostics, kinds, files, lambda paths: {path: texts[path] for path in paths})
 
 
-def _count(keys: Iterable[Key]) -> dict[str, int]:
+def _count(keys: Iterable[SpecKey]) -> dict[str, int]:
     kinds: dict[str, int] = {}
     for kind, _, _ in keys:
         kinds[kind] = kinds.get(kind, 0) + 1
     return kinds
 
 
+def same_data(one: Any, other: Any) -> bool:
+    """Compare plain data strictly: types, and the order of mappings, count too, as they may show in objects."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_data, one, other))
+    if isinstance(one, dict):
+        return same_data(list(one.items()), list(other.items()))
+    return bool(one == other)
+
+
 class _Run:
-    """One compile with what the last one kept."""
+    """One compile with the results of the last one."""
 
     def __init__(self, tree: DirTree, path: OfManifest, text: OfManifest | None) -> None:
         self.tree = tree
@@ -104,156 +115,169 @@ class _Run:
         self.store = Store("compile", tree.key)
         self.old = Record.load(self.store)
         self.new = Record()
-        self.reading = Reading(tree, self.old, self.new)
-        self.resolving = Resolving(self.reading)
-        self.changed = self.reading.changed
-        self.alive: dict[frozenset[Atom], bool] = {}
-        self.shared: dict[frozenset[Atom], frozenset[Atom]] = {}
+        self.loader = Loader(tree, self.old, self.new)
+        self.resolver = Resolver(self.loader)
+        self.changed = self.loader.changed
+        self.unchanged: dict[frozenset[Dependency], bool] = {}
+        """By set of dependencies: no member has changed."""
+        self.shared: dict[frozenset[Dependency], frozenset[Dependency]] = {}
+        """One object for all equal sets of dependencies, for memory and for the store."""
         self.texts: dict[str, str] = {}
+        """Contents of the files that this run rendered, by path."""
         self.worked = False
+        """True if this run computed a result that the last one does not have."""
 
     def run(self) -> Compiled:
         stamps = self.tree.stamps()
-        chosen = self.reading.configuration()
-        paths = spec_files(*chosen[:2], stamps) if chosen else []
-        own = policy_files(chosen[1], stamps) if chosen else []
-        plain = not paths or self.tree.skipped or any(path.endswith(".py") for path in (*paths, *own))
-        if plain or (chosen and missing(chosen[0], stamps)):
+        config = self.loader.configuration()
+        paths = spec_files(config.include, config.exclude, stamps) if config else []
+        own = policy_files(config.exclude, stamps) if config else []
+        irregular = not paths or self.tree.skipped or any(path.endswith(".py") for path in (*paths, *own))
+        if irregular or (config and missing(config.include, stamps)):
             return _plain(self.tree, self.path, self.text)
         try:
-            self.reading.read(paths, stamps)
-            self.reading.look_at_inputs()
-            self.resolving.resolve()
+            self.loader.read(paths, stamps)
+            self.loader.compare_inputs()
+            self.resolver.resolve()
             self._derive()
             self._check()
-            warnings = [packed for _, found in self.new.checks.values() for packed in found]
-            warnings += [packed for file in self.new.files.values() for packed in file[3]]
+            warnings = [packed for result in self.new.checks.values() for packed in result.values]
+            warnings += [packed for file in self.new.files.values() for packed in file.warnings]
             diagnostics = tuple(sort_diagnostics(map(unpack, warnings)))
             if not any(d.severity == "error" for d in diagnostics):
                 self._lower()
-                if own or (chosen and chosen[2]):
+                if own or (config and config.policies):
                     diagnostics = tuple(sort_diagnostics([*diagnostics, *self._enforce(own)]))
-                if self.worked or self.reading.dirty:
+                if self.worked or self.loader.dirty:
                     self._keep()
         except IrregularError:
             return self._all_passes()
         files = dict(line.split(" ") for line in self._lines()) if self.text else {}
-        return Compiled(diagnostics, _count(self.new.places), files, self._texts_of)
+        return Compiled(diagnostics, _count(self.new.specs), files, self._texts_of)
 
     def _all_passes(self) -> Compiled:
-        """The plain way, from the documents on."""
-        from avactl.compiler.config import load_config
+        """Run all passes on the documents that were loaded."""
+        from avactl.compiler.config import load_config, rules_of
         from avactl.compiler.driver import PASSES, run_passes
         from avactl.compiler.pass_state import State
-        from avactl.compiler.policy_pass import rules_of
 
-        problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file[3])
+        problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file.warnings)
         rules = rules_of(load_config(self.tree)[0], self.tree.paths())
-        state = State(self.tree, problems, tuple(self.reading.documents()), rules=rules)
+        state = State(self.tree, problems, tuple(self.loader.documents()), rules=rules)
         return _compiled(run_passes(state, PASSES[1:]), self.path, self.text)
 
     def _keep(self) -> None:
-        new, program = self.new, self.resolving.begun
+        """Write the record, with only those memoised values that a result depends on."""
+        new, program = self.new, self.resolver.built
         if program is not None:
             for each, (value, reads) in program.derived.items():
                 if each not in new.derived:
-                    new.derived[each] = (self._beside(reads, each[1]), (value,))
-            memos = {atom: reads for atom, reads in self.old.memos.items() if atom not in self.changed}
-            memos |= {atom: reads for atom, reads in program.memos.items() if memos.get(atom) != reads}
-            tables = (new.checks, new.objects, new.derived)
-            sets = {id(result[0]): result[0] for table in tables for result in table.values()}
+                    _, spec = each
+                    new.derived[each] = Result(self._beside(reads, spec), (value,))
+            memos = {key: reads for key, reads in self.old.memos.items() if MemoisedValue(key) not in self.changed}
+            memos |= {key: reads for key, reads in program.memos.items() if memos.get(key) != reads}
+            results = (*new.checks.values(), *new.objects.values(), *new.derived.values())
+            sets = {id(result.dependencies): result.dependencies for result in results}
             used = set().union(*sets.values(), *memos.values())
-            new.memos = {atom: reads for atom, reads in memos.items() if atom in used}
+            new.memos = {key: reads for key, reads in memos.items() if MemoisedValue(key) in used}
         new.save(self.store)
 
     # -- checks and objects ----------------------------------------------------------------------------------------
 
-    def _still(self, result: Result | None, own: Atom) -> Result | None:
-        """A result of the last run, if nothing that it read has changed."""
+    def _valid(self, result: Result | None, own: Dependency) -> Result | None:
+        """Return a result of the last run if none of its dependencies has changed, `own` included."""
         if result is None or own in self.changed:
             return None
-        alive = self.alive.get(result[0])
-        if alive is None:
-            alive = self.alive[result[0]] = self.changed.isdisjoint(result[0])
-        return result if alive else None
+        valid = self.unchanged.get(result.dependencies)
+        if valid is None:
+            valid = self.unchanged[result.dependencies] = self.changed.isdisjoint(result.dependencies)
+        return result if valid else None
 
-    def _traced(self, run: Callable[[], Iterable[Any]], own: Atom) -> Result:
-        found, reads = self.resolving.program.trace(lambda: tuple(run()))
+    def _traced(self, run: Callable[[], Iterable[Any]], own: Dependency) -> Result:
+        found, reads = self.resolver.program.trace(lambda: tuple(run()))
         self.worked = True
-        return self._beside(reads, own), found
+        return Result(self._beside(reads, own), found)
 
-    def _beside(self, reads: frozenset[Atom], own: Atom) -> frozenset[Atom]:
-        """What was read beside the spec itself: the same for many."""
+    def _beside(self, reads: frozenset[Dependency], own: Dependency) -> frozenset[Dependency]:
+        """Return the dependencies without the spec itself: many specs have the same ones."""
         others = reads - {own}
         return self.shared.setdefault(others, others)
 
     def _derive(self) -> None:
-        """What was derived from specs: only where it comes out differently, what was made of it is made again."""
+        """Derive values again from specs that changed; what depends on one is invalid only if the value differs."""
         if not self.changed:
             self.new.derived, self.new.memos = self.old.derived, self.old.memos
             return
-        left = {key: result for key, result in self.old.derived.items() if key[1] in self.new.places}
+        program = self.resolver.program
+        left = {key: result for key, result in self.old.derived.items() if key[1] in self.new.specs}
         while True:
             self._forget_memos()
-            news: set[Atom] = set()
-            for (name, key), result in list(left.items()):
-                if self._still(result, key):
+            changed: set[Dependency] = set()
+            for (function, key), result in list(left.items()):
+                if self._valid(result, key):
                     continue
-                del left[name, key]
-                module, _, function = name.partition(":")
-                make = getattr(import_module(module), function)
-                value = self.resolving.program.derive(self.resolving.program.get(key[0], key[2], key[1]), make)
-                if repr(value) != repr(result[1][0]):
-                    news.add(("=", name, *key))
-            if not news:
+                del left[function, key]
+                module, _, attribute = function.partition(":")
+                make = getattr(import_module(module), attribute)
+                value = program.derive(self._item(key), make)
+                if not same_data(value, result.values[0]):
+                    changed.add(DerivedValue(function, key))
+            if not changed:
                 break
-            self.changed |= news
-            self.alive.clear()
+            self.changed |= changed
+            self.unchanged.clear()
         self.new.derived = left
-        self.resolving.program.derived.update({each: (result[1][0], result[0]) for each, result in left.items()})
+        program.derived.update({each: (result.values[0], result.dependencies) for each, result in left.items()})
+
+    def _item(self, key: SpecKey) -> Item:
+        kind, team, name = key
+        return self.resolver.program.get(kind, name, team)
 
     def _forget_memos(self) -> None:
-        """Memoised values that read something that has changed count as changed."""
+        """Mark memoised values as changed if one of their dependencies has, transitively."""
         left = dict(self.old.memos)
-        while dead := [atom for atom, reads in left.items() if not self.changed.isdisjoint(reads)]:
-            self.changed.update(dead)
-            for atom in dead:
-                del left[atom]
+        while invalid := [key for key, reads in left.items() if not self.changed.isdisjoint(reads)]:
+            self.changed.update(map(MemoisedValue, invalid))
+            for key in invalid:
+                del left[key]
 
     def _check(self) -> None:
-        """The checks of all kinds."""
+        """Run the checks of all kinds, of one spec and over all specs of a kind."""
         if not self.changed:
             self.new.checks = self.old.checks
             return
         old, new = self.old.checks, self.new.checks
         for name in registry.names():
-            items = self.resolving.program.of(name)
+            items = self.resolver.program.of(name)
             for item in items:
-                kept = self._still(old.get(item.key), item.key)
+                kept = self._valid(old.get(item.key), item.key)
                 new[item.key] = kept or self._traced(partial(self._problems_of, item), item.key)
             if items:
-                new[name] = self._still(old.get(name), name) or self._traced(partial(self._problems_over, name), name)
+                own = SpecsOfKind(name)
+                new[name] = self._valid(old.get(name), own) or self._traced(partial(self._problems_over, name), own)
 
     def _problems_of(self, item: Item) -> list[Any]:
-        return packed(registry.kind(item.kind).check(item, self.resolving.program))
+        from avactl.compiler.check import problems_of
+
+        return packed(problems_of(item, self.resolver.program))
 
     def _problems_over(self, name: str) -> list[Any]:
-        return packed(registry.kind(name).check_all(self.resolving.program))
+        return packed(registry.kind(name).check_all(self.resolver.program))
 
     def _lower(self) -> None:
-        """The objects of all specs."""
-        found = {key: self._still(self.old.objects.get(key), key) for key in self.new.places}
+        """Lower the specs whose objects are not valid, on all cores. Raises IrregularError for equal paths."""
+        found = {key: self._valid(self.old.objects.get(key), key) for key in self.new.specs}
         left = [key for key, result in found.items() if result is None or self._has_no_text(result)]
         if left:
-            program = self.resolving.program
+            program = self.resolver.program
             for results, texts, derived, memos, inputs in parallel.in_slices(left, self._lower_slice, _SLICE):
-                for key, (reads, (lines,)) in zip(left[: len(results)], results, strict=True):
-                    found[key] = (self._beside(reads, key), (lines,))
+                for key, (reads, lines) in zip(left[: len(results)], results, strict=True):
+                    found[key] = Result(self._beside(reads, key), lines)
                 del left[: len(results)]
                 self.texts |= texts
                 program.derived |= derived
                 program.memos |= memos
-                self.new.inputs |= inputs
+                self.new.inputs |= {path: InputRecord._make(record) for path, record in inputs.items()}
         self.new.objects = {key: result for key, result in found.items() if result is not None}
         if self.worked:
             paths = [line.partition(" ")[0] for line in self._lines()]
@@ -261,80 +285,87 @@ class _Run:
                 raise IrregularError
 
     def _enforce(self, files: Sequence[str]) -> list[Diagnostic]:
-        """What the policies warn of; where they find an error, the plain way tells it."""
+        """Return the warnings of policies. Raises IrregularError for errors, which all passes report."""
         for path in files:
             if path not in self.new.inputs:
-                self.reading.input(path)
-        rules = [self.new.config[CONFIG_FILE][4], *(f"{path} {self.new.inputs[path][1]}" for path in files)]
+                self.loader.input(path)
+        rules = [self.new.config[CONFIG_FILE].policies, *(f"{path} {self.new.inputs[path].digest}" for path in files)]
         same = digest("\n".join(rules).encode())
         old = self.old.policies.get(same, {})
-        found = {key: self._still(old.get(key), key) for key in self.new.places}
+        found = {key: self._valid(old.get(key), key) for key in self.new.specs}
         left = [key for key, result in found.items() if result is None]
         if left:
             for key, result in self._judged(left).items():
                 found[key] = result
             self.worked = True
         self.new.policies = {same: {key: result for key, result in found.items() if result is not None}}
-        return [unpack(packed) for result in found.values() if result for packed in result[1]]
+        return [unpack(packed) for result in found.values() if result for packed in result.values]
 
-    def _judged(self, keys: Sequence[Key]) -> dict[Key, Result]:
-        """What the policies find of some specs and their objects. Raises IrregularError for errors."""
-        from avactl.compiler.config import load_config
-        from avactl.compiler.policy_pass import judge, rules_of
+    def _judged(self, keys: Sequence[SpecKey]) -> dict[SpecKey, Result]:
+        """Run the policies over some specs and their objects. Raises IrregularError for errors."""
+        from avactl.compiler.config import load_config, rules_of
+        from avactl.compiler.policy_pass import judge
 
-        program = self.resolving.program
+        program = self.resolver.program
         config, _ = load_config(self.tree)
         rules = rules_of(config, self.tree.stamps())
-        items = [program.get(kind, name, team) for kind, team, name in keys]
+        items = [self._item(key) for key in keys]
         made = [program.trace(partial(self._marked, item)) for item in items]
         if rules is None:
             raise IrregularError
         problems = judge(rules, self.tree, items, [manifest for manifests, _ in made for manifest in manifests])
         if any(item is None or problem.severity == "error" for item, problem in problems):
             raise IrregularError
-        told: dict[Key, list[Diagnostic]] = {key: [] for key in keys}
+        found: dict[SpecKey, list[Diagnostic]] = {key: [] for key in keys}
         for item, problem in problems:
             if item is not None:
-                told[item.key].append(problem)
+                found[item.key].append(problem)
         return {
-            key: (self._beside(reads, key), tuple(packed(told[key])))
+            key: Result(self._beside(reads, key), tuple(packed(found[key])))
             for key, (_, reads) in zip(keys, made, strict=True)
         }
 
     def _marked(self, item: Item) -> list[Manifest]:
-        """The objects of a spec as they are written."""
+        """Return the normalised objects of a spec. Raises IrregularError for names that are too long."""
         from avactl.compiler.normalise import longest_name, mark
 
-        manifests = registry.kind(item.kind).lower(item, self.resolving.program)
+        manifests = registry.kind(item.kind).lower(item, self.resolver.program)
         for manifest in manifests:
             if len(manifest.name) > longest_name(manifest):
                 raise IrregularError
-            mark(manifest, self.resolving.program)
+            mark(manifest, self.resolver.program)
         return manifests
 
     def _has_no_text(self, result: Result) -> bool:
-        lines = result[1][0]
+        lines = result.values[0]
         return bool(self.text and lines and " " not in lines)
 
-    def _lower_slice(self, keys: Sequence[Key]) -> tuple[Any, ...]:
-        """The objects of some specs, and what was made or read on the way: all that another process has to tell."""
+    def _lower_slice(self, keys: Sequence[SpecKey]) -> tuple[Any, ...]:
+        """Return the objects of some specs and everything else that was computed, as plain data for other processes."""
         self.worked = True
-        program = self.resolving.program
+        program = self.resolver.program
         tables: list[dict[Any, Any]] = [self.texts, program.derived, program.memos, self.new.inputs]
         before = [set(table) for table in tables]
+        plain = PlainDependencies()
         results = []
-        for kind, team, name in keys:
-            found, reads = program.trace(partial(self._objects_of, program.get(kind, name, team)))
-            results.append((reads, found))
-        news = [
+        for key in keys:
+            found, reads = program.trace(partial(self._objects_of, self._item(key)))
+            results.append((plain(reads), found))
+        texts, derived, memos, inputs = (
             {key: value for key, value in table.items() if key not in known}
             for table, known in zip(tables, before, strict=True)
-        ]
-        return results, *news
+        )
+        return (
+            results,
+            texts,
+            {key: (value, plain(reads)) for key, (value, reads) in derived.items()},
+            {key: plain(reads) for key, reads in memos.items()},
+            {path: tuple(record) for path, record in inputs.items()},
+        )
 
     def _lines(self) -> list[str]:
-        """Path and digest of each object."""
-        return [line for _, (found,) in self.new.objects.values() if found for line in found.split("\n")]
+        """Return a line for each object: path and digest."""
+        return [line for result in self.new.objects.values() for line in _lines_of(result)]
 
     def _objects_of(self, item: Item) -> tuple[str]:
         lines = []
@@ -347,13 +378,16 @@ class _Run:
         return ("\n".join(lines),)
 
     def _texts_of(self, paths: Collection[str]) -> Mapping[str, str]:
-        """Contents of files; of those that were not made in this run, their specs are lowered again."""
+        """Return the contents of files, lowering specs again whose objects this run did not render."""
         if any(path not in self.texts for path in paths):
             owners = {
-                line.partition(" ")[0]: key
-                for key, (_, (found,)) in self.new.objects.items()
-                for line in found.split("\n")
+                line.partition(" ")[0]: key for key, result in self.new.objects.items() for line in _lines_of(result)
             }
-            for kind, team, name in {owners[path]: None for path in paths if path not in self.texts}:
-                self._objects_of(self.resolving.program.get(kind, name, team))
+            for key in {owners[path]: None for path in paths if path not in self.texts}:
+                self._objects_of(self._item(key))
         return {path: self.texts[path] for path in paths}
+
+
+def _lines_of(result: Result) -> list[str]:
+    lines: str = result.values[0]
+    return lines.split("\n") if lines else []

@@ -1,4 +1,4 @@
-"""Results between runs, on disk: one file a repository, thrown away whenever anything about it is in doubt.
+"""Tables that are kept on disk between runs: one file for each repository, discarded on any doubt.
 
 Content is `marshal` of plain data: it is read several times faster than JSON and, unlike pickle, runs no code. Its
 format is that of one version of Python, which is part of the name, as are avactl's own sources and the libraries that
@@ -11,7 +11,7 @@ import marshal
 import os
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ _MOST = 64
 
 
 def directory() -> str:
-    """Where results are kept: AVACTL_CACHE_DIR, or `avactl` in XDG_CACHE_HOME or ~/.cache."""
+    """Return the cache directory: AVACTL_CACHE_DIR, or `avactl` in XDG_CACHE_HOME or ~/.cache."""
     own = os.environ.get("AVACTL_CACHE_DIR")
     if own:
         return os.path.abspath(own)
@@ -56,7 +56,7 @@ def _sources(folder: str) -> list[Any]:
 
 
 def _version() -> str:
-    """What results depend on beside the repository: Python, avactl's sources, the libraries."""
+    """Return the versions that results depend on: of Python, avactl's sources, and the libraries."""
     package = os.path.dirname(os.path.abspath(avactl.__file__))
     found = [sys.version, _sources(package)]
     for name in _LIBRARIES:
@@ -66,14 +66,16 @@ def _version() -> str:
 
 
 Table = dict[Any, Any]
-"""Plain data by plain keys: dict, list, tuple, str, bytes, int, float, bool, None."""
+"""Plain data by plain keys: dict, list, tuple, frozenset, str, bytes, int, float, bool, None."""
+
+Convert = Callable[[list[Table]], list[Table]]
 
 _HEAD = struct.Struct(">QI")
 _MOST_BLOCKS = 32
 
 
 class Store:
-    """Some tables between runs. Never raises: without a usable file there are none.
+    """Tables that are kept between runs. Never raises: without a usable file there are none.
 
     A file begins with all of the tables; a run appends what it changed, until that is much. Each block has a checksum
     that goes on from the block before, so that damage ends the reading at a state that some run has left, and so does
@@ -92,12 +94,14 @@ class Store:
         self._loaded: list[Table] = []
         self._first = self._size = self._blocks = self._chain = 0
 
-    def load(self) -> list[Table]:
-        """The tables; empty if there are none. Nobody changes them."""
+    def load(self, typed: Convert | None = None) -> list[Table]:
+        """Return the tables, not to be changed; empty if there are none. `typed` gives their values types."""
         try:
             if self._path and self._private():
                 with open(self._path, "rb") as file:
                     self._loaded = self._parse(memoryview(file.read()))
+                if typed and self._loaded:
+                    self._loaded = typed(self._loaded)
         except (OSError, ValueError, EOFError, TypeError):
             self._loaded = []
         return self._loaded
@@ -127,8 +131,12 @@ class Store:
             self._blocks += 1
         return tables
 
-    def save(self, tables: list[Table]) -> None:
-        """Keep tables for the next run. What is the same object as in the loaded tables is not written again."""
+    def save(self, tables: list[Table], plain: Convert | None = None) -> None:
+        """Write tables for the next run, without the values that are the same objects as in the loaded tables.
+
+        `plain` makes plain data of values that `load` gave types.
+        """
+        plain = plain or list
         with suppress(OSError, ValueError):
             if not self._path:
                 return
@@ -136,14 +144,15 @@ class Store:
             if not self._private():
                 return
             if self._loaded and self._blocks < _MOST_BLOCKS:
-                changes = [_changes(old, new) for old, new in zip(self._loaded, tables, strict=True)]
-                block = self._block(changes, self._chain)
+                changed = plain([_changed(old, new) for old, new in zip(self._loaded, tables, strict=True)])
+                gone = [list(old.keys() - new.keys()) for old, new in zip(self._loaded, tables, strict=True)]
+                block = self._block(zip(changed, gone, strict=True), self._chain)
                 # Another run may have appended meanwhile; then neither its block nor ours is worth a whole file.
                 if self._size + len(block) < self._first * 1.25 and os.stat(self._path).st_size == self._size:
                     with open(self._path, "ab") as file:
                         file.write(block)
                     return
-            self._write(_MAGIC + self._block(tables, 0))
+            self._write(_MAGIC + self._block(plain(tables), 0))
             self._prune()
 
     def _block(self, parts: Iterable[Any], chain: int) -> bytes:
@@ -177,6 +186,6 @@ class Store:
                 os.unlink(path)
 
 
-def _changes(old: Table, new: Table) -> tuple[Table, list[Any]]:
-    """What is new or another object, and the keys that are gone."""
-    return {key: value for key, value in new.items() if old.get(key) is not value}, list(old.keys() - new.keys())
+def _changed(old: Table, new: Table) -> Table:
+    """Return the entries that are new or another object."""
+    return {key: value for key, value in new.items() if old.get(key) is not value}

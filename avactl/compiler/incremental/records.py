@@ -1,66 +1,191 @@
-"""What the compiler keeps between two runs on a repository: plain data, so that nothing is built when it is read."""
+"""The data that the compiler keeps between two runs on a repository.
+
+Values are named tuples, built from the plain tuples on disk when a run begins; specs and diagnostics stay packed until
+they are needed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
-from avactl.compiler.incremental.disk import Store
-from avactl.compiler.incremental.tracing import Atom, Key
+from avactl.compiler.incremental.disk import Store, Table
+from avactl.compiler.incremental.tracing import Dependency, SpecKey
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.source.tree import Stamp
 
-Packed = dict[str, Any]
-"""A diagnostic."""
-Doc = tuple[int, Key, bytes]
-"""A document of a file: its index, its key, and its value in marshal's format, since most are not looked at again."""
-File = tuple[Stamp | None, str, tuple[Doc, ...], tuple[Packed, ...]]
-"""A spec file: how it looked (None: look into it again), digest of its content, its documents, its warnings."""
-Place = tuple[str, int, str, tuple[str, ...], str | None]
-"""Where a spec stands (file, index), its name for objects, and where resolving put it (clusters, namespace)."""
-Result = tuple[frozenset[Atom], tuple[Any, ...]]
-"""What was read beside the spec itself, and what was found."""
+PackedDiagnostic = dict[str, Any]
+"""A diagnostic as plain data."""
 
 
-def pack(d: Diagnostic) -> Packed:
-    """A diagnostic as plain data."""
+class ConfigRecord(NamedTuple):
+    """avactl.yaml."""
+
+    stamp: Stamp | None
+    exists: bool
+    include: list[str]
+    exclude: list[str]
+    policies: str
+    """The builtin policies that it enables, as JSON; "" for none."""
+
+
+class DocumentRecord(NamedTuple):
+    """One document of a spec file."""
+
+    position: int
+    """Index among the documents of its file."""
+    key: SpecKey
+    data: bytes
+    """Its value in marshal's format: most documents are not read again."""
+
+
+class FileRecord(NamedTuple):
+    """A spec file."""
+
+    stamp: Stamp | None
+    """None: read the file again."""
+    digest: str
+    documents: tuple[DocumentRecord, ...]
+    warnings: tuple[PackedDiagnostic, ...]
+
+
+class SpecRecord(NamedTuple):
+    """The position of a spec in the repository and the result of resolving it."""
+
+    file: str
+    position: int
+    name: str
+    """The name that its objects are derived from."""
+    clusters: tuple[str, ...]
+    namespace: str | None
+
+
+class Result(NamedTuple):
+    """The values of a traced computation on one spec, and its dependencies beside that spec."""
+
+    dependencies: frozenset[Dependency]
+    values: tuple[Any, ...]
+
+
+class InputRecord(NamedTuple):
+    """A file that a spec names, such as a dataset's manifest."""
+
+    stamp: Stamp | None
+    digest: str | None
+    """None: the file does not exist."""
+
+
+def pack(d: Diagnostic) -> PackedDiagnostic:
+    """Return a diagnostic as plain data."""
     packed = {each.name: getattr(d, each.name) for each in fields(d)}
     notes = tuple((tuple(note.span), note.text) for note in d.notes)
     return {**packed, "span": tuple(d.span), "notes": notes}
 
 
-def unpack(packed: Packed) -> Diagnostic:
-    """A diagnostic from plain data."""
+def unpack(packed: PackedDiagnostic) -> Diagnostic:
+    """Return the diagnostic that `pack` was given."""
     notes = tuple(Note(Span(*place), text) for place, text in packed["notes"])
     return Diagnostic(**{**packed, "span": Span(*packed["span"]), "notes": notes})
 
 
 @dataclass(slots=True)
 class Record:
-    """Everything about the last run without errors."""
+    """The state of a repository after the last run without errors."""
 
-    config: dict[str, tuple[Stamp | None, bool, list[str], list[str], str]] = field(default_factory=dict)
-    """avactl.yaml: how it looked, whether it is there, include, exclude, policies as JSON or ""."""
-    files: dict[str, File] = field(default_factory=dict)
-    places: dict[Key, Place] = field(default_factory=dict)
-    checks: dict[Key | str, Result] = field(default_factory=dict)
-    """Warnings (`Packed`) of each spec; of the checks over all specs of a kind by its name."""
-    policies: dict[str, dict[Key, Result]] = field(default_factory=dict)
-    """What policies warn of (`Packed`) by spec; of all policies together by a digest of what they demand."""
-    objects: dict[Key, Result] = field(default_factory=dict)
-    """Objects of each spec: one text, a line an object, with the path of its file and, if it was made, its digest."""
-    derived: dict[tuple[str, Key], Result] = field(default_factory=dict)
-    """What functions derived from specs (`Program.derive`), one value each."""
-    memos: dict[Atom, frozenset[Atom]] = field(default_factory=dict)
-    """What was read for values that many results share (`Program.memo`)."""
-    inputs: dict[str, tuple[Stamp | None, str | None]] = field(default_factory=dict)
-    """How other files that were read looked, and their digest; None of one that was not there."""
+    config: dict[str, ConfigRecord] = field(default_factory=dict)
+    """By the name of the file: avactl.yaml."""
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    specs: dict[SpecKey, SpecRecord] = field(default_factory=dict)
+    checks: dict[SpecKey | str, Result] = field(default_factory=dict)
+    """Warnings (`PackedDiagnostic`) by spec; those of checks over all specs of a kind, by kind."""
+    policies: dict[str, dict[SpecKey, Result]] = field(default_factory=dict)
+    """Policy warnings (`PackedDiagnostic`) by spec, below a digest of all policies."""
+    objects: dict[SpecKey, Result] = field(default_factory=dict)
+    """Objects by spec: one text with a line for each object: path of its file and, if rendered, its digest."""
+    derived: dict[tuple[str, SpecKey], Result] = field(default_factory=dict)
+    """Values of `Program.derive` by function and spec, one each."""
+    memos: dict[Any, frozenset[Dependency]] = field(default_factory=dict)
+    """Dependencies of the values of `Program.memo` by key."""
+    inputs: dict[str, InputRecord] = field(default_factory=dict)
 
     @classmethod
     def load(cls, store: Store) -> Record:
-        """What was kept, empty if nothing was."""
-        return cls(*store.load())
+        """Return the record of the last run; an empty one if there is none."""
+        return cls(*store.load(_typed))
 
     def save(self, store: Store) -> None:
-        """Keep it for the next run."""
-        store.save([getattr(self, each.name) for each in fields(self)])
+        """Write the record for the next run."""
+        store.save([getattr(self, each.name) for each in fields(self)], _plain)
+
+
+def _file(value: Any) -> FileRecord:
+    stamp, digest, documents, warnings = value
+    return FileRecord(stamp, digest, tuple(map(DocumentRecord._make, documents)), warnings)
+
+
+def _results(value: Any) -> dict[SpecKey, Result]:
+    return {key: Result._make(result) for key, result in value.items()}
+
+
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "config": ConfigRecord._make,
+    "files": _file,
+    "specs": SpecRecord._make,
+    "checks": Result._make,
+    "policies": _results,
+    "objects": Result._make,
+    "derived": Result._make,
+    "inputs": InputRecord._make,
+}
+
+
+def _typed(tables: list[Table]) -> list[Table]:
+    """Return tables of plain data with their values as named tuples."""
+    found = []
+    for each, table in zip(fields(Record), tables, strict=True):
+        make = _TYPES.get(each.name)
+        found.append({key: make(value) for key, value in table.items()} if make else table)
+    return found
+
+
+class PlainDependencies:
+    """Sets of dependencies as plain data, which marshal takes; what is equal is one object, written once."""
+
+    def __init__(self) -> None:
+        self._sets: dict[frozenset[Dependency], frozenset[Any]] = {}
+        self._members: dict[Dependency, tuple[Any, ...]] = {}
+
+    def __call__(self, dependencies: frozenset[Dependency]) -> frozenset[Any]:
+        found = self._sets.get(dependencies)
+        if found is None:
+            members = self._members
+            for each in dependencies:
+                if each not in members:
+                    members[each] = tuple(each)
+            found = self._sets[dependencies] = frozenset([members[each] for each in dependencies])
+        return found
+
+
+def _plain(tables: list[Table]) -> list[Table]:
+    """Return tables of named tuples as plain data."""
+
+    def results(table: Table) -> Table:
+        return {key: (dependencies(result.dependencies), result.values) for key, result in table.items()}
+
+    config, files, specs, checks, policies, objects, derived, memos, inputs = tables
+    dependencies = PlainDependencies()
+    return [
+        {key: tuple(value) for key, value in config.items()},
+        {
+            path: (file.stamp, file.digest, tuple(map(tuple, file.documents)), file.warnings)
+            for path, file in files.items()
+        },
+        {key: tuple(value) for key, value in specs.items()},
+        results(checks),
+        {key: results(value) for key, value in policies.items()},
+        results(objects),
+        results(derived),
+        {key: dependencies(value) for key, value in memos.items()},
+        {key: tuple(value) for key, value in inputs.items()},
+    ]

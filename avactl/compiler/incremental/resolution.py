@@ -1,5 +1,7 @@
-"""The second step of a compile with kept results: which specs there are, where they go, and which are not as they
-were. Specs that are as they were are built again only when somebody looks into them."""
+"""Step two of an incremental compile: validate and resolve the specs that changed.
+
+Unchanged specs keep their resolution, and are parsed again only on access.
+"""
 
 from __future__ import annotations
 
@@ -7,128 +9,126 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from avactl.compiler.incremental.loading import IrregularError, Reading
-from avactl.compiler.incremental.records import Doc, Place
-from avactl.compiler.incremental.tracing import KeptDocument, Key, TracedItem, TracedProgram
+from avactl.compiler.incremental.loading import IrregularError, Loader
+from avactl.compiler.incremental.records import DocumentRecord, SpecRecord
+from avactl.compiler.incremental.tracing import KeptDocument, SpecKey, SpecsOfKind, TracedItem, TracedProgram
 from avactl.kinds import registry
+from avactl.kinds.program import STRUCTURE
 
 if TYPE_CHECKING:
     from avactl.kinds.program import Item
     from avactl.source.document import Document
 
-_STRUCTURE = frozenset(["Cluster", "MachineType", "NodePool", "Team"])
-"""Kinds that the resolve pass looks at when it resolves other specs."""
 
+class Resolver:
+    """The specs of a repository, compared with those of the last run."""
 
-class Resolving:
-    """The specs of a repository, against those of the last run."""
-
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.old = reading.old
-        self.new = reading.new
-        self.begun: TracedProgram | None = None
-        """The program, if anybody needed it."""
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.old = loader.old
+        self.new = loader.new
+        self.built: TracedProgram | None = None
+        """The program, if it was needed."""
 
     @property
     def program(self) -> TracedProgram:
-        """The program."""
-        if self.begun is None:
-            self.begun = TracedProgram(self._kept_items(), self.reading.input)
-        return self.begun
+        """The resolved program, built on first access."""
+        if self.built is None:
+            self.built = TracedProgram(self._kept_items(), self.loader.input)
+        return self.built
 
     def resolve(self) -> None:
-        """Find out where every spec stands and goes. Raises IrregularError where a spec has an error."""
-        parsed, files = self.reading.parsed, self.old.files
+        """Fill `specs` of the new record. Raises IrregularError if a spec has an error."""
+        parsed, files = self.loader.parsed, self.old.files
         touched = parsed.keys() | (files.keys() - self.new.files.keys())
-        if not touched and self.old.places:
-            self.new.places = self.old.places
+        if not touched and self.old.specs:
+            self.new.specs = self.old.specs
             return
-        before = {key for path in touched if path in files for _, key, _ in files[path][2]}
+        before = {each.key for path in touched if path in files for each in files[path].documents}
         items = self._new_items()
         after = {item.key for item in items}
-        # A name that is gone could be missed by any spec, and the structure places all of them.
-        if not self.old.places or before - after or not _STRUCTURE.isdisjoint(key[0] for key in after | before):
+        # Any spec may refer to a removed one, and the structure decides where all of them go.
+        if not self.old.specs or before - after or not STRUCTURE.isdisjoint(kind for kind, _, _ in after | before):
             self._resolve_all(items, before)
         else:
             self._resolve_few(items, before)
-        old, new = self.old.places, self.new.places
+        old, new = self.old.specs, self.new.specs
         moved = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
-        self.reading.changed.update(before, after, moved, {key[0] for key in moved})
+        self.loader.changed.update(before, after, moved, {SpecsOfKind(kind) for kind, _, _ in moved})
 
     def _new_items(self) -> list[Item]:
-        """The specs of the files that were parsed."""
+        """Return the specs of the files that were parsed, and record their documents."""
         from avactl.compiler.validate import validate_document
         from avactl.kinds.program import Item
 
         found: list[Item] = []
-        for path, documents in self.reading.parsed.items():
-            docs: list[Doc] = []
+        for path, documents in self.loader.parsed.items():
+            records: list[DocumentRecord] = []
             for document in documents:
                 resource = validate_document(document)
                 if isinstance(resource, list):
                     raise IrregularError
                 item = Item(document, resource)
                 found.append(item)
-                docs.append((document.index, item.key, document.data))
-            stamp, content, _, warnings = self.new.files[path]
-            self.new.files[path] = (stamp, content, tuple(docs), warnings)
+                records.append(DocumentRecord(document.index, item.key, document.data))
+            self.new.files[path] = self.new.files[path]._replace(documents=tuple(records))
         return found
 
-    def _resolve_all(self, items: list[Item], before: Collection[Key]) -> None:
+    def _resolve_all(self, items: list[Item], before: Collection[SpecKey]) -> None:
         from avactl.compiler.pass_state import State
         from avactl.compiler.resolve import resolve
 
         kept = [item for item in self._kept_items(shipped=False) if item.key not in before]
         resources = tuple((item.doc, item.resource) for item in [*kept, *items])
-        state = resolve(State(self.reading.tree, resources=resources))
+        state = resolve(State(self.loader.tree, resources=resources))
         if state.program is None or state.diagnostics or state.program.broken:
             raise IrregularError
         traced = [_traced(item) for item in state.program.items]
-        self.begun = TracedProgram(traced, self.reading.input)
-        self.new.places = {item.key: _place(item) for item in traced}
+        self.built = TracedProgram(traced, self.loader.input)
+        self.new.specs = {item.key: _record(item) for item in traced}
 
-    def _resolve_few(self, items: list[Item], before: Collection[Key]) -> None:
+    def _resolve_few(self, items: list[Item], before: Collection[SpecKey]) -> None:
         from avactl.compiler.resolve import place, references_answered
 
         kept = [item for item in self._kept_items() if item.key not in before]
         traced = [_traced(item) for item in items]
-        program = self.begun = TracedProgram([*kept, *traced], self.reading.input)
-        self.new.places = {key: found for key, found in self.old.places.items() if key not in before}
-        names = {(key[0], key[2]) for key in (*self.new.places, *(item.key for item in items))}
+        program = self.built = TracedProgram([*kept, *traced], self.loader.input)
+        self.new.specs = {key: found for key, found in self.old.specs.items() if key not in before}
+        names = {(kind, name) for kind, _, name in (*self.new.specs, *(item.key for item in items))}
         for item in traced:
             answered = references_answered(item, names, program, frozenset(), [])
-            if item.key in self.new.places or not answered or not place(item, program, []):
+            if item.key in self.new.specs or not answered or not place(item, program, []):
                 raise IrregularError
-            self.new.places[item.key] = _place(item)
+            self.new.specs[item.key] = _record(item)
 
     def _kept_items(self, shipped: bool = True) -> list[TracedItem]:
-        """The specs of the last run, in files that are as they were, or of the library."""
+        """Return the specs of the last run in unchanged files and, with `shipped`, in the library."""
         found = [
-            self._kept(key, partial(self._load, path, at, key[0], value))
-            for path, (_, _, docs, _) in self.old.files.items()
-            if path in self.new.files and path not in self.reading.parsed
-            for at, key, value in docs
+            self._kept(each.key, partial(self._load, path, each))
+            for path, file in self.old.files.items()
+            if path in self.new.files and path not in self.loader.parsed
+            for each in file.documents
         ]
         if shipped:
-            library = [key for key, place in self.old.places.items() if place[0] not in self.old.files]
-            found += [self._kept(key, partial(_load_shipped, key[2])) for key in library]
+            library = [key for key, spec in self.old.specs.items() if spec.file not in self.old.files]
+            found += [self._kept(key, partial(_load_shipped, key)) for key in library]
         return found
 
-    def _kept(self, key: Key, load: Callable[[], tuple[Document, Any]]) -> TracedItem:
-        file, at, name, clusters, namespace = self.old.places[key]
-        item = TracedItem(key, name, (file, at), load)
-        item.clusters, item.namespace = clusters, namespace
+    def _kept(self, key: SpecKey, load: Callable[[], tuple[Document, Any]]) -> TracedItem:
+        spec = self.old.specs[key]
+        item = TracedItem(key, spec.name, (spec.file, spec.position), load)
+        item.clusters, item.namespace = spec.clusters, spec.namespace
         return item
 
-    def _load(self, path: str, at: int, kind: str, value: bytes) -> tuple[Document, Any]:
-        document = KeptDocument(path, at, value, self.reading.locator)
+    def _load(self, path: str, record: DocumentRecord) -> tuple[Document, Any]:
+        document = KeptDocument(path, record.position, record.data, self.loader.locator)
+        kind, _, _ = record.key
         model = registry.kind(kind).model
         return document, model.model_validate(document.value, by_alias=True, by_name=False)
 
 
-def _place(item: TracedItem) -> Place:
-    return (*item.origin, item.name, item.clusters, item.namespace)
+def _record(item: TracedItem) -> SpecRecord:
+    return SpecRecord(*item.origin, item.name, item.clusters, item.namespace)
 
 
 def _traced(item: Item) -> TracedItem:
@@ -138,7 +138,8 @@ def _traced(item: Item) -> TracedItem:
     return traced
 
 
-def _load_shipped(name: str) -> tuple[Document, Any]:
+def _load_shipped(key: SpecKey) -> tuple[Document, Any]:
     from avactl.compiler.resolve import shipped
 
+    _, _, name = key
     return shipped(name)

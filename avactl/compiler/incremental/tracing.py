@@ -1,22 +1,58 @@
-"""A program that notes who looks at what, so that a result can be kept as long as nothing that it read has changed;
-and specs of an earlier run, which are built again only when somebody looks into them."""
+"""A program that records what each result depends on, and specs of the last run that are parsed on first access.
+
+A result is valid as long as none of its dependencies has changed.
+"""
 
 from __future__ import annotations
 
 import marshal
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from avactl.kinds import registry
 from avactl.kinds.program import Item, Program
 from avactl.source.document import Document, Locator
 
-Key = tuple[str, str, str]
-"""Kind, team or "", name."""
-Atom = str | tuple[str, ...]
-"""Something that can be read of a program: which specs of a kind there are and where they go (the kind), what stands in
-one spec, or that it is not there (its key), what was derived from one (`("=", function, *key)`), what was memoised
-(`("memo", name)`), what a file holds (`("", path)`)."""
+SpecKey = tuple[str, str, str]
+"""Kind, team or "", and name of a spec. As a dependency: its content, or that it does not exist."""
+
+
+class SpecsOfKind(NamedTuple):
+    """Dependency on the set of specs of a kind, and on their clusters and namespaces."""
+
+    kind: str
+    source: str = "kind"
+
+
+class DerivedValue(NamedTuple):
+    """Dependency on a value that `Program.derive` computed from one spec."""
+
+    function: str
+    """`module:name` of the function."""
+    spec: SpecKey
+    source: str = "derived"
+
+
+class MemoisedValue(NamedTuple):
+    """Dependency on a value of `Program.memo`, by its key."""
+
+    key: Any
+    source: str = "memo"
+
+
+class FileContent(NamedTuple):
+    """Dependency on a file that is no spec, or on its absence."""
+
+    path: str
+    source: str = "file"
+
+
+Dependency = SpecKey | SpecsOfKind | DerivedValue | MemoisedValue | FileContent
+"""A part of a program that a result may depend on.
+
+Two dependencies of different types are never equal (`source` sees to that), so that plain tuples can stand for them:
+sets that were read from disk hold those.
+"""
 
 T = TypeVar("T")
 
@@ -25,14 +61,14 @@ _MISSING = object()
 
 
 class KeptDocument(Document):
-    """A document whose value and places are read when they are asked for."""
+    """A document of the last run whose value and locator are loaded on first access."""
 
     __slots__ = ("_locator", "data")
 
     def __init__(
         self, file: str, index: int, data: bytes, locator: Callable[[str], Locator], value: Any = _MISSING
     ) -> None:
-        """`data` is the value in marshal's format, `locator` gives that of a file by its path: all of it share one."""
+        """`data` is the value in marshal's format; `locator` returns the locator that a file's documents share."""
         self.file = file
         self.index = index
         self.data = data
@@ -51,11 +87,13 @@ class KeptDocument(Document):
 
 
 class TracedItem(Item):
-    """A spec that tells its program when somebody looks into it; its key, origin, clusters and namespace are known."""
+    """A spec that records accesses to its content in its program; key, origin, clusters and namespace are free."""
 
     __slots__ = ("_content", "_key", "_load", "_name", "_origin", "program")
 
-    def __init__(self, key: Key, name: str, origin: tuple[str, int], load: Callable[[], tuple[Document, Any]]) -> None:
+    def __init__(
+        self, key: SpecKey, name: str, origin: tuple[str, int], load: Callable[[], tuple[Document, Any]]
+    ) -> None:
         self._key = key
         self._name = name
         self._origin = origin
@@ -63,7 +101,7 @@ class TracedItem(Item):
         self._content: tuple[Document, Any] | None = None
         self.program: TracedProgram | None = None
 
-    def _look(self) -> tuple[Document, Any]:
+    def _read(self) -> tuple[Document, Any]:
         if self.program is not None:
             self.program.reads.add(self._key)
         if self._content is None:
@@ -72,17 +110,17 @@ class TracedItem(Item):
 
     @property
     def doc(self) -> Document:  # type: ignore[override]
-        return self._look()[0]
+        return self._read()[0]
 
     @property
     def resource(self) -> Any:  # type: ignore[override]
-        return self._look()[1]
+        return self._read()[1]
 
     @property
     def spec(self) -> Any:  # a hundred times a spec: no calls in between
         if self.program is not None:
             self.program.reads.add(self._key)
-        return (self._content or self._look())[1].spec
+        return (self._content or self._read())[1].spec
 
     @property
     def kind(self) -> str:
@@ -105,22 +143,22 @@ class TracedItem(Item):
         return self._origin
 
     @property
-    def key(self) -> Key:
+    def key(self) -> SpecKey:
         return self._key
 
 
 class TracedProgram(Program):
-    """A program that notes what is read of it, also through what was memoised before."""
+    """A program that records what is read of it, directly or through derived and memoised values."""
 
     def __init__(self, items: Iterable[TracedItem], read_file: Callable[[str], bytes | None]) -> None:
-        self.reads: set[Atom] = set()
-        """What was read since the tracing began."""
-        self.derived: dict[tuple[str, Key], tuple[Any, frozenset[Atom]]] = {}
-        """What was derived from specs, by function and spec: the value, and what was read."""
-        self.memos: dict[Atom, frozenset[Atom]] = {}
-        """What was read for memoised values."""
-        self._memo_atoms: dict[Any, Atom] = {}
-        self._clusters: dict[str, Any] = {}
+        self.reads: set[Dependency] = set()
+        """Dependencies since the innermost `trace` began."""
+        self.derived: dict[tuple[str, SpecKey], tuple[Any, frozenset[Dependency]]] = {}
+        """Derived values by function and spec, with their dependencies."""
+        self.memos: dict[Any, frozenset[Dependency]] = {}
+        """Dependencies of memoised values by key."""
+        self._memoised: dict[Any, MemoisedValue] = {}
+        self._clusters: dict[str, tuple[SpecKey, Any]] = {}
         self._read_raw = read_file
         self._listed: list[Item] = []
         traced = list(items)
@@ -128,8 +166,8 @@ class TracedProgram(Program):
         for item in traced:
             item.program = self
 
-    def trace(self, run: Callable[[], T]) -> tuple[T, frozenset[Atom]]:
-        """The result of a function, and what it read of the program."""
+    def trace(self, run: Callable[[], T]) -> tuple[T, frozenset[Dependency]]:
+        """Call a function and return its result with its dependencies."""
         outer, self.reads = self.reads, set()
         try:
             return run(), frozenset(self.reads)
@@ -137,12 +175,12 @@ class TracedProgram(Program):
             self.reads = outer
 
     def _read_traced(self, path: str) -> bytes | None:
-        self.reads.add(("", path))
+        self.reads.add(FileContent(path))
         return self._read_raw(path)
 
     @property
     def items(self) -> list[Item]:
-        self.reads.update(registry.names())
+        self.reads.update(map(SpecsOfKind, registry.names()))
         return self._listed
 
     @items.setter
@@ -150,7 +188,7 @@ class TracedProgram(Program):
         self._listed = items
 
     def of(self, kind: str) -> list[Item]:
-        self.reads.add(kind)
+        self.reads.add(SpecsOfKind(kind))
         return super().of(kind)
 
     def find(self, kind: str, name: str, team: str | None = None) -> Item | None:
@@ -163,23 +201,27 @@ class TracedProgram(Program):
 
     def cluster_spec(self, name: str) -> Any:
         # Every object asks for it.
-        self.reads.add(("Cluster", "", name))
-        spec = self._clusters.get(name)
-        if spec is None:
-            spec = self._clusters[name] = super().cluster_spec(name)
+        found = self._clusters.get(name)
+        if found is None:
+            cluster = self.find_cluster(name)
+            if cluster is None:
+                return super().cluster_spec(name)
+            found = self._clusters[name] = (cluster.key, cluster.spec)
+        key, spec = found
+        self.reads.add(key)
         return spec
 
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
-        atom = self._memo_atoms.get(key)
-        if atom is None:
-            atom = self._memo_atoms[key] = ("memo", repr(key))
-            self._memo[key], self.memos[atom] = self.trace(make)
-        self.reads.add(atom)
+        dependency = self._memoised.get(key)
+        if dependency is None:
+            dependency = self._memoised[key] = MemoisedValue(key)
+            self._memo[key], self.memos[key] = self.trace(make)
+        self.reads.add(dependency)
         return self._memo[key]
 
     def derive(self, item: Item, make: Callable[[Item, Program], T]) -> T:
         name = f"{make.__module__}:{make.__qualname__}"
-        self.reads.add(("=", name, *item.key))
+        self.reads.add(DerivedValue(name, item.key))
         found = self.derived.get((name, item.key))
         if found is None:
             found = self.derived[name, item.key] = self.trace(lambda: make(item, self))

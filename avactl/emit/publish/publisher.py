@@ -108,7 +108,7 @@ def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
 def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
     """Return a line for each cluster whose engine does not read the published place."""
     found = []
-    for cluster in compilation.program.of("Cluster"):
+    for cluster in compilation.program.clusters():
         spec = cluster.spec.reconcile
         if spec.mode not in FOLLOW_FILES or spec.repository is None:
             continue

@@ -3,6 +3,7 @@
 from avactl.kinds.cache_tier.check import check
 from avactl.kinds.cache_tier.check_machines import check_all
 from avactl.kinds.cache_tier.facts import facts
+from avactl.kinds.cache_tier.impact import impact
 from avactl.kinds.cache_tier.lower import lower
 from avactl.kinds.cache_tier.spec import (
     CacheTier,
@@ -16,7 +17,7 @@ from avactl.kinds.cache_tier.spec import (
 )
 from avactl.kinds.registry import Kind
 
-KIND = Kind(model=CacheTier, lower=lower, check=check, check_all=check_all, facts=facts)
+KIND = Kind(model=CacheTier, lower=lower, check=check, check_all=check_all, facts=facts, impact=impact)
 
 __all__ = [
     "KIND",

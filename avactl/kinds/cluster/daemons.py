@@ -9,7 +9,6 @@ from avactl.kinds.base import GROUP
 from avactl.kinds.cluster import builtin, rbac, topology
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.namespaces import tiers
 from avactl.kinds.lowering.pods import container_security, pod_security, resources
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -50,7 +49,7 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
         name = "avactl-cache"
         result += _daemon(item, "cache", name, config, resources("200m", "512Mi"))
         result += _role(item, name, "cache", system, [*rbac.leader_rules(name), rbac.config_rule()])
-        if tiers(program, item.name):
+        if program.tiers(item.name):
             result += _role(item, name, "cache", CACHE_NAMESPACE, rbac.cache_rules())
     if on.topology:
         result += topology.daemon_sets(item, program, SYSTEM_PRIORITY)

@@ -39,7 +39,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 def _namespaces(item: Item, program: Program) -> list[Manifest]:
     """Namespaces of the platform. They hold Secrets and volumes that no spec can make again, so they stay."""
     wanted: list[tuple[str, str, dict[str, str]]] = [(item.spec.system_namespace, "restricted", {})]
-    if namespaces.tiers(program, item.name):
+    if program.tiers(item.name):
         # FUSE needs /dev/fuse, CAP_SYS_ADMIN and mounts that the host sees: nothing below `privileged` allows it.
         wanted.append((CACHE_NAMESPACE, "privileged", {}))
     wanted += [(namespace.name, namespace.pod_security, namespace.labels) for namespace in item.spec.namespaces]

@@ -44,7 +44,7 @@ class Prices(Model):
 def price_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Prices of GPUs that the cluster does not have: those that it has would then cost nothing."""
     prices: Prices | None = item.spec.prices
-    if prices is None or any(kind in ("NodePool", "MachineType") for kind, _ in program.broken):
+    if prices is None or program.lacks_machines:
         return
     known = program.gpu_models(item.name)
     for model in prices.gpus:

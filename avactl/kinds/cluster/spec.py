@@ -207,3 +207,7 @@ class Cluster(Resource):
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["Cluster"] = Field("Cluster", description="`Cluster`.")
     spec: ClusterSpec = Field(default_factory=ClusterSpec, description="The cluster.")
+
+    def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...]:
+        """Itself."""
+        return (self.name,)

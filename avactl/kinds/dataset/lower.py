@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.kinds import registry
 from avactl.kinds.cache_tier.pods import template
 from avactl.kinds.cache_tier.shell import job, shell_pod
 from avactl.kinds.dataset.listing import listing
@@ -57,7 +58,7 @@ def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]
 
     def make() -> dict[tuple[str, str, str], dict[Place, set[str]]]:
         index: dict[tuple[str, str, str], dict[Place, set[str]]] = {}
-        for kind in ("TrainingJob", "Workspace"):
+        for kind in registry.workload_kinds():
             for reader in program.of(kind):
                 for dataset, version in program.derive(reader, mounted):
                     place = (reader.cluster, reader.ns, reader.team)

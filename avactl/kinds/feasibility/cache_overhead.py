@@ -51,7 +51,7 @@ def taken(program: Program, pool: Item) -> Taken:
     not fit beside the rest never fits.
     """
     cpu, memory, by = Fraction(0), Fraction(0), []
-    for tier in program.of("CacheTier"):
+    for tier in program.tiers():
         cluster, pools, worker_cpu, worker_bytes, fuse_cpu, fuse_bytes = program.derive(tier, _of_tier)
         if cluster != pool.spec.cluster:
             continue

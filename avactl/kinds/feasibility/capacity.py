@@ -6,41 +6,15 @@ moment only the scheduler knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
+from avactl.kinds import registry
 from avactl.kinds.feasibility import fit
 from avactl.kinds.program import Item, Program
-
-
-class GpuCompute(Protocol):
-    """What asks for GPUs: a `Compute`, or the spec of a Workspace."""
-
-    @property
-    def gpus(self) -> int | float: ...
-    @property
-    def gpu(self) -> str | None: ...
-    @property
-    def pool(self) -> str | None: ...
-    @property
-    def cpu(self) -> str | None: ...
-    @property
-    def memory(self) -> str | None: ...
-
-
-class Role(NamedTuple):
-    """Pods of one make in a spec."""
-
-    path: tuple[str, ...]
-    """Where the role's compute stands in the document."""
-    compute: Any
-    least: int
-    """Pods that must run at the same time for the spec to do its work."""
-    most: int
-    """Pods that it may grow to."""
+from avactl.kinds.workload import GpuCompute, Role
 
 
 def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None:
@@ -59,32 +33,19 @@ def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None
     return models[0] if len(models) == 1 else None
 
 
-def roles(item: Item) -> Iterator[Role]:
-    """The pods that a spec asks for when it runs; none of a spec that is stopped or suspended."""
-    spec = item.spec
-    if item.kind == "TrainingJob" and not spec.suspended:
-        workers = spec.workers
-        elastic = spec.strategy == "elastic"
-        least = (workers.min if elastic else None) or workers.replicas
-        most = (workers.max if elastic else None) or workers.replicas
-        yield Role(("spec", "workers"), workers, least, max(least, most))
-        for key in ("servers", "launcher", "evaluator"):
-            role = getattr(spec, key)
-            if role is not None:
-                yield Role(("spec", key), role, role.replicas, role.replicas)
-    elif item.kind == "ServingDeployment":
-        replicas = spec.replicas
-        least, most = (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
-        yield Role(("spec", "resources"), spec.resources, least, max(least, most))
-    elif item.kind == "Workspace" and spec.running:
-        yield Role(("spec",), spec, 1, 1)
+def roles(item: Item) -> Iterable[Role]:
+    """The pods that a spec requests while it runs; none if it is stopped or suspended, or runs no pods."""
+    if registry.lifecycle(item.kind) is None:
+        return ()
+    workload = registry.kind(item.kind).workload
+    return () if workload is None else workload.roles(item)
 
 
 def demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[str, str], int | float]:
     """GPUs that a spec asks for, by cluster and GPU model; empty where it asks for none or does not run.
 
-    Training jobs (all roles), services and workspaces; at their largest, or with `least` at the smallest size with
-    which they work (`min` of elastic jobs and autoscaled services). A shared GPU of a workspace counts as its share.
+    All roles of a workload; at their largest, or with `least` at the smallest size with which it works (`min` of
+    elastic jobs and autoscaled services). A shared GPU counts as its share.
     """
     sums: dict[tuple[str, str], Fraction] = {}
     for role in roles(item):
@@ -94,6 +55,12 @@ def demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[s
             gpus = Fraction(str(role.compute.gpus)) * (role.least if least else role.most)
             sums[key] = sums.get(key, Fraction(0)) + gpus
     return {key: int(value) if value.denominator == 1 else float(value) for key, value in sums.items()}
+
+
+def role_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """The problems of all roles of a spec, each with the pods that must run at the same time; see `gpu_problems`."""
+    for role in roles(item):
+        yield from gpu_problems(item, program, role.compute, role.path, role.least)
 
 
 def gpu_problems(
@@ -113,7 +80,7 @@ def gpu_problems(
     One diagnostic a cause, the first cause first. Room is counted on empty machines, each machine for itself, so
     what is told never fits; that the rest fits beside other pods is not said.
     """
-    if compute.pool is not None and program.get("NodePool", compute.pool).spec.cluster != item.cluster:
+    if compute.pool is not None and program.pool(compute.pool).spec.cluster != item.cluster:
         return [_other_cluster(item, program, compute.pool, path)]
     if not compute.gpus and compute.pool is None:
         return []  # Machines without GPUs are not declared: nothing is known of where such pods run.
@@ -151,7 +118,7 @@ def _room(item: Item, program: Program, compute: GpuCompute, path: fit.Path, lin
 
 
 def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | int, ...]) -> Diagnostic:
-    pool = program.get("NodePool", name)
+    pool = program.pool(name)
     here = [other.name for other in program.pools(item.cluster)]
     return Diagnostic(
         "other-cluster",
@@ -175,7 +142,7 @@ def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
     if compute.gpu is not None and compute.gpu not in models:
         return unknown_model(item, program, cluster, compute.gpu, (*path, "gpu"))
     if compute.pool is not None:
-        pool = program.get("NodePool", compute.pool)
+        pool = program.pool(compute.pool)
         model = program.machine(pool).gpus.model
         if compute.gpu not in (None, model):
             others = [other.name for other in program.candidate_pools(cluster, compute.gpu, None)]
@@ -202,7 +169,7 @@ def unknown_model(item: Item, program: Program, cluster: str, model: str, path: 
     # `v100` and `V100-32GB` mean V100; H100 does not, however near the letters are.
     folded = model.lower().replace("-", "").replace(".", "")
     near = [name for name in known if folded.startswith(name.lower()) or name.lower().startswith(folded)]
-    elsewhere = [other.name for other in program.of("Cluster") if model in program.gpu_models(other.name)]
+    elsewhere = [other.name for other in program.clusters() if model in program.gpu_models(other.name)]
     if len(near) == 1:
         hint = f"did you mean `{near[0]}`?"
     else:

@@ -101,9 +101,9 @@ def unknown_capacity(program: Program) -> bool:
 
     def find() -> bool:
         return (
-            any(kind in ("NodePool", "MachineType") for kind, _ in program.broken)
-            or not all(pool_size(pool) for pool in program.of("NodePool"))
-            or not all(is_sound(machine) for machine in program.of("MachineType"))
+            program.lacks_machines
+            or not all(pool_size(pool) for pool in program.pools())
+            or not all(is_sound(machine) for machine in program.machine_types())
         )
 
     return bool(program.memo("unknown capacity", find))

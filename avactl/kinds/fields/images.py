@@ -16,7 +16,7 @@ def require_image(item: Item, program: Program, use: Use, path: tuple[str | int,
     problems = []
     dotted = ".".join(str(step) for step in path[1:])
     for name in item.clusters:
-        cluster = program.find("Cluster", name)
+        cluster = program.find_cluster(name)
         if cluster is None or getattr(cluster.spec.images, use) is not None:
             continue
         where: tuple[str, ...] = ("images",) if "images" in cluster.spec.model_fields_set else ()

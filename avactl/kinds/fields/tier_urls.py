@@ -12,7 +12,7 @@ def url_in_tier(
     item: Item, program: Program, tier_name: str, url: str, path: tuple[str | int, ...]
 ) -> list[Diagnostic]:
     """The problem that no under-store of the tier holds `url`, which stands at `path` of `item`; else nothing."""
-    tier = program.find("CacheTier", tier_name)
+    tier = program.find_tier(tier_name)
     if tier is None or tier_path(tier, url) is not None:
         return []
     stores = one_of(store.url for store in tier.spec.under_stores)

@@ -107,7 +107,6 @@ MachineTypeRef = Annotated[Name, Ref("MachineType")]
 NodePoolRef = Annotated[Name, Ref("NodePool")]
 TeamRef = Annotated[Name, Ref("Team")]
 CacheTierRef = Annotated[Name, Ref("CacheTier")]
-WorkspaceRef = Annotated[Name, Ref("Workspace")]
 
 # -- quantities ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import orjson
 
 from avactl.kinds.base import GROUP
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.kinds.program import Item, Program, name_label
 
 MANAGER = "avactl"
 
@@ -20,7 +20,7 @@ def labels(item: Item, component: str | None = None) -> dict[str, str]:
     metadata = item.resource.metadata
     result = {
         "app.kubernetes.io/managed-by": MANAGER,
-        "app.kubernetes.io/name": item.kind.lower(),
+        "app.kubernetes.io/name": name_label(item.kind),
         "app.kubernetes.io/instance": item.name,
         **metadata.labels,
     }
@@ -34,7 +34,7 @@ def labels(item: Item, component: str | None = None) -> dict[str, str]:
 def selector(item: Item, component: str) -> dict[str, str]:
     """The labels that select the pods of one component of a spec, and no other spec's."""
     return {
-        "app.kubernetes.io/name": item.kind.lower(),
+        "app.kubernetes.io/name": name_label(item.kind),
         "app.kubernetes.io/instance": item.name,
         "app.kubernetes.io/component": component,
     }

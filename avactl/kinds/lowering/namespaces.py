@@ -22,19 +22,11 @@ class Claim(NamedTuple):
     """What it is for, e.g. `namespace of team vision`."""
 
 
-def tiers(program: Program, cluster: str) -> list[Item]:
-    """The cache tiers of a cluster, by name."""
-    found: list[Item] = program.memo(
-        ("tiers", cluster), lambda: [tier for tier in program.of("CacheTier") if tier.spec.cluster == cluster]
-    )
-    return found
-
-
 def of_cluster(item: Item, program: Program) -> Iterator[Claim]:
     """The namespaces of a cluster itself."""
     own = ("spec", "systemNamespace") if item.doc.get("spec", "systemNamespace") else ("metadata", "name")
     yield Claim(item.spec.system_namespace, item, own, "namespace of avactl's daemons")
-    for tier in tiers(program, item.name)[:1]:
+    for tier in program.tiers(item.name)[:1]:
         yield Claim(CACHE_NAMESPACE, tier, ("metadata", "name"), "namespace of the cache tiers")
     for index, namespace in enumerate(item.spec.namespaces):
         path = ("spec", "namespaces", index, "name")
@@ -59,7 +51,7 @@ def _claimed(program: Program, cluster: str) -> dict[str, Claim]:
 
 def _first_claims(program: Program, cluster: str) -> dict[str, Claim]:
     first: dict[str, Claim] = {}
-    item = program.find("Cluster", cluster)
+    item = program.find_cluster(cluster)
     for claim in of_cluster(item, program) if item is not None else ():
         first.setdefault(claim.name, claim)
     claims = [claim for team in program.teams(cluster) for claim in of_team(team)]

@@ -146,7 +146,7 @@ class Volumes:
 
     def buckets(self) -> None:
         """The team's buckets: the URLs of all in the environment, those with a cache tier below /buckets."""
-        team = self.program.find("Team", self.item.team) if self.item.team else None
+        team = self.program.find_team(self.item.team) if self.item.team else None
         if team is not None and team.spec.buckets:
             self.env_from.append({"configMapRef": {"name": TEAM_BUCKETS}})
         for bucket in dataset_access.buckets(self.program, self.item):

@@ -25,4 +25,4 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-KIND = Kind(model=Quota, lower=lower, check=check, check_all=check_all, facts=facts)
+KIND = Kind(model=Quota, lower=lower, check=check, check_all=check_all, facts=facts, identity=lambda item: item.team)

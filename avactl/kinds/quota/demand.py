@@ -13,11 +13,13 @@ from math import ceil
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note, Span
+from avactl.kinds import registry
 from avactl.kinds.feasibility import fit
-from avactl.kinds.feasibility.capacity import Role, gpu_model, roles
+from avactl.kinds.feasibility.capacity import gpu_model, roles
 from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
+from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
 
 Milli = int
 """An amount in thousandths: GPUs, CPU cores or bytes. Exact for all that quantities can say, and fast to add."""
@@ -27,9 +29,6 @@ Milli = int
 def milli(value: str | int | float) -> Milli:
     """An amount in thousandths, rounded up."""
     return ceil(quantity(value) * 1000)
-
-
-_RUNNING_KINDS = ("ServingDeployment", "Workspace", "TrainingJob")
 
 
 Ask = tuple[tuple[str, ...], int, tuple[tuple[str, str, Milli], ...]]
@@ -54,6 +53,7 @@ class Use(NamedTuple):
     item: Item
     parts: tuple[Part, ...]
     total: Milli
+    lifecycle: Lifecycle | None
 
     @property
     def main(self) -> Part:
@@ -82,7 +82,7 @@ def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
 
     def by_team() -> dict[tuple[str | None, str], list[Item]]:
         found: dict[tuple[str | None, str], list[Item]] = {}
-        for kind in _RUNNING_KINDS:
+        for kind in registry.workload_kinds():
             for item in program.of(kind):
                 found.setdefault((item.team, item.cluster), []).append(item)
         return found
@@ -119,8 +119,9 @@ def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
     for path, pods, amounts in program.derive(item, asks):
         for key, model, each in amounts:
             parts.setdefault(Resource(key, model), []).append(Part(path, pods, each))
+    lifecycle = registry.lifecycle(item.kind)
     for resource, found in parts.items():
-        yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found))
+        yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found), lifecycle)
 
 
 def asks(item: Item, program: Program) -> list[Ask]:
@@ -137,9 +138,11 @@ def asks(item: Item, program: Program) -> list[Ask]:
 
 def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
     value = getattr(role.compute, key)
-    if value is None:  # a workspace takes its team's default
-        value = getattr(program.get("Team", str(item.team)).spec.workspace, key)
-    return milli(value)
+    if value is None:
+        workload = registry.kind(item.kind).workload
+        if workload is not None and workload.default_requests is not None:
+            value = getattr(workload.default_requests(item, program), key)
+    return milli(value or 0)
 
 
 def _resource(
@@ -147,7 +150,7 @@ def _resource(
 ) -> Iterator[Diagnostic]:
     """Uses of one resource against its limit, in file order."""
     uses = [use for use in uses if use.item not in told]
-    services = [use for use in uses if use.item.kind == "ServingDeployment"]
+    services = [use for use in uses if use.lifecycle is Lifecycle.SERVICE]
     always = _sum(services)
     if always > limit:
         before: list[Use] = []
@@ -157,13 +160,13 @@ def _resource(
                 yield _exceeded(quota, resource, limit, allowed, use, before)
                 return
             before.append(use)
-    never = [use for use in uses if use.item.kind != "ServingDeployment" and use.total + always > limit]
+    never = [use for use in uses if use.lifecycle is not Lifecycle.SERVICE and use.total + always > limit]
     for use in never:
         told.add(use.item)
         yield _exceeded(quota, resource, limit, allowed, use, services if use.total <= limit else [])
-    workspaces = [use for use in uses if use.item.kind == "Workspace"]
-    if workspaces and not never and _sum(workspaces) + always > limit:
-        yield _waits(quota, resource, allowed, workspaces, services)
+    sessions = [use for use in uses if use.lifecycle is Lifecycle.SESSION]
+    if sessions and not never and _sum(sessions) + always > limit:
+        yield _waits(quota, resource, allowed, sessions, services)
 
 
 def _sum(uses: Iterable[Use]) -> Milli:
@@ -210,17 +213,31 @@ def _exceeded(quota: Item, resource: Resource, limit: Milli, allowed: str, use: 
     )
 
 
-def _waits(quota: Item, resource: Resource, allowed: str, workspaces: list[Use], services: list[Use]) -> Diagnostic:
-    last = workspaces[-1]
-    what = "services and workspaces" if services else "workspaces"
-    total = _sum(workspaces) + _sum(services)
+def _workload(use: Use) -> WorkloadHooks:
+    workload = registry.kind(use.item.kind).workload
+    if workload is None:
+        raise LookupError(f"{use.item} runs no pods")
+    return workload
+
+
+def _nouns(uses: Iterable[Use]) -> str:
+    """The nouns of the kinds of some specs, in the plural: `services and workspaces`."""
+    found = dict.fromkeys(f"{_workload(use).noun}s" for use in uses)
+    *most, last = found
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _waits(quota: Item, resource: Resource, allowed: str, sessions: list[Use], services: list[Use]) -> Diagnostic:
+    last = sessions[-1]
+    what = _nouns([*services, *sessions])
+    total = _sum(sessions) + _sum(services)
     return Diagnostic(
         "quota-waits",
         f"the {what} of team {quota.team} ask for {resource.show(total)}, and may have {allowed}: some wait",
         last.item.span(*last.main.path, resource.key),
         severity="warning",
-        label=f"{len(workspaces)} workspaces" if len(workspaces) > 1 else "",
-        hint=f"write `running: false` in those that nobody uses; or {_raise(quota, resource)}",
+        label=f"{len(sessions)} {_nouns(sessions)}" if len(sessions) > 1 else "",
+        hint=f"{_workload(last).stop}; or {_raise(quota, resource)}",
     )
 
 

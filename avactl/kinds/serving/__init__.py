@@ -19,6 +19,7 @@ from avactl.kinds.serving.spec import (
     ServingDeployment,
     ServingDeploymentSpec,
 )
+from avactl.kinds.serving.workload import WORKLOAD
 
 __all__ = [
     "KIND",
@@ -51,4 +52,4 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS,))
+KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS,), workload=WORKLOAD)

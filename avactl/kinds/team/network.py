@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from avactl.kinds import registry
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.kinds.program import Item, Program, name_label
+from avactl.kinds.workload import Lifecycle
 from avactl.names import TEAM_LABEL
 
 METADATA_SERVICES = ("169.254.169.254", "100.100.100.200", "fd00:ec2::254")
@@ -37,8 +41,9 @@ def policies(item: Item, program: Program, cluster: str, namespace: str) -> list
     ]
     if item.spec.talks_to:
         callers = [{"from": [_teams(sorted(set(item.spec.talks_to)))]}]
-        # A workspace is one user's editor, not a service of the team.
-        guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["workspace"]}]}
+        # A session (a workspace) is one user's editor, not a service of the team.
+        sessions = sorted(name_label(kind) for kind in registry.workload_kinds(Lifecycle.SESSION))
+        guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": sessions}]}
         wanted.append(("allow-teams", {"podSelector": guests, "policyTypes": ["Ingress"], "ingress": callers}))
     return [
         k8s.manifest(item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=namespace, spec=spec)
@@ -66,14 +71,20 @@ def _reachable(program: Program, cluster: str) -> dict[str, list[str]]:
         for team in program.teams(cluster):
             for caller in team.spec.talks_to:
                 found.setdefault(caller, []).append(team.name)
-        for service in program.of("ServingDeployment"):
-            if service.cluster == cluster and service.team is not None:
-                for caller in service.spec.expose_to:
-                    found.setdefault(caller, []).append(service.team)
+        for kind in registry.workload_kinds(Lifecycle.SERVICE):
+            for service in program.of(kind):
+                if service.cluster == cluster and service.team is not None:
+                    for caller in _exposed_to(service):
+                        found.setdefault(caller, []).append(service.team)
         return found
 
     reachable: dict[str, list[str]] = program.memo(("reachable teams", cluster), make)
     return reachable
+
+
+def _exposed_to(service: Item) -> Sequence[str]:
+    workload = registry.kind(service.kind).workload
+    return () if workload is None else workload.exposed_to(service)
 
 
 def _outside(program: Program, cluster: str) -> list[Body]:

@@ -94,6 +94,11 @@ class Team(Resource):
     """
 
     KIND: ClassVar[str] = "Team"
+    OBJECT_NAME_HINT: ClassVar[str] = "name the namespaces in `spec.namespaces`"
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["Team"] = Field("Team", description="`Team`.")
     spec: TeamSpec = Field(default_factory=TeamSpec, description="The team.")
+
+    def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...]:
+        """The clusters that the team works on."""
+        return tuple(self.spec.clusters or every)

@@ -39,6 +39,7 @@ class Place(NamedTuple):
     path: Path
     """Where the spec says so, or what asks for it."""
     read_only: bool
+    dataset: bool = False
 
 
 def _places(item: Item, program: Program) -> Iterator[Place]:
@@ -46,7 +47,7 @@ def _places(item: Item, program: Program) -> Iterator[Place]:
     for index, mount in enumerate(spec.datasets):
         place: Path = ("spec", "datasets", index, "mount")
         given = place if "mount" in mount.model_fields_set else place[:-1]
-        yield Place(mount.mount, f"dataset {mount.name}", given, True)
+        yield Place(mount.mount, f"dataset {mount.name}", given, True, dataset=True)
     if spec.code is not None:
         git = spec.code.git
         place = ("spec", "code", "git", "mount") if "mount" in git.model_fields_set else ("spec", "code", "git")
@@ -86,14 +87,14 @@ def place_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         return
     for index, place in enumerate(places):
         if place.directory in _SYSTEM:
-            if place.directory == "/" and place.what.startswith("dataset "):
+            if place.directory == "/" and place.dataset:
                 continue
             hint = "choose a directory of its own, such as `/data`"
             message = f"{place.what} at `{place.directory}` would cover the image's own files"
             yield Diagnostic("mount-conflict", message, item.span(*place.path), hint=hint)
             continue
         for other in places[:index]:
-            if place.what.startswith("dataset ") and other.what.startswith("dataset "):
+            if place.dataset and other.dataset:
                 continue
             problem = _clash(item, place, other)
             if problem is not None:

@@ -10,6 +10,7 @@ from avactl.kinds.registry import Fact, Kind
 from avactl.kinds.workspace.check import check
 from avactl.kinds.workspace.lower import image, lower, storage
 from avactl.kinds.workspace.spec import Workspace, WorkspaceSpec
+from avactl.kinds.workspace.workload import WORKLOAD, impact
 
 __all__ = ["KIND", "Workspace", "WorkspaceSpec"]
 
@@ -25,4 +26,12 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-KIND = Kind(model=Workspace, lower=lower, check=check, facts=facts)
+KIND = Kind(
+    model=Workspace,
+    lower=lower,
+    check=check,
+    facts=facts,
+    workload=WORKLOAD,
+    impact=impact,
+    identity=lambda item: item.spec.user,
+)

@@ -64,6 +64,8 @@ class Step:
     reason: str = ""
     error: str = ""
     """Error message if the action failed."""
+    blocked: bool = False
+    """True if it failed only because an object that it depends on has failed."""
     after: Body | None = None
     """The object after a write: at least its metadata."""
     first: tuple[Body, ...] = ()

@@ -139,8 +139,8 @@ def as_text(result: Result, colour: bool) -> str:
             lines.append(f"  {tint.get(action, '')}{sign}{off} {visible(step.title)}{_detail(step, dim, off)}")
         if len(steps) > _MOST_LINES:
             lines.append(f"  {sign} … and {len(steps) - _MOST_LINES} more {word}")
-    # First what was refused, then what depends on it.
-    failed = sorted(result.failed, key=lambda step: step.error.startswith("needs "))
+    # Causes come before the steps that they block.
+    failed = sorted(result.failed, key=lambda step: step.blocked)
     lines += [f"  {red}!{off} {visible(step.title)}: {_said(step.error)}" for step in failed[:_MOST_LINES]]
     if len(failed) > _MOST_LINES:
         lines.append(f"  {red}!{off} … and {len(failed) - _MOST_LINES} more failed")

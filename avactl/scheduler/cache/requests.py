@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from avactl import names
 from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
@@ -13,7 +13,7 @@ from avactl.placement.gang import Gang
 from avactl.placement.request import Request
 from avactl.scheduler.dra.manager import ClaimDemand
 from avactl.scheduler.objects.node_info import NodeInfo
-from avactl.scheduler.objects.node_rules import NodeRules
+from avactl.scheduler.objects.node_rules import NodeRules, Obstacle, ObstacleKind, UnsupportedError
 from avactl.scheduler.objects.pod_requirements import PodRequirements
 
 if TYPE_CHECKING:
@@ -21,9 +21,22 @@ if TYPE_CHECKING:
 
 _SETS = 512
 """Node sets that are kept up to date, and gangs of which it is known whether they ever fit."""
-_SHARED = "shared"
-"""Stands for the resource of pods that share a GPU, which name none."""
-_DEMAND, _SEARCHED = "claims:", "devices:"
+
+
+class DeviceSource(NamedTuple):
+    """The devices that nodes must have to be in a node set."""
+
+    resource: str = ""
+    """An extended resource; empty: none."""
+    shared: bool = False
+    """GPUs of any resource, as for pods that share one."""
+    claims: str = ""
+    """Key of a `ClaimDemand`; empty: no ResourceClaim wants devices."""
+    searched: bool = False
+    """The allocator searches the devices of the claims: every node may have them."""
+
+
+_ANY_NODE = DeviceSource()
 
 
 class RequestBuilder:
@@ -35,10 +48,10 @@ class RequestBuilder:
         """Extended resources that are GPUs."""
         self.rdma: frozenset[str] = frozenset()
         """Those that are RDMA NICs."""
-        self._requests: dict[tuple[PodRequirements, str, int], Request] = {}
-        self._sets: dict[tuple[NodeRules, str], int] = {}
+        self._requests: dict[tuple[PodRequirements, DeviceSource, int], Request] = {}
+        self._sets: dict[tuple[NodeRules, DeviceSource], int] = {}
         self._serial = 0
-        self._reasons: dict[int, dict[str, int]] = {}
+        self._reasons: dict[int, dict[Obstacle, int]] = {}
         """Why nodes are not in a set, and how many."""
         self._looked_at = 0
         """Nodes that there were then."""
@@ -52,12 +65,6 @@ class RequestBuilder:
         self._reasons.clear()
         self._small = (-1, {})
 
-    def gpu_resource(self, shape: PodRequirements) -> str:
-        """The resource by which pods of a shape ask for GPUs; empty for pods without."""
-        if shape.share:
-            return _SHARED
-        return next((name for name in shape.amounts if name in self.gpu_resources), "")
-
     def gpu_count(self, shape: PodRequirements) -> int:
         """Whole GPUs that a pod of a shape asks for by an extended resource."""
         return sum(value for name, value in shape.amounts.items() if name in self.gpu_resources)
@@ -66,39 +73,44 @@ class RequestBuilder:
         """What a pod of a shape asks for, in the order of `State.resources`."""
         return tuple(shape.amounts.get(name, 0) for name in self._fleet.state.resources)
 
-    def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request | str:
-        """What the engine is asked for, or why no node will ever do, in words."""
-        resource = self.gpu_resource(shape)
-        wanted = demand if demand is not None and demand.wanted else None
+    def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request:
+        """Return the request of pods of a shape. Raises UnsupportedError where no node will ever do."""
+        source, wanted = self._source(shape), demand if demand is not None and demand.wanted else None
         if wanted is not None:
-            if wanted.gpus and resource:
-                return "asks for GPUs by a resource and by ResourceClaims in one pod, which is not supported"
-            resource = _DEMAND + wanted.key if wanted.exact else f"{_SEARCHED}{resource}\n{wanted.key}"
-        nodes = self._set(shape, resource)
-        known = self._requests.get((shape, resource, nodes))
+            if wanted.gpus and source is not _ANY_NODE:
+                raise UnsupportedError(
+                    "asks for GPUs by a resource and by ResourceClaims in one pod, which is not supported"
+                )
+            source = source._replace(claims=wanted.key, searched=not wanted.exact)
+        nodes = self._set(shape, source)
+        known = self._requests.get((shape, source, nodes))
         if known is not None:
             return known
         for name in shape.amounts:
             if name not in self._fleet.state.resources and not self._offered(name):
                 device_class = self._fleet.dra.stands_for(name)
                 if device_class:
-                    return f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
+                    raise UnsupportedError(
+                        f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
+                    )
                 if name not in self.gpu_resources:
-                    return f"no node has the resource {name}"
+                    raise UnsupportedError(f"no node has the resource {name}")
         if shape.share and self.gpu_count(shape):
-            return f"asks for a part of a GPU (annotation {names.GPU_SHARE}) and for whole ones in one pod"
+            raise UnsupportedError(
+                f"asks for a part of a GPU (annotation {names.GPU_SHARE}) and for whole ones in one pod"
+            )
         gpus = 1 if shape.share else self.gpu_count(shape)
         if wanted is not None and wanted.gpus:
             gpus = wanted.gpus
-        if resource.startswith(_SEARCHED):
+        if source.searched:
             gpus = min(gpus, MAX_GPUS)
         if gpus > MAX_GPUS:
-            return f"asks for {gpus} GPUs; a machine has at most {MAX_GPUS}"
+            raise UnsupportedError(f"asks for {gpus} GPUs; a machine has at most {MAX_GPUS}")
         if len([name for name in shape.amounts if name in self.gpu_resources]) > 1:
-            return "asks for GPUs of two kinds in one pod, which is not supported"
+            raise UnsupportedError("asks for GPUs of two kinds in one pod, which is not supported")
         if len(self._requests) > 4 * _SETS:
             self._requests.clear()
-        request = self._requests[shape, resource, nodes] = Request(
+        request = self._requests[shape, source, nodes] = Request(
             amounts=self.amounts(shape),
             gpus=gpus,
             milli=shape.share or MILLI_PER_GPU,
@@ -110,17 +122,24 @@ class RequestBuilder:
         )
         return request
 
+    def _source(self, shape: PodRequirements) -> DeviceSource:
+        """The devices by which pods of a shape ask for GPUs, claims aside."""
+        if shape.share:
+            return DeviceSource(shared=True)
+        resource = next((name for name in shape.amounts if name in self.gpu_resources), "")
+        return DeviceSource(resource) if resource else _ANY_NODE
+
     def _offered(self, name: str) -> bool:
         """Whether a node has GPUs by this name."""
         return any(info.gpu_resource == name for info in self._fleet.nodes.values())
 
     def searched(self, request: Request, shape: PodRequirements) -> Request:
         """The same on all nodes that the shape's rules leave, whatever devices they have."""
-        return replace(request, nodes=self._set(shape, ""))
+        return replace(request, nodes=self._set(shape, _ANY_NODE))
 
-    def _set(self, shape: PodRequirements, resource: str) -> int:
+    def _set(self, shape: PodRequirements, source: DeviceSource) -> int:
         """The key of the node set of a shape."""
-        key = (shape.rules, resource)
+        key = (shape.rules, source)
         found = self._sets.get(key)
         if found is None:
             if len(self._sets) >= _SETS:
@@ -130,9 +149,7 @@ class RequestBuilder:
             found = self._sets[key] = self._serial
             slots = self._fleet.state.slots
             allowed = [
-                slots[info.name]
-                for info in self._fleet.nodes.values()
-                if not self._obstacle(shape.rules, resource, info)
+                slots[info.name] for info in self._fleet.nodes.values() if not self._obstacle(shape.rules, source, info)
             ]
             self._fleet.state.allow(found, allowed)
         return found
@@ -140,17 +157,17 @@ class RequestBuilder:
     def put_node(self, info: NodeInfo, slot: int) -> None:
         """Bring the sets up to date for a node."""
         self._reasons.clear()
-        for (rules, resource), number in self._sets.items():
-            may = not self._obstacle(rules, resource, info)
+        for (rules, source), number in self._sets.items():
+            may = not self._obstacle(rules, source, info)
             if bool(self._fleet.state.allowed[number][slot]) != may:
                 self._fleet.state.allow(number, {slot: may})
 
-    def obstacles(self, request: Request) -> dict[str, int]:
-        """Why nodes are not in a request's node set, and how many."""
+    def obstacles(self, request: Request) -> dict[Obstacle, int]:
+        """Count the nodes that are not in a request's node set, by obstacle."""
         if self._looked_at != len(self._fleet.nodes):
             self._reasons.clear()
             self._looked_at = len(self._fleet.nodes)
-        rules, resource, number = next((*key, number) for key, number in self._sets.items() if number == request.nodes)
+        rules, source, number = next((*key, number) for key, number in self._sets.items() if number == request.nodes)
         if number not in self._reasons:
             # Nodes with other GPUs are counted by themselves.
             nodes = [
@@ -158,7 +175,7 @@ class RequestBuilder:
                 for info in self._fleet.nodes.values()
                 if not request.models or self._fleet.model_of(info.name) in request.models
             ]
-            self._reasons[number] = Counter(filter(None, (self._obstacle(rules, resource, info) for info in nodes)))
+            self._reasons[number] = Counter(filter(None, (self._obstacle(rules, source, info) for info in nodes)))
         return self._reasons[number]
 
     def small(self, gang: Gang) -> bool:
@@ -183,24 +200,23 @@ class RequestBuilder:
 
     def _lasting(self, request: Request) -> Mask | None:
         """A request's node set without taints and cordons, which go; None where none keeps it from a node."""
-        if not any(each == "cordoned" or each.startswith("taint ") for each in self.obstacles(request)):
+        if not any(each.transient for each in self.obstacles(request)):
             return None
-        rules, resource = next(key for key, number in self._sets.items() if number == request.nodes)
+        rules, source = next(key for key, number in self._sets.items() if number == request.nodes)
         nodes = self._fleet.nodes.values()
-        return self._fleet.mask(info.name for info in nodes if not self._obstacle(rules, resource, info, True))
+        return self._fleet.mask(info.name for info in nodes if not self._obstacle(rules, source, info, True))
 
-    def _obstacle(self, rules: NodeRules, resource: str, info: NodeInfo, lasting: bool = False) -> str:
-        """Why a pod with these rules must not run on a node; empty where it may. `lasting`: but for what goes."""
-        if resource == _SHARED:
+    def _obstacle(
+        self, rules: NodeRules, source: DeviceSource, info: NodeInfo, lasting: bool = False
+    ) -> Obstacle | None:
+        """Return what keeps pods with these rules off a node; None: nothing. `lasting`: ignore transient obstacles."""
+        if source.claims and not source.searched:
+            if not self._fleet.dra.simple(info.name, info.labels, source.claims):
+                return Obstacle(ObstacleKind.DEVICES)
+        elif source.shared:
             if not info.gpu_resource:
-                return "no GPUs to share"
-        elif resource.startswith(_DEMAND):
-            if not self._fleet.dra.simple(info.name, info.labels, resource[len(_DEMAND) :]):
-                return "no devices as its ResourceClaim selects"
-        elif resource.startswith(_SEARCHED):
-            # Who has the devices now is found by a search.
-            return self._obstacle(rules, resource[len(_SEARCHED) : resource.index("\n")], info, lasting)
-        elif resource and info.gpu_resource != resource:
-            return f"no {resource}"
+                return Obstacle(ObstacleKind.GPU_SHARING)
+        elif source.resource and info.gpu_resource != source.resource:
+            return Obstacle(ObstacleKind.RESOURCE, source.resource)
         taints, cordoned = ((), False) if lasting else (info.taints, info.cordoned)
         return rules.obstacle(info.name, info.labels, taints, cordoned, info.features)

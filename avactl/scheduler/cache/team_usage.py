@@ -27,6 +27,48 @@ class StartRequest(NamedTuple):
     pods: Sequence[PodInfo]
 
 
+class Owner(NamedTuple):
+    """The properties of a pod that decide which quota it counts for and which pods it may preempt."""
+
+    team: str
+    rank: tuple[bool, int]
+    preemptible: bool
+    never_preempts: bool
+
+
+class QuotaExceeded(NamedTuple):
+    """A quota that keeps pods from starting."""
+
+    refusals: Sequence[Refusal]
+    preemptible: bool
+    """Whether all of the pods may be stopped."""
+    borrows: bool
+    """Whether they may start on borrowed GPUs: preemptible pods may, while nothing is kept for others of the team."""
+
+    def __str__(self) -> str:
+        """Render `quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
+        parts = "; ".join(map(self._describe, self.refusals))
+        # A team that must not borrow for now is not refused for ever.
+        for_now = self.preemptible and not self.borrows
+        never = not for_now and any(each.asked > each.limit for each in self.refusals)
+        return f"quota of team {self.refusals[0].quota}: {parts}{'; with this quota it never starts' if never else ''}"
+
+    def _describe(self, refusal: Refusal) -> str:
+        if isinstance(refusal.resource, int):
+            name, unit, suffix = (("CPUs", 1000, ""), ("memory", 1 << 30, " GiB"))[refusal.resource]
+            have = f"has {refusal.used / unit:g}{suffix}, and may have {refusal.limit / unit:g}{suffix}"
+            return f"asks for {refusal.asked / unit:g}{suffix} {name}, {have}"
+        guaranteed, most = refusal.guaranteed / MILLI_PER_GPU, refusal.limit / MILLI_PER_GPU
+        borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
+        if self.preemptible and not self.borrows:
+            borrowed = " (what it may borrow is kept for others of the team)"
+        elif not self.borrows:
+            borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
+        have = f"has {refusal.used / MILLI_PER_GPU:g}, and may have {most:g}{borrowed}"
+        model = refusal.resource or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
+        return f"asks for {refusal.asked / MILLI_PER_GPU:g} {model}, {have}"
+
+
 class TeamUsage:
     """The ledger of the teams, kept in step with the pods that hold something."""
 
@@ -131,6 +173,10 @@ class TeamUsage:
         labels = self._fleet.others.namespaces.get(pod.namespace, {})
         return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
 
+    def owner(self, pod: PodInfo) -> Owner:
+        """Return the properties of a pod that quotas and preemption look at."""
+        return Owner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
+
     def _work(self, pod: PodInfo, node: str) -> TeamWorkload | None:
         info = self._fleet.nodes.get(node)
         if info is None:
@@ -145,36 +191,36 @@ class TeamUsage:
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
-    def refuse(self, wishes: Sequence[StartRequest]) -> tuple[str, Mask | None]:
-        """Why pods must not start now, in words, or the nodes by whose GPU models they may; None: all.
+    def refuse(self, wishes: Sequence[StartRequest]) -> tuple[QuotaExceeded | None, Mask | None]:
+        """Return the quota that keeps pods from starting, or the nodes whose GPU models it permits; None: all.
 
         Pods that name no model may start on those that their team has room for.
         """
         if not self._leaves:
-            return "", None
+            return None, None
         ledger = self.fresh()
         models = [model for model in self._fleet.state.models if model]
         open_: list[str] = []
-        first = ""
+        first: QuotaExceeded | None = None
         named = {model for wish in wishes for model in wish.request.models}
         gpus = any(wish.request.gpus for wish in wishes)
         unnamed = gpus and not named and self._unnamed()
         if unnamed:
             models.append("")
         for model in (sorted(named) or models) if gpus else [""]:
-            words = self._try(ledger, wishes, model)
-            if not words:
+            exceeded = self._try(ledger, wishes, model)
+            if exceeded is None:
                 open_.append(model)
-            first = first or words
+            first = first or exceeded
         if not open_:
             return first, None
         if named or not gpus or len(open_) == len(models):
-            return "", None
+            return None, None
         state = self._fleet.state
         # Without a model, and without GPUs, are machines for pods that need none.
         may = np.array([model in open_ or not (model or unnamed) for model in state.models])
         mask: Mask = may[state.model]
-        return "", mask
+        return None, mask
 
     def beyond(self, models: Mask | None) -> str:
         """How many machines with GPUs `refuse` keeps a pod from, in words."""
@@ -195,10 +241,10 @@ class TeamUsage:
             return False
         return bool(state.gpu_count[: state.size][state.model[: state.size] == state.models.index("")].any())
 
-    def _try(self, ledger: Ledger, wishes: Sequence[StartRequest], model: str) -> str:
-        """Why they must not start with GPUs of a model; roles that ask for another model count for that one."""
+    def _try(self, ledger: Ledger, wishes: Sequence[StartRequest], model: str) -> QuotaExceeded | None:
+        """Try GPUs of one model; roles that ask for another model count for that one."""
         started: list[Hashable] = []
-        words = ""
+        exceeded: QuotaExceeded | None = None
         for kept in self.kept:
             ledger.start(kept)
             started.append(kept.key)
@@ -212,13 +258,13 @@ class TeamUsage:
             )  # fmt: skip
             refusals = ledger.may_start(work)
             if refusals:
-                words = _words(refusals, work, all(pod.preemptible for pod in pods))
+                exceeded = QuotaExceeded(refusals, all(pod.preemptible for pod in pods), lent)
                 break
             ledger.start(work)
             started.append(work.key)
         for key in started:
             ledger.end(key)
-        return words
+        return exceeded
 
     def may_give(self, pod: PodInfo, models: Iterable[str]) -> bool:
         """Whether there is anybody at all who could make room for a pod. Cheap: thousands are asked for."""
@@ -278,27 +324,3 @@ def _in_milli(quota: Quota) -> Quota:
         },
         shapes=tuple(Shape(shape.machines, shape.gpus * MILLI_PER_GPU, shape.model) for shape in quota.shapes),
     )
-
-
-def _words(refusals: Sequence[Refusal], work: TeamWorkload, preemptible: bool) -> str:
-    """`quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
-    parts = []
-    for refusal in refusals:
-        if refusal.what.startswith("amount "):
-            name, unit, word = (("CPUs", 1000, ""), ("memory", 1 << 30, " GiB"))[int(refusal.what.split()[1])]
-            have = f"has {refusal.used / unit:g}{word}, and may have {refusal.limit / unit:g}{word}"
-            parts.append(f"asks for {refusal.asked / unit:g}{word} {name}, {have}")
-            continue
-        guaranteed, most = refusal.guaranteed / MILLI_PER_GPU, refusal.limit / MILLI_PER_GPU
-        borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
-        if preemptible and not work.preemptible:
-            borrowed = " (what it may borrow is kept for others of the team)"
-        elif not work.preemptible:
-            borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
-        have = f"has {refusal.used / MILLI_PER_GPU:g}, and may have {most:g}{borrowed}"
-        what = refusal.what or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
-        parts.append(f"asks for {refusal.asked / MILLI_PER_GPU:g} {what}, {have}")
-    # While its team must not borrow, that is not for ever.
-    ever = preemptible and not work.preemptible
-    never = "" if ever or all(each.asked <= each.limit for each in refusals) else "; with this quota it never starts"
-    return f"quota of team {refusals[0].quota}: {'; '.join(parts)}{never}"

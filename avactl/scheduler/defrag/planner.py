@@ -10,14 +10,14 @@ from typing import NamedTuple
 from avactl.hardware.topology import members
 from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.defrag import make_whole
-from avactl.placement.diagnosis import gang_words, why_gang
+from avactl.placement.diagnosis import gang_message, why_gang
 from avactl.placement.gang import Gang, Role, place_gang
 from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.inspection import usage
 from avactl.scheduler.inspection.cluster_view import ClusterView
-from avactl.scheduler.objects.node_rules import RuleError
+from avactl.scheduler.objects.node_rules import RuleError, UnsupportedError
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.gang_request import roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
@@ -97,13 +97,12 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
     for pod in pods:
         if _bound(view, pod):
             raise NoPlanError(f"{_bound(view, pod)}: no moves are planned for it")
+        if pod.shape.refused:
+            raise NoPlanError(pod.shape.refused)
         try:
-            request = pod.shape.refused or _request(view, pod)
+            requests[pod.uid] = _request(view, pod)
         except RuleError as error:
             raise NoPlanError(str(error)) from None
-        if isinstance(request, str):
-            raise NoPlanError(request)
-        requests[pod.uid] = request
     roles = roles_of(pods, requests)
     over, _ = fleet.quotas.refuse([StartRequest(request, members) for request, members in roles.items()])
     if over:
@@ -136,24 +135,26 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
         if booking is None or not (booking.gpus or fleet.held_gpus(pod)):
             continue
         why = _obstacle(view, pod, rank) if pod.managed else "of another scheduler"
-        request = why or (_freed(view, pod) if pod.claims else fleet.asks.request(pod.shape))
-        if isinstance(request, Request):
-            found[pod.uid] = request
-        else:
-            kept[request] = kept.get(request, 0) + 1
+        try:
+            if not why:
+                found[pod.uid] = _freed(view, pod) if pod.claims else fleet.asks.request(pod.shape)
+        except RuleError as error:
+            why = str(error)
+        if why:
+            kept[why] = kept.get(why, 0) + 1
     return Movable(found, kept)
 
 
-def _request(view: ClusterView, pod: PodInfo) -> Request | str:
+def _request(view: ClusterView, pod: PodInfo) -> Request:
     """Return the placement request of a pod. Raises RuleError."""
     if not pod.claims:
         return view.fleet.asks.request(pod.shape)
     if view.fleet.claims.searched(pod):
-        return _CLAIMS
+        raise UnsupportedError(_CLAIMS)
     return view.fleet.asks.request(pod.shape, view.fleet.dra.demand(pod))
 
 
-def _freed(view: ClusterView, pod: PodInfo) -> Request | str:
+def _freed(view: ClusterView, pod: PodInfo) -> Request:
     """Return the request of a pod with claims once it is recreated. The view then counts its devices as its own."""
     fleet, state = view.fleet, view.fleet.state
     if pod.uid in view.change_epoch:
@@ -161,21 +162,21 @@ def _freed(view: ClusterView, pod: PodInfo) -> Request | str:
     keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
     held = [state.bookings.get(fleet.dra.claims[key].uid) for key in keys if key in view.claims]
     if len(held) < len(keys):
-        return _CLAIMS
+        raise UnsupportedError(_CLAIMS)
     gpus = sum({1 << gpu for booking in held if booking for gpu in members(booking.gpus)})
     for key in keys:
         fleet.claims.put({**view.claims[key], "status": {}})
     try:
-        request = _request(view, pod)
+        request: Request | None = _request(view, pod)
     except RuleError:
-        request = _CLAIMS
-    if isinstance(request, Request) and request.gpus == gpus.bit_count():
+        request = None
+    if request is not None and request.gpus == gpus.bit_count():
         state.book(pod.uid, replace(state.release(pod.uid), gpus=gpus), forced=True)
         view.change_epoch[pod.uid] = request
         return request
     for key in keys:
         fleet.claims.put(view.claims[key])
-    return _CLAIMS
+    raise UnsupportedError(_CLAIMS)
 
 
 def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) -> str:
@@ -211,7 +212,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
         reason = why_gang(state, gang)
         text = "its pods are in each other's way"
         if reason is not None:
-            text = gang_words(reason).replace(f" {reason.role.name} pods", " pods")
+            text = gang_message(reason)
         raise NoPlanError(f"no moves make room: {text}; {_who(may)}")
     mark = state.mark()
     try:

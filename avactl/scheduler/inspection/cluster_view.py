@@ -127,8 +127,6 @@ class ClusterView:
             request = fleet.asks.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
         except RuleError:
             return None
-        if isinstance(request, str):
-            return None
         if pod.claims and pod.node and not request.gpus:
             # Claims that have their devices ask for nothing any more.
             model = fleet.model_of(pod.node) if pod.node in fleet.nodes else ""

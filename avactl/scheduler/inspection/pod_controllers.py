@@ -10,8 +10,6 @@ from avactl.kube.client import ApiError, Client
 
 _PATHS = {"Job": "batch/v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1"}
 _INSTANCE = "app.kubernetes.io/instance"
-_BEFORE = ("Error creating: ", " failed error: ")
-"""Prefixes of the controllers' messages; the API server's own message follows."""
 
 
 class Maker(NamedTuple):
@@ -83,7 +81,7 @@ async def _maker(client: Client, kind: str, item: Mapping[str, Any]) -> Maker | 
 
 
 async def _refused(client: Client, kind: str, item: Mapping[str, Any]) -> tuple[str, str]:
-    """Since when the API server takes no more pods of it, and why: the newest word."""
+    """Return since when the API server refuses its pods, and the controller's newest message about it."""
     metadata = item["metadata"]
     for condition in (item.get("status") or {}).get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
@@ -94,10 +92,8 @@ async def _refused(client: Client, kind: str, item: Mapping[str, Any]) -> tuple[
     if not events:
         return "", ""
     last = max(events, key=_when)
-    message = str(last.get("message") or "")
-    for words in _BEFORE:
-        message = message.rpartition(words)[2]
-    return min(filter(None, map(_first, events)), default=metadata["creationTimestamp"]), message
+    since = min(filter(None, map(_first, events)), default=metadata["creationTimestamp"])
+    return since, str(last.get("message") or "")
 
 
 def _when(event: Mapping[str, Any]) -> str:

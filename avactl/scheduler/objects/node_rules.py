@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -17,8 +18,40 @@ _INTEGER = re.compile(r"[+-]?[0-9]+").fullmatch
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
+class ObstacleKind(Enum):
+    """A rule that keeps a pod off a node; the value renders it."""
+
+    FEATURE = "kubelet without {}"
+    CORDON = "cordoned"
+    TAINT = "taint {}"
+    LABELS = "other labels than it selects"
+    RESOURCE = "no {}"
+    GPU_SHARING = "no GPUs to share"
+    DEVICES = "no devices as its ResourceClaim selects"
+
+
+class Obstacle(NamedTuple):
+    """The first rule that keeps a pod off a node."""
+
+    kind: ObstacleKind
+    subject: str = ""
+    """The feature, taint or resource."""
+
+    @property
+    def transient(self) -> bool:
+        """Whether it goes away without a change of the pod or of the node's labels and devices."""
+        return self.kind in (ObstacleKind.CORDON, ObstacleKind.TAINT)
+
+    def __str__(self) -> str:
+        return self.kind.value.format(self.subject)
+
+
 class RuleError(ValueError):
     """A constraint that is not understood, in plain words."""
+
+
+class UnsupportedError(RuleError):
+    """Pods that no node runs, whatever it has free: the message says why."""
 
 
 class NotYetError(RuleError):
@@ -177,18 +210,18 @@ class NodeRules:
         taints: Iterable[Mapping[str, Any]],
         cordoned: bool,
         features: Container[str] = (),
-    ) -> str:
-        """Why not this node, in a few words; empty where it may."""
+    ) -> Obstacle | None:
+        """Return the rule that keeps the pod off a node; None where it may run there."""
         for feature in self.features:
             if feature not in features:
-                return f"kubelet without {feature}"
+                return Obstacle(ObstacleKind.FEATURE, feature)
         if cordoned and not any(tolerates(each, _UNSCHEDULABLE) for each in self.tolerations):
-            return "cordoned"
+            return Obstacle(ObstacleKind.CORDON)
         taint = self.untolerated(taints)
         if taint is not None:
             value = f"={taint['value']}" if taint.get("value") else ""
-            return f"taint {taint['key']}{value}"
-        return "" if self.matches(name, labels) else "other labels than it selects"
+            return Obstacle(ObstacleKind.TAINT, f"{taint['key']}{value}")
+        return None if self.matches(name, labels) else Obstacle(ObstacleKind.LABELS)
 
 
 def _features(spec: Mapping[str, Any]) -> list[str]:

@@ -1,17 +1,47 @@
-"""Pods of a gang by what they ask for: the roles that the engine places."""
+"""Gangs as the engine places them, and the groups in which units with equal demands wait."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from enum import Enum
+from typing import NamedTuple
 
 from avactl.placement.gang import Gang, Role
 from avactl.placement.request import Request
+from avactl.scheduler.cache.team_usage import Owner
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 
+class WaitCause(Enum):
+    """A cause for which units wait."""
+
+    UNSUPPORTED = "unsupported"
+    QUOTA = "quota"
+    CAPACITY = "capacity"
+    NOMINATED = "nominated"
+    """Its room is being made."""
+
+
+class Demand(NamedTuple):
+    """The pods that a unit starts with, as far as they decide whether it fits."""
+
+    gang: bool
+    within: str
+    members: tuple[tuple[Request, int], ...]
+
+
+class WaitGroup(NamedTuple):
+    """Units of which all wait as long as one of them does."""
+
+    cause: WaitCause
+    what: Hashable
+    """A `Demand`, the requirements of single pods that are unsupported, or the key of a unit that waits by itself."""
+    owners: frozenset[Owner] = frozenset()
+
+
 def roles_of(pods: Sequence[PodInfo], requests: dict[str, Request]) -> dict[Request, list[PodInfo]]:
-    """Pods by what they ask for."""
+    """Return the pods by request."""
     roles: dict[Request, list[PodInfo]] = {}
     for pod in pods:
         roles.setdefault(requests[pod.uid], []).append(pod)
@@ -21,7 +51,7 @@ def roles_of(pods: Sequence[PodInfo], requests: dict[str, Request]) -> dict[Requ
 def gang_of(
     unit: QueuedPodGroup, pods: Sequence[PodInfo], requests: dict[str, Request]
 ) -> tuple[Gang, list[list[PodInfo]]]:
-    """Pods of a gang for the engine, and the pods of each of its roles."""
+    """Return pods of a unit as a gang, and the pods of each of its roles. Equal units are equal gangs."""
     roles = roles_of(pods, requests)
-    made = (Role(f"{unit.key}/{number}", request, len(mine)) for number, (request, mine) in enumerate(roles.items()))
+    made = (Role(str(number), request, len(mine)) for number, (request, mine) in enumerate(roles.items()))
     return Gang(tuple(made), unit.within or None), list(roles.values())

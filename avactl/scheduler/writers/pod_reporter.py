@@ -118,7 +118,7 @@ class PodReporter:
             "action": action,
             "reason": reason,
             "regarding": {
-                "apiVersion": "v1", "kind": "PodInfo", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
+                "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
             },
             "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
             "type": kind,

@@ -1,0 +1,47 @@
+"""Hooks for the workloads of services: roles, lifecycle and look in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.kinds.program import Item
+from avactl.kinds.serving.lower import bounds
+from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
+
+
+def roles(item: Item) -> Iterator[Role]:
+    """The pods of a service outside of a rollout."""
+    spec = item.spec
+    least, most = bounds(spec)
+    path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
+    yield Role(("spec", "resources"), spec.resources, least, max(least, most), path)
+
+
+def summary(item: Item) -> str:
+    """Runtime, model and size."""
+    spec = item.spec
+    least, most = bounds(spec)
+    pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
+    return f"{spec.runtime.name} · {spec.model.name}:{spec.model.version} · {pods} pods"
+
+
+def unpinned(item: Item) -> Iterator[Unpinned]:
+    """A model whose version is `latest`."""
+    if item.spec.model.version == "latest":
+        yield Unpinned(
+            ("spec", "model", "version"),
+            "version `latest` of the model changes without anybody's doing",
+            "name the version: another one is then a change that people see",
+        )
+
+
+WORKLOAD = WorkloadHooks(
+    Lifecycle.SERVICE,
+    "service",
+    roles,
+    checks_capacity=True,
+    exposed_to=lambda item: item.spec.expose_to,
+    badge="serve",
+    summary=summary,
+    unpinned=unpinned,
+)

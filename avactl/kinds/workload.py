@@ -1,0 +1,115 @@
+"""Hooks of a kind whose specs run pods: roles, requests and lifecycle of its workloads, and their look in the graph.
+
+Quota and capacity checks, the graph, the diff and the ready-made policies know workloads through these hooks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from avactl.kinds.program import Item, Program
+
+
+class Lifecycle(Enum):
+    """How long the pods of a spec run. Quota checks depend on it; the graph lists workloads in this order."""
+
+    JOB = "job"
+    """To completion. A job that exceeds its quota now waits until another one ends."""
+    SERVICE = "service"
+    """All the time, so the services of a team must fit its quota together."""
+    SESSION = "session"
+    """Until their user stops them; serves this user only. Sessions that exceed the quota together get a warning."""
+
+
+class GpuCompute(Protocol):
+    """Requests of one pod: a `Compute`, or a spec with the same fields. `cpu` and `memory` are quantities."""
+
+    @property
+    def gpus(self) -> int | float: ...
+    @property
+    def gpu(self) -> str | None: ...
+    @property
+    def pool(self) -> str | None: ...
+    @property
+    def cpu(self) -> str | None: ...
+    @property
+    def memory(self) -> str | None: ...
+
+
+class Requests(Protocol):
+    """CPU and memory of one pod, as quantities."""
+
+    @property
+    def cpu(self) -> str: ...
+    @property
+    def memory(self) -> str: ...
+
+
+class Role(NamedTuple):
+    """Identical pods of a spec."""
+
+    path: tuple[str, ...]
+    """Path of the role's compute in the document."""
+    compute: GpuCompute
+    least: int
+    """Pods that must run at the same time for the spec to do its work."""
+    most: int
+    """Pods that it may grow to."""
+    replicas_path: tuple[str, ...] = ()
+    """Path of the value that sets `least`, for messages about it; () stands for `path`."""
+
+
+class Unpinned(NamedTuple):
+    """A version in a spec that can come to mean another one while the spec stays the same."""
+
+    path: tuple[str | int, ...]
+    message: str
+    remedy: str
+
+
+def _no_summary(item: Item) -> str:
+    return ""
+
+
+def _none_unpinned(item: Item) -> Iterable[Unpinned]:
+    return ()
+
+
+def _not_exposed(item: Item) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadHooks:
+    """Hooks of a kind whose specs run pods."""
+
+    lifecycle: Lifecycle
+    noun: str
+    """Singular noun for one spec in messages, e.g. `job`."""
+    roles: Callable[[Item], Iterable[Role]]
+    """The pods that a spec requests while it runs; none if it is stopped or suspended."""
+    default_requests: Callable[[Item, Program], Requests] | None = None
+    """CPU and memory where a role's compute leaves them out. None: roles always set both."""
+    checks_capacity: bool = False
+    """Whether the kind's `check` calls `gpu_problems` itself, because it knows more than the roles say (e.g. the surge
+    of a rollout). By default, the check pass does it for each role with its `least` pods."""
+    exposed_to: Callable[[Item], Sequence[str]] = _not_exposed
+    """Other teams whose pods may connect to those of a service."""
+
+    stop: str = "remove those that nobody uses"
+    """Remedy for sessions that exceed their quota together."""
+
+    badge: str = "run"
+    """Badge in the graph, at most five characters."""
+    summary: Callable[[Item], str] = _no_summary
+    """One line about a spec in the graph, beside its name and GPUs."""
+
+    timeout: Callable[[Item], str | None] | None = None
+    """Longest run of a job, as a duration; its result is None if there is no limit. None: the kind has no timeout."""
+    has_checkpoint: Callable[[Item], bool] | None = None
+    """Whether a job saves its state. None: the kind has no checkpoints."""
+    unpinned: Callable[[Item], Iterable[Unpinned]] = _none_unpinned
+    """Versions that the policy `versions-fixed` refuses, beside images."""

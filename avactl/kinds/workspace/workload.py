@@ -1,0 +1,47 @@
+"""Hooks for the workloads of workspaces: roles, lifecycle, look in the graph, and the impact of a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import ObjectEffect
+from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
+
+
+def roles(item: Item) -> Iterator[Role]:
+    """The one pod of a workspace; none while it is stopped."""
+    if item.spec.running:
+        yield Role(("spec",), item.spec, 1, 1)
+
+
+def default_requests(item: Item, program: Program) -> Any:
+    """The defaults of the workspace's team."""
+    return program.get("Team", str(item.team)).spec.workspace
+
+
+def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+    """What becomes of the user's session and home directory. None where neither is touched."""
+    if old.spec.running and not new.spec.running:
+        return "is stopped; the home directory is kept"
+    if new.spec.running and not old.spec.running:
+        return "is started"
+    restarts = any(effect.kind == "StatefulSet" and effect.starts_pods for effect in effects)
+    if not restarts or any(effect.loses_data for effect in effects):
+        return None
+    if any(effect.renamed for effect in effects):
+        return "the session ends; a new one starts under the new name"
+    return "the session ends; the home directory is kept"
+
+
+WORKLOAD = WorkloadHooks(
+    Lifecycle.SESSION,
+    "workspace",
+    roles,
+    default_requests=default_requests,
+    checks_capacity=True,
+    stop="write `running: false` in those that nobody uses",
+    badge="work",
+    summary=lambda item: f"{item.spec.user}"[:44],
+)

@@ -1,0 +1,53 @@
+"""Structure of the package: no module cycles, and packages that stay small enough to navigate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import grimp
+
+from tests.test_layout import ROOT, tracked
+
+MOST_MODULES = 16
+"""Most modules at one level of a package; subpackages do not count."""
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return the modules that each module of `avactl` imports: also in functions, also under TYPE_CHECKING."""
+    graph = grimp.build_graph("avactl", exclude_type_checking_imports=False, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def cyclic_imports(graph: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """Return the modules on a cycle, or between two, with those of their imports that are."""
+    left = set(graph)
+    while left:
+        importers = {module for module in left if not left.isdisjoint(graph[module])}
+        imported = {target for module in left for target in graph[module]}
+        if left == importers & imported:
+            break
+        left &= importers & imported
+    return {module: sorted(graph[module] & left) for module in sorted(left)}
+
+
+def test_cyclic_imports_finds_cycles() -> None:
+    chain = {"a": {"b"}, "b": {"c"}, "c": set[str]()}
+    assert cyclic_imports(chain) == {}
+    assert cyclic_imports({**chain, "c": {"b"}, "d": {"a"}}) == {"b": ["c"], "c": ["b"]}
+
+
+def test_the_graph_has_imports_of_functions_and_of_types() -> None:
+    graph = import_graph()
+    assert "avactl.kinds.base" in graph["avactl.kinds.program"]  # TYPE_CHECKING
+    assert "avactl.review.publish" in graph["avactl.cli.changes.ci"]  # in a function
+
+
+def test_no_module_cycle() -> None:
+    assert cyclic_imports(import_graph()) == {}
+
+
+def test_no_package_is_too_wide() -> None:
+    modules = Counter(path.parent for path in tracked("avactl/*.py") if path.name != "__init__.py")
+    assert modules[ROOT / "avactl" / "scheduler"] > 1
+    assert {str(package): count for package, count in modules.items() if count > MOST_MODULES} == {}
