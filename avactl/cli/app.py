@@ -12,32 +12,32 @@ from avactl.cli.common import EXIT_CODES
 from avactl.diagnostics.suggest import closest
 
 COMMANDS = {
-    "validate": "Check specs: every problem at once, with place and remedy.",
+    "validate": "Check specs and report every problem with its location and remedy.",
     "render": "Write the Kubernetes objects, one file each.",
-    "diff": "What a change means, between two revisions.",
-    "ci": "For pipelines: what a change means, as a comment on its pull request.",
-    "graph": "The compiled result as a picture (SVG).",
-    "explain": "What a kind, a field or a diagnostic means: type, unit, default.",
-    "set": "Change values of a spec in place; comments and order stay.",
-    "schema": "JSON Schema of the kinds, for editors.",
-    "topo": "Machine types from `nvidia-smi topo -m`, and machines against their type.",
-    "init": "Make a new spec repository that compiles.",
-    "preview": "What `up` would do, by the Pulumi engine.",
+    "diff": "Show the meaning of a change between two revisions.",
+    "ci": "For CI pipelines: summarize a change in a pull request comment.",
+    "graph": "Draw the compiled result as a picture (SVG).",
+    "explain": "Explain a kind, a field or a diagnostic: meaning, type, unit, default.",
+    "set": "Change values of a spec in place; comments and order are preserved.",
+    "schema": "Print or write the JSON Schemas of the kinds, for editors.",
+    "topo": "Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type.",
+    "init": "Create a new spec repository that compiles.",
+    "preview": "Show the changes that `up` would make.",
     "up": "Apply a stack with the Pulumi engine.",
-    "stacks": "The Pulumi stacks, or those that a change touches.",
-    "reconcile": "Make a cluster as git says: apply, wait, prune, put drift back.",
-    "plan": "Will it run: what the scheduler would do with a change, and what it costs.",
-    "snapshot": "What runs in the cluster now, for `plan`: read-only, no secrets.",
-    "why": "Why a pod or a job waits, as the scheduler says it.",
-    "top": "Teams, pools and jobs of a cluster, live.",
-    "pool": "A picture of a pool: who is on which GPU (SVG).",
-    "defrag": "The fewest moves that make room for a job.",
+    "stacks": "List the Pulumi stacks, or those that a change affects.",
+    "reconcile": "Reconcile a cluster with git: apply, wait, prune, revert drift.",
+    "plan": "Predict whether a change will run, and what it costs.",
+    "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
+    "why": "Explain why a pod or a job is waiting.",
+    "top": "Show the teams, pools and jobs of a cluster, live.",
+    "pool": "Draw a pool and the jobs on its GPUs (SVG).",
+    "defrag": "Find the fewest moves that make room for a job.",
     "scheduler": "Run the scheduler in the cluster.",
 }
-"""Commands and what `avactl --help` says of them.
+"""Commands and their one-line help in `avactl --help`.
 
-The function is `NAME` (`set_` for `set`) of the module `NAME` in one of the `PACKAGES`; a `typer.Typer` has
-commands of its own.
+The function is `NAME` (`set_` for `set`) of the module `NAME` in one of the `PACKAGES`; a `typer.Typer` has its
+own commands.
 """
 PACKAGES = {
     "specs": ("validate", "render", "graph", "explain", "set", "schema", "init"),
@@ -90,7 +90,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 app = typer.Typer(
     cls=_Lazy,
-    help="Compile specs of a deep-learning platform to Kubernetes, and tell what a change means.",
+    help="Compile specs of a deep-learning platform to Kubernetes, and show the meaning of a change.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     rich_markup_mode=None,

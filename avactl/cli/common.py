@@ -1,4 +1,4 @@
-"""What the commands share: repositories, output, exit codes."""
+"""Shared parts of the commands: repositories, output, exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Compiled(Protocol):
-    """What every form of a compile tells."""
+    """Result of a compile that every output format needs."""
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]: ...
@@ -30,20 +30,20 @@ class Compiled(Protocol):
 
 OK = 0
 PROBLEMS = 1
-"""The specs have errors."""
+"""Exit code: the specs have errors."""
 USAGE = 2
-"""The command line is wrong."""
+"""Exit code: the command line is wrong."""
 MISSING = 3
-"""A tool or service that the command needs is missing or failed."""
+"""Exit code: a required tool or service is missing or failed."""
 CHANGES = 4
-"""`--exit-code` of `diff` and `preview`: there are changes."""
+"""Exit code for `--exit-code` of `diff` and `preview`: there are changes."""
 
 INCOMPLETE = 5
-"""`reconcile`: something was refused or is not healthy; the next run goes on."""
+"""Exit code of `reconcile`: some objects were not applied or are not healthy; the next run retries."""
 
 EXIT_CODES = (
-    "Exit codes: 0 ok · 1 the specs have errors · 2 wrong usage · 3 a needed tool or service is missing or failed · "
-    "4 changes (--exit-code) · 5 not all of it is applied or healthy."
+    "Exit codes: 0 ok · 1 the specs have errors · 2 usage error · 3 a required tool or service is missing or failed · "
+    "4 changes (--exit-code) · 5 not everything is applied or healthy."
 )
 
 
@@ -56,7 +56,7 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 
 
 def colour(stream: object = None) -> bool:
-    """Whether to write colours: to terminals only, and not where NO_COLOR is set (no-color.org)."""
+    """Return True if colours are enabled: only on terminals, and not if NO_COLOR is set (no-color.org)."""
     out = stream or sys.stdout
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
@@ -64,8 +64,8 @@ def colour(stream: object = None) -> bool:
 
 
 def fail(message: str, code: int, hint: str = "") -> NoReturn:
-    """One clear line on standard error, and the exit code."""
-    from avactl.diagnostics.secrets import redact  # what was typed wrong may be a credential, and logs are kept
+    """Print one line to standard error and exit with the code."""
+    from avactl.diagnostics.secrets import redact  # mistyped input may contain a credential, and logs are kept
     from avactl.terminal import inert, visible
 
     message, hint = ("\n        ".join(map(visible, redact(text).split("\n"))) for text in (message, hint))
@@ -75,7 +75,7 @@ def fail(message: str, code: int, hint: str = "") -> NoReturn:
 
 
 def write_text(out: str, text: str, told: str) -> None:
-    """Write a text to a file, and say what was written; `-` prints it. Exits with MISSING where it cannot."""
+    """Write a text to a file and report it; `-` prints it. Exits with MISSING on failure."""
     if out == "-":
         sys.stdout.write(text)
         return
@@ -87,7 +87,7 @@ def write_text(out: str, text: str, told: str) -> None:
 
 
 def find_root(path: Path) -> Path:
-    """The repository of a path: the nearest directory above with an avactl.yaml, else the path itself."""
+    """Return the repository of a path: the nearest parent directory with an avactl.yaml, else the path itself."""
     start = path if path.is_dir() else path.parent
     for directory in (start, *start.resolve().parents):
         if (directory / "avactl.yaml").is_file():
@@ -96,9 +96,9 @@ def find_root(path: Path) -> Path:
 
 
 def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
-    """The repository that all paths belong to, and the paths from its root that were asked for ([]: all of it).
+    """Return the repository of all paths, and the requested paths from its root ([]: all of it).
 
-    A path without an avactl.yaml above is a repository of its own: a directory, or a single file.
+    A path without an avactl.yaml above it is its own repository: a directory, or a single file.
     """
     from avactl.source.tree import DirTree
 
@@ -116,30 +116,30 @@ def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
 
 
 def _want_readable(path: Path) -> None:
-    """Exits with USAGE where a path of the command line is neither a file nor a directory."""
+    """Exit with USAGE if a path of the command line is neither a file nor a directory."""
     try:
         about = path.stat()
     except OSError as error:
         if error.errno == errno.ENOENT and path.is_symlink():
-            fail(f"{path}: a symbolic link to nothing", USAGE)
+            fail(f"{path}: broken symbolic link", USAGE)
         fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE)
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
         fail(f"{path}: neither a file nor a directory", USAGE, "name a spec file, or the directory of a repository")
 
 
 def _place(path: Path) -> Path:
-    """Where a path stands: a file that is a symbolic link stands where the link is."""
+    """Return the absolute path; a file that is a symbolic link keeps the location of the link."""
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def _prefix(root: Path) -> str:
-    """What stands before a path from the root so that it leads there from the current directory."""
+    """Prefix that turns a path from the root into one from the current directory."""
     relative = os.path.relpath(root)
     return "" if relative == "." else f"{relative}/"
 
 
 def select(compilation: Compiled, asked: Iterable[str]) -> list[Diagnostic]:
-    """The problems that concern the paths asked for, those of the whole repository if none."""
+    """Return the problems of the requested paths, or all if none were requested."""
     wanted = list(asked)
     if not wanted:
         return list(compilation.diagnostics)
@@ -151,7 +151,7 @@ def select(compilation: Compiled, asked: Iterable[str]) -> list[Diagnostic]:
 
 
 def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format: Format, coloured: bool) -> str:
-    """The problems in one of the formats, with paths from the current directory."""
+    """Format the problems, with paths from the current directory."""
     prefix = _prefix(tree.root)
 
     def placed(span: Span) -> Span:
@@ -178,11 +178,11 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
     from avactl.diagnostics.text import render_text
     from avactl.source.yaml import MAX_BYTES
 
-    @lru_cache(maxsize=1)  # problems come file by file
+    @lru_cache(maxsize=1)  # problems are grouped by file
     def source(file: str) -> str | None:
         try:
             path = file.removeprefix(prefix)
-            # Of what is too large to be a spec, no line has to do with the problem.
+            # The file is too large to be a spec, so no line of it is relevant.
             return tree.read(path).decode("utf-8", "replace") if tree.size(path) <= MAX_BYTES else None
         except OSError:
             return None
@@ -191,7 +191,7 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
 
 
 def render_problems(compilation: Compilation, coloured: bool) -> str:
-    """The problems of a compilation as text, with paths from the root of its repository, wherever its files are."""
+    """Format the problems of a compilation as text, with paths from the root of its repository."""
     from avactl.diagnostics.text import render_text
 
     def source(file: str) -> str | None:
@@ -202,7 +202,7 @@ def render_problems(compilation: Compilation, coloured: bool) -> str:
 
 
 def report(compilation: Compiled, tree: DirTree) -> None:
-    """Print the problems on standard error; exits with PROBLEMS where there are errors."""
+    """Print the problems to standard error; exit with PROBLEMS if there are errors."""
     if compilation.diagnostics:
         text = render_diagnostics(compilation.diagnostics, tree, Format.text, colour(sys.stderr))
         sys.stderr.write(text + ("\n" if compilation.ok else ""))

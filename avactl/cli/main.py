@@ -77,7 +77,7 @@ def main() -> None:
         fail(
             f"internal error: {type(error).__name__}: {error}",
             MISSING,
-            "this is a defect of avactl; AVACTL_DEBUG=1 shows where",
+            "this is a bug in avactl; AVACTL_DEBUG=1 shows the traceback",
         )
 
 

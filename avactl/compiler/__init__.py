@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # The driver brings every pass, and pydantic with them: not where nothing has changed since the last run.
+    # The driver imports every pass, and pydantic: avoid that if nothing has changed since the last run.
     if name in ("PASSES", "Compilation", "compile", "compile_tree"):
         from avactl.compiler import driver
 

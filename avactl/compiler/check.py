@@ -1,4 +1,4 @@
-"""Pass 4: rules that a spec must keep, alone and among the others."""
+"""Pass 4: the kinds' checks of each spec, alone and together with the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from avactl.kinds.program import Item, Program
 
 
 def check(state: State) -> State:
-    """The problems that the kinds find in the resolved program."""
+    """Return the problems that the kinds find in the resolved program."""
     program = state.program
     if program is None:
         return state

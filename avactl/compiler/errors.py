@@ -1,4 +1,4 @@
-"""pydantic's errors to diagnostics, each at its own line."""
+"""Converts pydantic errors to diagnostics with source locations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from avactl.source.document import Document, Path
 from avactl.terminal import shortened
 
 MAX_PROBLEMS = 100
-"""Most problems that are told of one spec. More of them have one cause, and each takes time to be told well."""
+"""Maximum number of problems reported per spec. More usually have one cause, and a good report of each takes time."""
 
 _DIGITS = 12
-"""Digits from which on a number is not one that was meant."""
+"""Numbers with at least this many digits are not suggested as fixes."""
 _EXPECTED = {
-    "string_type": "text",
-    "string_sub_type": "text",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
+    "string_type": "a string",
+    "string_sub_type": "a string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
     "int_parsing_size": "a smaller number",
     "float_type": "a number",
     "bool_type": "true or false",
@@ -39,19 +39,19 @@ _EXPECTED = {
 
 
 _ECHOED = 24
-"""Characters that messages about a value have of it at the least."""
+"""Minimum number of characters of a value shown in messages."""
 _SHORT = 4096
-"""Characters of a text that are looked at for credentials, of which far fewer are shown."""
+"""Characters of a text searched for credentials; far fewer are shown."""
 
 
 def shown(text: str) -> str:
-    """Text cut to a short line, without credentials."""
+    """Truncate text to a short line and redact credentials."""
     text = redact(text[:_SHORT])
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def show(value: Any) -> str:
-    """A value as a person would name it, cut to a short line."""
+    """Describe a value in a short line: its type and text."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -61,11 +61,11 @@ def show(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     text = shown(str(value).replace("\n", "\\n"))
-    return f"text `{text}`" if isinstance(value, str) else f"number `{text}`"
+    return f"string `{text}`" if isinstance(value, str) else f"number `{text}`"
 
 
 def _walk(value: Any, loc: Iterable[str | int]) -> tuple[Path, Any, int]:
-    """The document's path of an error's location, the value there, and how many steps (union tags) were skipped."""
+    """Return an error location's document path, the value there, and the number of skipped steps (union tags)."""
     path: list[str | int] = []
     skipped = 0
     for step in loc:
@@ -79,7 +79,7 @@ def _walk(value: Any, loc: Iterable[str | int]) -> tuple[Path, Any, int]:
 
 
 def dotted(path: Path) -> str:
-    """A path as a person writes it: `spec.datasets[0].name`."""
+    """Format a path: `spec.datasets[0].name`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
@@ -87,13 +87,13 @@ def dotted(path: Path) -> str:
 
 
 def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError) -> list[Diagnostic]:
-    """One diagnostic a place: branches of a union that do not match are put together."""
+    """Return one diagnostic per location; failed branches of a union are merged."""
     groups: dict[Path, list[tuple[int, Any]]] = {}
     for entry in error.errors(include_url=False):
         loc = entry["loc"]
         at_key = entry["type"] in ("missing", "extra_forbidden")
         path, _, skipped = _walk(doc.value, loc[:-1] if at_key else loc)
-        # A key error belongs to the mapping's key itself, so two unknown keys stay two problems.
+        # A key error belongs to the key itself, so two unknown keys stay two problems.
         group = (*path, loc[-1]) if at_key else path
         groups.setdefault(group, []).append((skipped, entry))
     found: list[Diagnostic] = []
@@ -104,21 +104,21 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
             found.append(_more(doc, path, len(groups) - MAX_PROBLEMS))
             break
         if path in misspelt:
-            continue  # the key is there under another name, and that is told
+            continue  # the key exists under another name, which is reported
         is_union = any(skipped for skipped, _ in entries)
         if is_union and path in deepest:
-            continue  # another branch of the union got further into the value: that one speaks
+            continue  # another branch of the union matched more of the value: report that one
         found.append(_one(model, doc, path, [entry for _, entry in entries]))
     return found
 
 
 def _more(doc: Document, path: Path, left: int) -> Diagnostic:
-    message = f"{left:,} more problems of this spec from here on"
-    return Diagnostic("invalid-value", message, doc.span(*path), hint="correct those before first")
+    message = f"{left:,} more problems in this spec"
+    return Diagnostic("invalid-value", message, doc.span(*path), hint="fix the problems above first")
 
 
 def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
-    """Missing keys that an unknown key beside them was meant to be."""
+    """Return missing keys that are probably misspelt as a neighbouring unknown key."""
     missing: dict[Path, set[str]] = {}
     unknown: dict[Path, list[str]] = {}
     for path, entries in groups.items():
@@ -152,11 +152,11 @@ _SYNONYMS = {
     "nodeType": "machineType",
     "size": "count",
 }
-"""Keys that other tools have for ours. They count where ours is known and the word itself is not."""
+"""Other tools' names for avactl's keys. They apply if avactl's key is valid there and the word itself is not."""
 
 
 def _meant(word: str, known: Collection[str]) -> str | None:
-    """The key that was likely meant."""
+    """Return the key that was probably meant."""
     synonym = _SYNONYMS.get(word)
     return synonym if synonym in known else closest(word, known)
 
@@ -186,7 +186,7 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
     if all(entry["type"] in _EXPECTED for entry in entries):
         words = dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries)
         if "a number" in words:
-            words.pop("a whole number", None)
+            words.pop("an integer", None)
         expected = " or ".join(words)
         hint = _type_hint(entries, value, path) or _explained(model, path)
         return Diagnostic("wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=hint)
@@ -199,7 +199,7 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
 
 
 def _explained(model: type[BaseModel], path: Path) -> str:
-    """Where it is told what a field takes: the remedy where there is no better one."""
+    """Point to the field's `avactl explain` topic, the remedy if there is no better one."""
     kind = getattr(model, "KIND", "")
     if not kind:
         return f"its keys: {one_of(known)}" if (known := _keys(model, path)) else ""
@@ -209,9 +209,9 @@ def _explained(model: type[BaseModel], path: Path) -> str:
             if not any(
                 step in introspect.fields_by_key(parent) for parent in introspect.models_at(model, path[:depth])
             ):
-                break  # a key that the author chooses, such as the name of a variable
+                break  # a user-defined key, such as the name of a variable
             keys.append(step)
-    return f"`avactl explain {'.'.join((kind, *keys))}` shows what it takes" if keys else ""
+    return f"`avactl explain {'.'.join((kind, *keys))}` shows the accepted values" if keys else ""
 
 
 def _keys(model: type[BaseModel], path: Path) -> list[str]:
@@ -219,9 +219,9 @@ def _keys(model: type[BaseModel], path: Path) -> list[str]:
 
 
 def _covered(name: str, span: Span) -> Diagnostic:
-    """A wrong value that must not be shown."""
-    message = f"{name}: the value has not the form that is expected, and looks like a credential"
-    hint = "name a Secret that holds it: `{secret: {name: …, key: …}}`"
+    """Return the diagnostic for an invalid value that must not be shown."""
+    message = f"{name}: the value is invalid and looks like a credential"
+    hint = "reference a Secret: `{secret: {name: …, key: …}}`"
     return Diagnostic("invalid-value", message, span, hint=hint, secret=True)
 
 
@@ -253,7 +253,7 @@ def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
 
 
 def _number(value: Any) -> int | None:
-    """The whole number that was likely meant by `3.0` or `1_000`."""
+    """Return the integer that was probably meant by `3.0` or `1_000`."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 10**_DIGITS else None
     digits = value.replace("_", "").replace(",", "").strip() if isinstance(value, str) else ""
@@ -275,13 +275,13 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
         case "less_than_equal":
             return f"{show(value)} is above {context['le']}", f"write {context['le']} or less"
         case "string_pattern_mismatch":
-            return f"{show(value)} has not the form {context['pattern']}", "`avactl explain` shows what the field takes"
+            return f"{show(value)} does not match the pattern {context['pattern']}", "see `avactl explain`"
         case "string_too_short" | "too_short":
-            return f"{show(value)} is too short", f"give at least {context['min_length']}"
+            return f"{show(value)} is too short", f"the minimum length is {context['min_length']}"
         case "string_too_long" | "too_long":
-            return f"{show(value)} is too long", f"give at most {context['max_length']}"
+            return f"{show(value)} is too long", f"the maximum length is {context['max_length']}"
         case _:
-            return f"{entry['msg']}, got {show(value)}", "`avactl explain` shows what the field takes"
+            return f"{entry['msg']}, got {show(value)}", "see `avactl explain`"
 
 
 def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:
@@ -313,6 +313,6 @@ def _missing_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
         field = introspect.fields_by_key(parent_model).get(key)
         description = (field.description or "") if field else ""
     if description[1:2].islower():
-        description = description[0].lower() + description[1:]  # but `OIDC user` stays
+        description = description[0].lower() + description[1:]  # but keep `OIDC user`
     hint = f"add `{key}: …`" + (f": {description.rstrip('.')}" if description else "")
     return Diagnostic("missing-key", f"{where} needs `{key}`", doc.span(*parent, key=bool(parent)), hint=hint)

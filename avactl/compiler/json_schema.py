@@ -1,4 +1,4 @@
-"""JSON Schema (2020-12) of the kinds, for editors. Generated from the models; `schemas/` holds the current ones."""
+"""JSON Schema (2020-12) of the kinds, for editors. Generated from the models; `schemas/` contains the current ones."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ ALL = "avactl.schema.json"
 
 
 def file_name(kind: str) -> str:
-    """Name of a kind's schema file: `trainingjob.schema.json`."""
+    """File name of a kind's schema: `trainingjob.schema.json`."""
     return f"{kind.lower()}.schema.json"
 
 
 def kind_schema(name: str) -> dict[str, Any]:
-    """The schema of one kind's documents."""
+    """Return the schema of one kind's documents."""
     model = registry.kind(name).model
     schema = model.model_json_schema(by_alias=True)
     properties = schema["properties"]
-    properties["apiVersion"] = {"const": API_VERSION, "description": "Version of the language."}
+    properties["apiVersion"] = {"const": API_VERSION, "description": "API version of the spec."}
     properties["kind"] = {"const": name, "description": "The kind."}
     required = {"apiVersion", "kind", "metadata", *schema.get("required", [])}
     schema["required"] = sorted(required)
@@ -35,7 +35,7 @@ def kind_schema(name: str) -> dict[str, Any]:
 
 
 def _close(node: Any) -> None:
-    """A mapping whose keys have a form takes no others: pydantic writes the form, and leaves the mapping open."""
+    """Close mappings whose keys have a pattern: pydantic emits the pattern but leaves the mapping open."""
     if isinstance(node, dict):
         if "patternProperties" in node:
             node.setdefault("additionalProperties", False)
@@ -47,7 +47,7 @@ def _close(node: Any) -> None:
 
 
 def _metadata_rule(scope: str) -> dict[str, Any]:
-    """A team's kinds need `team`; the platform's have neither team nor namespace."""
+    """Add the scope's rules: team kinds require `team`; platform kinds have neither team nor namespace."""
     if scope == "team":
         return {"required": ["team"], "properties": {"team": {"type": "string"}}}
     if scope == "platform":
@@ -56,7 +56,7 @@ def _metadata_rule(scope: str) -> dict[str, Any]:
 
 
 def schemas() -> dict[str, str]:
-    """All schema files by name: a kind each, all kinds together, `avactl.yaml`, and policies as JSON Schema."""
+    """Return all schema files by name: one per kind, one for all kinds, `avactl.yaml`, and JSON Schema policies."""
     found = {file_name(name): kind_schema(name) for name in registry.names()}
     choose = [
         {

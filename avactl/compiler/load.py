@@ -1,4 +1,4 @@
-"""Pass 1: files to documents with spans."""
+"""Pass 1: parse files into documents with spans."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 
 def load(state: State) -> State:
-    """The documents of all spec files of the tree."""
+    """Return the documents of all spec files in the tree."""
     tree = state.tree
     config, problems = load_config(tree)
     paths = tree.paths()
     files = spec_files(config.include, config.exclude, paths)
     if any(problem.severity == "error" for problem in problems):
-        files = [path for path in files if not path.endswith(".py")]  # whether they are allowed is not known
+        files = [path for path in files if not path.endswith(".py")]  # it is unknown whether they are allowed
     problems += unmatched(tree, config, paths)
     documents: list[Document] = list(state.documents)
     problems += _skipped(tree, config)
@@ -31,28 +31,28 @@ def load(state: State) -> State:
         documents += found
         problems += new
     if not documents and not problems:
-        hint = "`avactl init DIR` makes a repository that compiles"
+        hint = "`avactl init DIR` creates a repository that compiles"
         problems.append(Diagnostic("no-specs", "no spec file (*.yaml, *.yml) was found", Span("."), hint=hint))
     rules = rules_of(config, paths)
     return replace(state, documents=tuple(documents), diagnostics=state.diagnostics + tuple(problems), rules=rules)
 
 
 def _skipped(tree: Tree, config: Config) -> list[Diagnostic]:
-    """What may hold specs and was not looked into."""
+    """Return the problems of paths that may contain specs but were not read."""
     found = []
     for path, why in sorted(tree.skipped.items()):
         if why == NOWHERE:
             if spec_files(config.include, config.exclude, [path]):
-                hint = "put the file itself here, or list the link under `exclude` in avactl.yaml"
+                hint = "replace the link with the file, or list it under `exclude` in avactl.yaml"
                 found.append(Diagnostic("unsafe-path", f"this {why}", Span(path), hint=hint))
         elif spec_files(config.include, config.exclude, [f"{path}/.yaml"]) or path == ".":
-            hint = "look at its permissions, or list it under `exclude` in avactl.yaml"
+            hint = "check its permissions, or list it under `exclude` in avactl.yaml"
             found.append(Diagnostic("file-unreadable", f"the directory {why}", Span(path), hint=hint))
     return found
 
 
 def load_file(tree: Tree, path: str) -> tuple[list[Document], list[Diagnostic]]:
-    """The documents of one YAML file, and what is wrong with it."""
+    """Return the documents of one YAML file, and its problems."""
     try:
         size = tree.size(path)
         return load_yaml(path, tree.read(path)) if size <= MAX_BYTES else ([], [too_large(path, size)])
@@ -65,7 +65,7 @@ def _load_python(tree: Tree, path: str, config: Config) -> tuple[list[Document],
         hint = "set `python: {allow: true}` in avactl.yaml, or list the file under `exclude`"
         message = "Python spec files are not allowed here"
         return [], [Diagnostic("python-not-allowed", message, Span(path), hint=hint)]
-    from avactl.source.python import load_python  # only where a repository uses it
+    from avactl.source.python import load_python  # only for repositories that use it
 
     documents, problems = load_python(tree, path, float(seconds(config.python.timeout)))
     return documents, [*problems, *credentials_in(documents)]

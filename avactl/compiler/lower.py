@@ -1,4 +1,4 @@
-"""Pass 5: specs to Kubernetes objects, each kind by its own pure function."""
+"""Pass 5: lower specs to Kubernetes objects, with one pure function per kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from avactl.kinds.manifest import Manifest
 
 
 def lower(state: State) -> State:
-    """The objects of all specs; none where an error was found, so that nothing is half compiled."""
+    """Return the objects of all specs; none if there was an error, so that nothing is partially compiled."""
     program = state.program
     if program is None or state.failed:
         return state

@@ -1,4 +1,4 @@
-"""Pass 6: a fixed order, one claim an object, and the marks that the reconciling engine wants."""
+"""Pass 6: sort objects, reject duplicates, and add the reconciling engine's annotations."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ APPLY_ORDER = (
     "Job",
     "CronJob",
 )
-"""The order in which objects are applied: what others need comes first. Deleting goes the other way."""
+"""Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 
 RANK = {kind: rank for rank, kind in enumerate(APPLY_ORDER)}
 
 
 def apply_key(manifest: Manifest) -> tuple[str, int, str, str, str]:
-    """Sorts manifests by cluster, then apply rank, then name. An unknown kind goes last."""
+    """Return the sort key of a manifest: cluster, apply rank, name. Unknown kinds go last."""
     return (manifest.cluster, RANK.get(manifest.kind, len(RANK)), manifest.kind, manifest.namespace, manifest.name)
 
 
 def normalise(state: State) -> State:
-    """Manifests in apply order; two specs that claim one object are a problem."""
+    """Return the manifests in apply order; two specs that compile to one object are a problem."""
     if state.program is None or state.failed:
         return state
     problems: list[Diagnostic] = []
@@ -71,11 +71,11 @@ def normalise(state: State) -> State:
 
 
 def longest_name(manifest: Manifest) -> int:
-    """Longest name of an object, by what Kubernetes derives from it."""
+    """Maximum length of an object's name, given the names that Kubernetes derives from it."""
     if manifest.kind in ("Service", "Namespace", "Job"):
         return 63
     if manifest.kind == "StatefulSet":
-        return 52  # the pods carry `NAME-<10 digits of a hash>` as a label
+        return 52  # the pods carry `NAME-<10-digit hash>` as a label
     return 253
 
 
@@ -83,9 +83,9 @@ def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
     same = manifest.item is other.item
     return Diagnostic(
         "object-conflict",
-        f"{manifest.item} compiles to {manifest.id}" + (" twice" if same else f", and so does {other.item}"),
+        f"{manifest.item} compiles to {manifest.id}" + (" twice" if same else f", which {other.item} also compiles to"),
         manifest.item.span("metadata", "name"),
-        hint="rename one of the two" if not same else "give the parts of the spec different names",
+        hint="rename one of them" if not same else "give the parts of the spec different names",
         notes=() if same else (Note(other.item.span("metadata", "name"), "claimed here"),),
     )
 
@@ -94,7 +94,7 @@ def _too_long(manifest: Manifest) -> Diagnostic:
     longest, length = longest_name(manifest), len(manifest.name)
     return Diagnostic(
         "name-too-long",
-        f"the {manifest.kind} `{manifest.name}` would have {length} characters, and may have {longest}",
+        f"the {manifest.kind} `{manifest.name}` would have {length} characters; the limit is {longest}",
         manifest.item.span("metadata", "name"),
         hint=f"shorten the name by {length - longest}",
     )
@@ -105,22 +105,22 @@ _JOB_IS_READY_AT_ONCE = {"pulumi.com/waitFor": "jsonpath={.metadata.uid}"}
 _PULUMI_WAITS: dict[str, dict[str, str]] = {
     "PersistentVolumeClaim": _DO_NOT_WAIT,
     "Service": _DO_NOT_WAIT,
-    # The operator's own: the update that applies it is what it would wait for.
+    # Pulumi's own Stack object: waiting would wait for the update that applies it.
     "Stack": _DO_NOT_WAIT,
-    # Without waiting, a replacement could be created only after the old object is gone, so that goes at once.
+    # Without waiting, a replacement could only be created after the old object is gone, so delete it immediately.
     "DaemonSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
     "StatefulSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
     "Deployment": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
-    # A new run begins when the pods of the old one have ended: two would write one checkpoint.
+    # A new run starts after the pods of the old one have ended: otherwise two runs would write one checkpoint.
     "Job": _JOB_IS_READY_AT_ONCE,
 }
-"""Pulumi waits until objects are ready: a Job until its end, a claim until somebody mounts it. An update of a stack
-says what is wanted; a job that queues for GPUs must not hold it up."""
+"""Pulumi waits until objects are ready: for a Job until it ends, for a claim until a pod mounts it. A stack update
+only declares the desired state; a job that queues for GPUs must not block it."""
 
 
 def mark(manifest: Manifest, program: Program) -> None:
-    """Annotations that tell the cluster's engine what must not be pruned, what not to wait for, and which Jobs start
-    anew when changed."""
+    """Return the annotations that tell the cluster's engine what to keep, what not to wait for, and which Jobs to
+    recreate on change."""
     mode = program.cluster_spec(manifest.cluster).reconcile.mode
     notes: dict[str, str] = {}
     if manifest.holds_data:
@@ -129,7 +129,7 @@ def mark(manifest: Manifest, program: Program) -> None:
     if mode == "flux":
         if manifest.holds_data or manifest.patch:
             notes["kustomize.toolkit.fluxcd.io/prune"] = "disabled"
-        if manifest.patch:  # a Node exists without us, and its other fields are not ours
+        if manifest.patch:  # a Node exists without avactl, which does not own its other fields
             notes["kustomize.toolkit.fluxcd.io/ssa"] = "Merge"
         if manifest.kind == "Job":
             notes["kustomize.toolkit.fluxcd.io/force"] = "enabled"
@@ -142,5 +142,5 @@ def mark(manifest: Manifest, program: Program) -> None:
             notes["argocd.argoproj.io/sync-options"] = "Force=true,Replace=true"
     if notes or waits:
         metadata = manifest.body["metadata"]
-        # A spec may say that its service is worth waiting for.
+        # A spec may opt in to waiting for its service.
         metadata["annotations"] = {**waits, **metadata.get("annotations", {}), **notes}

@@ -1,4 +1,4 @@
-"""The policies of a repository, for `avactl explain policies`."""
+"""Lists the policies of a repository, for `avactl explain policies`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _OFF = "off"
 
 
 def policies_text(tree: Tree) -> str:
-    """The ready-made policies, and those of the repository; whether each is switched on."""
+    """Return the built-in policies and the repository's own, and whether each is enabled."""
     config, _ = load_config(tree)
-    lines = ["Policies: what specs must do here beyond what they must anyway (docs/policies.md)", ""]
-    lines.append("Ready-made, switched on in avactl.yaml: `policies: {NAME: error}` or `warning`")
+    lines = ["Policies: additional requirements on specs (docs/policies.md)", ""]
+    lines.append("Built-in, enabled in avactl.yaml: `policies: {NAME: error}` or `warning`")
     lines += _table(_ready(config.policies))
     rules = rules_of(config, tree.paths())
     if rules is not None and rules.files:
-        lines += ["", "Of this repository, in policies/", *_table(_own(rules, tree))]
+        lines += ["", "Repository policies, in policies/", *_table(_own(rules, tree))]
     return "\n".join(lines) + "\n"
 
 

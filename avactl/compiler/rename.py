@@ -1,6 +1,6 @@
-"""Which spec is which after a rename: those that vanished against those that are new, by their content.
+"""Rename detection: pairs deleted specs with added ones by content.
 
-Pure functions of plain data: the diff shows the pairs, and the Pulumi edge makes aliases of them.
+Pure functions of plain data: the diff shows the pairs, and the Pulumi output turns them into aliases.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 SIMILAR = 2 / 3
-"""Least part of the content that two specs share when one is the other renamed."""
+"""Minimum similarity of a renamed spec to the original."""
 _CERTAIN = 8
-"""Specs with fewer leaves than this must be equal: among so few, chance agrees too often."""
+"""Specs with fewer leaves than this must be equal: with so few, accidental matches are common."""
 _EVIDENCE = 2
 """Specs with fewer leaves than this are never paired."""
 _COMMON = 64
-"""A leaf that more new specs than this have tells nothing apart, and is not looked up."""
+"""A leaf shared by more new specs than this does not discriminate, and is not looked up."""
 
 
 class Candidate(NamedTuple):
-    """One spec, old or new: what it is called, among which others to look (its kind, and whatever a rename cannot
+    """One old or new spec: its name, its group (its kind, and anything that a rename cannot
     change, such as the user of a workspace), and its content."""
 
     key: Hashable
@@ -30,9 +30,9 @@ class Candidate(NamedTuple):
 
 
 def content(data: Any, name: str = "") -> frozenset[str]:
-    """The leaves of plain data with their paths; `name` itself, if given, is taken out, so that it makes no difference.
+    """Yield the leaves of plain data with their paths; `name`, if given, is excluded so that it does not count.
 
-    Entries of lists have no index, so that an insertion is one difference.
+    List entries have no index, so that an insertion counts as one difference.
     """
     if not name:
         return frozenset(_leaves(data, ""))
@@ -48,18 +48,17 @@ def _leaves(data: Any, path: str) -> Iterator[str]:
         for value in data:
             yield from _leaves(value, f"{path}[]")
     elif isinstance(data, float) and data.is_integer():
-        yield f"{path}={int(data)}"  # JSON that came through protobuf has no whole numbers
+        yield f"{path}={int(data)}"  # JSON that went through protobuf has no integers
     else:
         yield f"{path}={data}"
 
 
 def match_renames(old: Sequence[Candidate], new: Sequence[Candidate]) -> dict[Hashable, Hashable]:
-    """New key → old key of those that are one spec with two names.
+    """Return new key → old key for specs that were renamed.
 
-    `old` are those that are there no more, `new` those that were not there before. Two of one group are paired where
-    each is the other's one best match by the Jaccard index of their leaves, and that is at least `SIMILAR`. Of several
-    that are equally good the nearest names decide; where those do not either, nothing is paired. The answer does not
-    depend on the order of the input.
+    `old` are the deleted specs, `new` the added ones. Two specs of one group are paired if each is the other's unique
+    best match by the Jaccard index of their leaves, and the index is at least `SIMILAR`. Ties are broken by the most
+    similar names; if a tie remains, nothing is paired. The result does not depend on the order of the input.
     """
     found: dict[Hashable, Hashable] = {}
     before, after = _groups(old), _groups(new)
@@ -88,7 +87,7 @@ def _match(old: Sequence[Candidate], new: Sequence[Candidate]) -> dict[Hashable,
 
 
 def _scores(old: Sequence[Candidate], new: Sequence[Candidate]) -> dict[int, dict[int, float]]:
-    """Likeness of the pairs that can be renames, found by the leaves that few specs have, or by equal content."""
+    """Return the similarity of candidate pairs, found by rare leaves or by equal content."""
     index: dict[str, list[int]] = {}
     equal: dict[frozenset[str], list[int]] = {}
     for j, other in enumerate(new):
@@ -106,14 +105,14 @@ def _scores(old: Sequence[Candidate], new: Sequence[Candidate]) -> dict[int, dic
 
 
 def _likeness(one: frozenset[str], other: frozenset[str]) -> float:
-    """Shared part of all leaves (Jaccard index)."""
+    """Fraction of shared leaves (Jaccard index)."""
     if one == other:
         return 1.0
     return len(one & other) / len(one | other) if min(len(one), len(other)) >= _CERTAIN else 0.0
 
 
 def _best(row: dict[int, float], own: Candidate, others: Sequence[Candidate]) -> int | None:
-    """The one best match; among equals the one with the nearest name; None if that is not one."""
+    """Return the unique best match; ties are broken by the most similar name; None if a tie remains."""
     top = max(row.values())
     equal = [j for j, score in row.items() if score == top]
     if len(equal) == 1:
@@ -125,6 +124,6 @@ def _best(row: dict[int, float], own: Candidate, others: Sequence[Candidate]) ->
 
 
 def _near(one: str, other: str) -> float:
-    # SequenceMatcher is not symmetric, and both sides must come to the same answer.
+    # SequenceMatcher is not symmetric, and both sides must agree.
     first, second = sorted((one, other))
     return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio()

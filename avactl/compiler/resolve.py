@@ -1,4 +1,4 @@
-"""Pass 3: names to specs, defaults to values. Afterwards nothing is optional that must be there."""
+"""Pass 3: resolve references and defaults. Afterwards every required value is set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from avactl.source.yaml import load_yaml
 
 
 def resolve(state: State) -> State:
-    """The program: all specs whose references could be answered."""
+    """Return the program: all specs whose references could be resolved."""
     problems: list[Diagnostic] = []
     items = _unique(state, problems)
     items += _shipped_machines(items)
@@ -43,7 +43,7 @@ def _reader(tree: Tree):  # type: ignore[no-untyped-def]
 
 
 def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
-    """One item a name; of specs with the same name the first one stays."""
+    """Return one item per name; the first of several specs with the same name wins."""
     by_key: dict[tuple[str, str, str], Item] = {}
     for doc, resource in state.resources:
         item = Item(doc, resource)
@@ -54,16 +54,16 @@ def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
                     "duplicate-name",
                     f"{item} is declared twice",
                     item.span("metadata", "name"),
-                    label="second time",
-                    hint="rename or remove one of the two",
-                    notes=(Note(other.span("metadata", "name"), "first time"),),
+                    label="duplicate",
+                    hint="rename or remove one of them",
+                    notes=(Note(other.span("metadata", "name"), "first occurrence"),),
                 )
             )
     return list(by_key.values())
 
 
 def _shipped_machines(items: list[Item]) -> list[Item]:
-    """The machine types of the library that pools name and no spec declares."""
+    """Return the library machine types that pools reference and no spec declares."""
     wanted = {item.spec.machine_type for item in items if item.kind == "NodePool"}
     wanted -= {item.name for item in items if item.kind == "MachineType"}
     return [Item(*shipped(name)) for name in sorted(wanted.intersection(library.names()))]
@@ -71,7 +71,7 @@ def _shipped_machines(items: list[Item]) -> list[Item]:
 
 @cache
 def shipped(name: str) -> tuple[Document, Resource]:
-    """A machine type of the library. A test holds that all of them are valid."""
+    """Return a machine type of the library. A test ensures that all of them are valid."""
     documents, _ = load_yaml(library.place(name), library.read(name))
     resource = validate_document(documents[0])
     if isinstance(resource, list):
@@ -86,7 +86,7 @@ def references_answered(
     broken: frozenset[tuple[str, str]],
     problems: list[Diagnostic],
 ) -> bool:
-    """Whether all references of an item are answered. A reference to a spec with problems of its own is not told."""
+    """Return True if all references of an item resolve. References to invalid specs are not reported."""
     answered = True
     for reference in introspect.references(item.resource):
         if (reference.kind, reference.name) in names:
@@ -104,7 +104,7 @@ def references_answered(
         problems.append(
             Diagnostic(
                 "missing-reference",
-                f"there is no {reference.kind} `{reference.name}`",
+                f"unknown {reference.kind} `{reference.name}`",
                 item.span(*reference.path),
                 hint=hint,
             )
@@ -113,7 +113,7 @@ def references_answered(
 
 
 def _standing(good: list[Item]) -> list[Item]:
-    """The items that lean on none that fell: checks and lowerings look up what is referred to without asking."""
+    """Items whose references all resolved, transitively."""
     while True:
         there = {(item.kind, item.spec_name) for item in good}
         left = [
@@ -125,7 +125,7 @@ def _standing(good: list[Item]) -> list[Item]:
 
 
 def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
-    """Work out the clusters and the namespace of an item."""
+    """Determine the clusters and the namespace of an item."""
     every = tuple(cluster.name for cluster in program.clusters())
     placed = item.resource.placed_on(every)
     if placed is not None:
@@ -138,9 +138,9 @@ def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
         problems.append(
             Diagnostic(
                 "missing-reference",
-                f"team {item.team} does not work on cluster `{own}`",
+                f"team {item.team} does not use cluster `{own}`",
                 item.span("spec", "cluster"),
-                hint=f"it works on {one_of(offered)}; add the cluster to the team, or leave the key out",
+                hint=f"its clusters: {one_of(offered)}; add the cluster to the team, or omit the key",
             )
         )
         return False
@@ -149,14 +149,14 @@ def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
         if not item.clusters:
             if not program.lacks_clusters:
                 hint = "declare one: `kind: Cluster`"
-                problems.append(Diagnostic("missing-reference", "there is no Cluster", item.span("kind"), hint=hint))
+                problems.append(Diagnostic("missing-reference", "no Cluster is declared", item.span("kind"), hint=hint))
             return False
         problems.append(
             Diagnostic(
                 "ambiguous-reference",
-                f"team {item.team} works on {one_of(item.clusters)}: which one is {item} for?",
+                f"{item} needs a cluster: team {item.team} uses {one_of(item.clusters)}",
                 item.span("spec", key=True),
-                hint=f"add `cluster: {item.clusters[0]}` below `spec`",
+                hint=f"add `cluster: {item.clusters[0]}` under `spec`",
             )
         )
         return False

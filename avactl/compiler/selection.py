@@ -1,4 +1,4 @@
-"""Which files of a repository hold specs."""
+"""Selection of a repository's spec and policy files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 CONFIG_FILE = "avactl.yaml"
 POLICIES = "policies/"
-"""Where a repository's own policies are."""
+"""Directory of a repository's own policies."""
 
 
 class _Patterns:
-    """Directories, files and patterns with `*`, `?`, `[`, as one question."""
+    """Compile directories, files and patterns with `*`, `?`, `[` into one predicate."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         clean = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
@@ -29,9 +29,9 @@ class _Patterns:
 
 
 def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection[str]) -> list[str]:
-    """The paths that hold specs: YAML files, and Python files so that those not allowed are told.
+    """Return the spec paths: YAML files, and Python files so that disallowed ones are reported.
 
-    A directory with a `Pulumi.yaml` is a Pulumi project, and holds none.
+    A directory with a `Pulumi.yaml` is a Pulumi project and contains no specs.
     """
     projects = tuple(path.removesuffix("Pulumi.yaml") for path in paths if path.endswith("/Pulumi.yaml"))
     wanted, unwanted = _Patterns(include), _Patterns(exclude)
@@ -48,18 +48,18 @@ def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection
 
 
 def policy_files(exclude: Iterable[str], paths: Iterable[str]) -> list[str]:
-    """The paths that hold a repository's own policies."""
+    """Return the paths of a repository's own policies."""
     found = [path for path in paths if path.startswith(POLICIES) and path.endswith((".py", ".yaml", ".yml", ".json"))]
     unwanted = _Patterns(exclude) if found else None
     return [path for path in found if unwanted is not None and not unwanted.cover(path)]
 
 
 is_policy = re.compile(rb"\bpolicy\s*\(|^\s*@\s*(?:\w+\.)*policy\b", re.MULTILINE).search
-"""Whether a Python file declares policies; one that does not is a module of helpers."""
+"""Return True if a Python file declares policies; otherwise it is a helper module."""
 
 
 def missing(include: Sequence[str], paths: Collection[str]) -> list[int]:
-    """Which entries of `include` name nothing that is there, by index."""
+    """Return the indexes of `include` entries that match nothing."""
     plain = [pattern not in (".", "./", "") and not any(char in pattern for char in "*?[") for pattern in include]
     return [
         index

@@ -1,4 +1,4 @@
-"""Pass 2: documents to typed resources. Every problem of every document is told at its own line."""
+"""Pass 2: parse documents into typed resources. Every problem of every document is reported at its own line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from avactl.source.yaml import MAX_BYTES
 _TOP = ("apiVersion", "kind", "metadata", "spec")
 
 MAX_WRONG = 1000
-"""Specs of one file of which it is told what is wrong."""
+"""Maximum number of invalid specs reported per file."""
 
 
 def validate(state: State) -> State:
-    """Typed resources of all documents that are specs; the others leave a diagnostic."""
+    """Return the typed resources of all specs; invalid documents leave diagnostics."""
     found: list[tuple[Document, Resource]] = []
     problems: list[Diagnostic] = []
     broken = _unread(state)
@@ -50,12 +50,14 @@ def validate(state: State) -> State:
 
 
 def _too_many(doc: Document) -> Diagnostic:
-    message = f"{MAX_WRONG} specs of this file have problems; those behind this one were not looked at"
-    return Diagnostic("not-a-spec", message, doc.span(), hint="correct those before first; they may have one cause")
+    message = f"{MAX_WRONG} specs of this file have problems; the rest were not checked"
+    return Diagnostic(
+        "not-a-spec", message, doc.span(), hint="fix the problems above first; they may have the same cause"
+    )
 
 
 def _declared(kind: Any, name: Any) -> set[tuple[str, str]]:
-    """What a document with problems was likely meant to declare, so that references to it are not told too."""
+    """Return the spec that an invalid document probably declares, so that references to it are not reported too."""
     near = closest(kind, registry.names()) if isinstance(kind, str) else None
     kinds = registry.names() if near is None else [near]
     names = {name, name.lower()} if isinstance(name, str) else {""}
@@ -67,7 +69,7 @@ _NAMES = re.compile(r"""\bname["']?\s*[:=]\s*["']?([a-z0-9][-a-z0-9]*)""").finda
 
 
 def _unread(state: State) -> set[tuple[str, str]]:
-    """What files whose text could not be read seem to declare."""
+    """Return the specs that unparsable files appear to declare."""
     found: set[tuple[str, str]] = set()
     for path in sorted({d.span.file for d in state.diagnostics if d.severity == "error"}):
         try:
@@ -81,7 +83,7 @@ def _unread(state: State) -> set[tuple[str, str]]:
 
 
 def validate_document(doc: Document) -> Resource | list[Diagnostic]:
-    """The typed resource of one document, or what is wrong with it."""
+    """Return the typed resource of one document, or its problems."""
     problem = _envelope(doc)
     if problem is not None:
         return [problem]
@@ -94,7 +96,7 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
         return [
             Diagnostic(
                 "missing-key",
-                f"`metadata` needs `team`: a {model.KIND} belongs to a team",
+                f"`metadata` needs `team`: every {model.KIND} belongs to a team",
                 doc.span("metadata", key=True),
                 hint="add `team: NAME`, the name of a Team spec",
             )
@@ -114,7 +116,7 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
         return [
             Diagnostic(
                 "unknown-key",
-                f"a {model.KIND} has no `metadata.objectName`: workspaces, jobs and services keep objects that way",
+                f"a {model.KIND} has no `metadata.objectName`: only workspaces, jobs and services support it",
                 doc.span("metadata", "objectName", key=True),
                 hint=model.OBJECT_NAME_HINT,
             )
@@ -123,11 +125,11 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
 
 
 def _envelope(doc: Document) -> Diagnostic | None:
-    """What is wrong with the four top keys, before the kind's own model can speak."""
+    """Check the four top-level keys, before the kind's own model applies."""
     value: Any = doc.value
     if not isinstance(value, dict):
-        hint = "begin with `apiVersion: avactl.dev/v1` and `kind: …`"
-        return Diagnostic("not-a-spec", f"a spec is a mapping, got {show(value)}", doc.span(), hint=hint)
+        hint = "start with `apiVersion: avactl.dev/v1` and `kind: …`"
+        return Diagnostic("not-a-spec", f"a spec must be a mapping, got {show(value)}", doc.span(), hint=hint)
     version, kind = value.get("apiVersion"), value.get("kind")
     if kind is None or version is None:
         missing = "kind" if kind is None else "apiVersion"
@@ -139,16 +141,16 @@ def _envelope(doc: Document) -> Diagnostic | None:
         if missing in value:
             return Diagnostic("not-a-spec", f"`{missing}` has no value", doc.span(missing, key=True), hint=hint)
         if version is None and kind is None:
-            hint = f"begin with `apiVersion: {API_VERSION}` and `kind: …`"
+            hint = f"start with `apiVersion: {API_VERSION}` and `kind: …`"
         if version != API_VERSION and kind not in registry.names():
-            hint += "; what is no spec belongs under `exclude` in avactl.yaml"
+            hint += "; list files that are not specs under `exclude` in avactl.yaml"
         what = "neither `apiVersion` nor `kind`" if version is None and kind is None else f"no `{missing}`"
         return Diagnostic("not-a-spec", f"the document has {what}", doc.span(), hint=hint)
     if version != API_VERSION:
         return _other_version(doc, version, kind)
     if not isinstance(kind, str) or kind not in registry.names():
         hint = did_you_mean(str(kind), registry.names(), "known kinds")
-        message = f"there is no kind `{kind}`" if isinstance(kind, str) else f"kind: expected text, got {show(kind)}"
+        message = f"unknown kind `{kind}`" if isinstance(kind, str) else f"kind: expected a string, got {show(kind)}"
         return Diagnostic("unknown-kind", message, doc.span("kind"), hint=hint)
     return None
 
@@ -158,7 +160,7 @@ def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
     if text == GROUP or text.startswith(f"{GROUP}/"):
         hint = f"write `apiVersion: {API_VERSION}`"
         return Diagnostic(
-            "unknown-api-version", f"`{text}` is not a version that avactl reads", doc.span("apiVersion"), hint=hint
+            "unknown-api-version", f"`{text}` is not a supported apiVersion", doc.span("apiVersion"), hint=hint
         )
     near = closest(text, [API_VERSION])
     if near is not None or kind in registry.names():

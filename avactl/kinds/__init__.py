@@ -1,6 +1,6 @@
-"""The kinds of avactl, as typed classes: `from avactl.kinds import TrainingJob`.
+"""The spec kinds as typed classes: `from avactl.kinds import TrainingJob`.
 
-The parts of a kind (`Workers`, `StorageTier`, …) are in its module: `from avactl.kinds.training import Workers`.
+The parts of a kind (`Workers`, `StorageTier`, …) live in its module: `from avactl.kinds.training import Workers`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # Kinds are imported when asked for, so that a command that needs one does not pay for ten. Other names are
-    # modules: `from avactl.kinds import registry` asks here first, and then imports.
+    # Import kinds on demand, so that a command that needs one kind does not pay for ten. Lower-case names are
+    # submodules: `from avactl.kinds import registry` calls this function first, then imports.
     if not name[:1].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # `from avactl.kinds import registry` would ask this function for `registry`, so modules are named in full.
+    # `from avactl.kinds import registry` would call this function again for `registry`, so use the full module path.
     if name == "Metadata":
         from avactl.kinds.base import Metadata
 

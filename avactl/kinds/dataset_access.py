@@ -1,4 +1,4 @@
-"""How pods reach data: claims of datasets and buckets, and the paths of object-store URLs in a cache tier."""
+"""Dataset and bucket access for pods: claims, and the paths of object-store URLs in a cache tier."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from avactl.kinds.fields.images import require_image
 from avactl.kinds.program import Item, Program
 
 CACHE_NAMESPACE = "avactl-cache"
-"""Namespace of all cache tiers of a cluster. FUSE needs pod security `privileged` there."""
+"""Namespace of all cache tiers in a cluster. FUSE needs the pod-security level `privileged` there."""
 
 
 class Access(NamedTuple):
-    """How one dataset version gets into a pod: by a claim, or copied from `url`."""
+    """How one dataset version reaches a pod: through a claim, or copied from `url`."""
 
     claim: str | None
     url: str
     secret: str | None
     size: str | None
     manifest: str | None = None
-    """ConfigMap with the list of the version's objects, where it has one."""
+    """ConfigMap with the version's object list, if it has one."""
 
 
 def find(program: Program, team: str | None, reference: str) -> Item | None:
-    """The dataset that a reference of a team means: `NAME` of the team or the platform, or `TEAM/NAME`."""
+    """Return the dataset that a team's reference names: `NAME` in the team or the platform, or `TEAM/NAME`."""
     owner, slash, name = reference.rpartition("/")
     if slash:
         item = program.find_dataset(name, owner)
@@ -36,12 +36,12 @@ def find(program: Program, team: str | None, reference: str) -> Item | None:
 
 
 def may_read(dataset: Item, team: str | None) -> bool:
-    """Whether a team may read a dataset: its own, the platform's, or one that is shared with it."""
+    """Return True if a team may read a dataset: its own, the platform's, or one shared with it."""
     return dataset.team in (None, team) or team in dataset.spec.shared_with
 
 
 def version_of(dataset: Item, name: str | None) -> Any:
-    """The `Version` of that name, or the newest. None if there is no such version."""
+    """Return the `Version` with that name, or the newest; None if it does not exist."""
     versions = dataset.spec.versions
     if name is None:
         return versions[-1]
@@ -49,23 +49,23 @@ def version_of(dataset: Item, name: str | None) -> Any:
 
 
 def list_in_pods(version: Any) -> bool:
-    """Whether pods get the list of a version's objects: as a ConfigMap of the claim's name, in the same namespace."""
+    """Return True if pods get the version's object list: a ConfigMap named like the claim, in the same namespace."""
     return version.manifest is not None and version.manifest_url is None
 
 
 def claim_name(dataset: Item, version: str, reader: str | None) -> str:
-    """The claim of a dataset version in the namespaces of a reading team."""
+    """Name of the claim for a dataset version in the reading team's namespaces."""
     owner = f"{dataset.team}-" if dataset.team and dataset.team != reader else ""
     return f"dataset-{owner}{dataset.name}-{version}"
 
 
 def bucket_claim(bucket: str) -> str:
-    """The claim of a team's bucket in the team's namespaces."""
+    """Name of the claim for a team's bucket in the team's namespaces."""
     return f"bucket-{bucket}"
 
 
 def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
-    """How `reader` gets a dataset; its reference has been checked."""
+    """Return how `reader` gets a dataset; its reference must have been checked."""
     dataset = find(program, reader.team, mount.name)
     if dataset is None:
         raise LookupError(f"no dataset {mount.name}")
@@ -83,7 +83,7 @@ def mounts(item: Item) -> Sequence[DatasetMount]:
 
 
 def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], str]]:
-    """The datasets and versions that the pods of a spec mount."""
+    """Datasets and versions that the pods of a spec mount."""
     found = []
     for mount in mounts(reader):
         dataset = find(program, reader.team, mount.name)
@@ -94,7 +94,7 @@ def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], 
 
 
 def buckets(program: Program, item: Item) -> list[Any]:
-    """The `Bucket`s of an item's team that are mounted through a cache tier of the item's cluster."""
+    """`Bucket`s of the item's team that are mounted through a cache tier of the item's cluster."""
     if item.team is None:
         return []
     team = program.team(item.team)
@@ -104,7 +104,7 @@ def buckets(program: Program, item: Item) -> list[Any]:
 
 
 def tier_path(tier: Item, url: str) -> str | None:
-    """The path of an object-store URL in a tier's namespace; None where no under-store holds it."""
+    """Path of an object-store URL in a tier's namespace; None if no under-store contains it."""
     best: tuple[int, str] | None = None
     for store in tier.spec.under_stores:
         base = store.url.rstrip("/")
@@ -117,14 +117,14 @@ def tier_path(tier: Item, url: str) -> str | None:
 
 
 def host_path(tier: Item, path: str) -> str:
-    """The directory on each machine at which a path of a tier's namespace is seen through FUSE."""
+    """Directory on each machine where FUSE exposes a path of the tier's namespace."""
     return f"{tier.spec.fuse.path.rstrip('/')}/{tier.name}{path if path != '/' else ''}"
 
 
 def mount_problems(
     item: Item, program: Program, mounts: Sequence[DatasetMount], path: tuple[str | int, ...]
 ) -> list[Diagnostic]:
-    """What is wrong with the dataset mounts of a workspace or a job; `path` is that of the list in its document."""
+    """Return the problems of a workspace's or job's dataset mounts; `path` is the list's path in the document."""
     problems: list[Diagnostic] = []
     for index, mount in enumerate(mounts):
         here = (*path, index)
@@ -144,37 +144,37 @@ def mount_problems(
 def _same_place(
     item: Item, mounts: Sequence[DatasetMount], index: int, path: tuple[str | int, ...]
 ) -> Diagnostic | None:
-    """Why a dataset cannot be mounted where it shall, beside those before it."""
+    """Return the conflict between a dataset mount and the mounts before it, if any."""
     mount = mounts[index]
     place = mount.mount.rstrip("/")
-    where = (*path, index, "mount")  # a span costs a second reading of the file: only where there is a problem
+    where = (*path, index, "mount")  # computing a span reads the file again: only when there is a problem
     own = f"/{mount.name.rpartition('/')[2]}"
     if not place:
         hint = f"write a directory, e.g. `mount: {own}`"
         return Diagnostic(
-            "mount-conflict", "a dataset mounted at `/` would cover the image", item.span(*where), hint=hint
+            "mount-conflict", "a dataset mounted at `/` would hide the image's files", item.span(*where), hint=hint
         )
     for before in range(index):
         other = mounts[before].mount.rstrip("/")
         if place == other:
             message = f"two datasets are mounted at `{mount.mount}`"
         elif f"{place}/".startswith(f"{other}/") or f"{other}/".startswith(f"{place}/"):
-            # The outer one is read-only, so the directory for the inner one cannot be made.
-            message = f"`{mount.mount}` and `{mounts[before].mount}` are one in the other"
+            # The outer mount is read-only, so the mount point of the inner one cannot be created.
+            message = f"`{mount.mount}` and `{mounts[before].mount}` overlap: one contains the other"
         else:
             continue
         return Diagnostic(
             "mount-conflict",
             message,
             item.span(*where),
-            hint=f"give each a directory of its own beside the other, e.g. `mount: {other}-{index + 1}`",
-            notes=(Note(item.span(*path, before, "mount"), "the first one"),),
+            hint=f"mount them in separate directories, e.g. `mount: {other}-{index + 1}`",
+            notes=(Note(item.span(*path, before, "mount"), "first mount"),),
         )
     return None
 
 
 def _readable(program: Program, item: Item) -> dict[str, Item]:
-    """The datasets that a spec's team may read, by the name to write."""
+    """Datasets that a spec's team may read, by the name to write."""
     found = {}
     for dataset in program.datasets():
         if may_read(dataset, item.team):
@@ -184,7 +184,7 @@ def _readable(program: Program, item: Item) -> dict[str, Item]:
 
 
 def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[str | int, ...]) -> Diagnostic | None:
-    """Why the name or the version of a mount means nothing that the team may read."""
+    """Return the diagnostic for a dataset name or version that the team cannot resolve, if any."""
     dataset = find(program, item.team, mount.name)
     owner, _, name = mount.name.rpartition("/")
     if dataset is None:
@@ -197,17 +197,17 @@ def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[s
         if near is None and hidden is not None:
             return _not_shared(item, hidden, here)
         hint = f"did you mean `{near}`?" if near else f"team {item.team} may read {one_of(sorted(known))}"
-        message = f"there is no Dataset `{mount.name}` that team {item.team} may read"
+        message = f"no Dataset `{mount.name}` is available to team {item.team}"
         return Diagnostic("missing-reference", message, item.span(*here, "name"), hint=hint)
     if not may_read(dataset, item.team):
         return _not_shared(item, dataset, here)
     if version_of(dataset, mount.version) is None:
         names = [version.name for version in dataset.spec.versions]
         near = closest(str(mount.version), names)
-        hint = f"did you mean `{near}`?" if near else f"it has {one_of(names)}"
+        hint = f"did you mean `{near}`?" if near else f"available versions: {one_of(names)}"
         return Diagnostic(
             "missing-reference",
-            f"{dataset} has no version `{mount.version}`",
+            f"{dataset} does not have version `{mount.version}`",
             item.span(*here, "version"),
             hint=hint,
             notes=(Note(dataset.span("spec", "versions", key=True), "its versions"),),
@@ -228,23 +228,23 @@ def _not_shared(item: Item, dataset: Item, here: tuple[str | int, ...]) -> Diagn
 def _unreachable(
     item: Item, program: Program, dataset: Item, mount: DatasetMount, here: tuple[str | int, ...]
 ) -> list[Diagnostic]:
-    """Why a dataset that the team may read cannot get into pods on the item's cluster."""
+    """Return the problem that keeps a readable dataset from the item's cluster, if any."""
     if dataset.spec.tier:
         tier = program.find_tier(dataset.spec.tier)
         if tier is None or tier.spec.cluster == item.cluster:
             return []
         where = one_of([tier.spec.cluster])
-        note = Note(tier.span("spec", "cluster"), f"cache tier {tier.spec_name} runs there")
+        note = Note(tier.span("spec", "cluster"), f"cache tier {tier.spec_name} runs on this cluster")
     elif item.cluster in dataset.clusters:
         return require_image(item, program, "fetch", (*here, "name"))
     else:
-        where, note = one_of(dataset.clusters), Note(dataset.span("spec", "cluster"), "declared for it here")
+        where, note = one_of(dataset.clusters), Note(dataset.span("spec", "cluster"), "declared for that cluster here")
     return [
         Diagnostic(
             "other-cluster",
-            f"{item} runs on cluster `{item.cluster}`, and {dataset} is reached on {where}",
+            f"{item} runs on cluster `{item.cluster}`, but {dataset} is only available on {where}",
             item.span(*here, "name"),
-            hint=f"run it there, or declare the dataset for cluster `{item.cluster}`",
+            hint=f"run it on that cluster, or declare the dataset for cluster `{item.cluster}`",
             notes=(note,),
         )
     ]

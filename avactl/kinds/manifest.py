@@ -1,4 +1,4 @@
-"""A Kubernetes object as plain data, with who asked for it."""
+"""A Kubernetes object as plain data, with the spec that it was compiled from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Body = dict[str, Any]
 
 
 class ObjectId(NamedTuple):
-    """What makes an object one and the same in a cluster."""
+    """Identity of an object in a cluster."""
 
     cluster: str
     group: str
@@ -26,10 +26,10 @@ class ObjectId(NamedTuple):
 class Manifest:
     """One object of one cluster.
 
-    `item` is the spec that asked for it (its intent and provenance). `holds_data`: deleting it would lose data, so
-    nothing deletes it unless the spec says `deletionPolicy: delete`. `patch`: the object exists without us, and only
-    the given fields are ours (a Node). `owned`: fields that controllers write after us, as paths
-    (`spec.replicas`); nobody puts those back.
+    `item` is the spec that it was compiled from (intent and provenance). `holds_data`: deleting it would lose data, so
+    it is never deleted unless the spec says `deletionPolicy: delete`. `patch`: the object exists without avactl, which
+    owns only the given fields (a Node). `owned`: fields that controllers write afterwards, as paths
+    (`spec.replicas`); they are never reverted.
     """
 
     __slots__ = ("body", "cluster", "holds_data", "item", "owned", "patch")
@@ -63,7 +63,7 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """Namespace, or "" of an object that has none."""
+        """Namespace, or "" for a cluster-scoped object."""
         namespace: str = self.body["metadata"].get("namespace", "")
         return namespace
 
@@ -74,7 +74,7 @@ class Manifest:
 
     @property
     def stack(self) -> str:
-        """The Pulumi stack and the directory: `CLUSTER` for the platform's objects, `CLUSTER.TEAM` for a team's."""
+        """Pulumi stack and directory: `CLUSTER` for the platform's objects, `CLUSTER.TEAM` for a team's."""
         team = self.item.team
         return f"{self.cluster}.{team}" if team else self.cluster
 

@@ -1,4 +1,4 @@
-"""The resolved world that checks and lowerings read: specs by name, with references answered."""
+"""The resolved specs that checks and lowerings read: by name, with all references resolved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name_label(kind: str) -> str:
 
 
 class Item:
-    """One spec after resolving: which clusters and namespace it goes to is known."""
+    """One resolved spec: its clusters and namespace are known."""
 
     __slots__ = ("clusters", "doc", "namespace", "resource")
 
@@ -39,18 +39,18 @@ class Item:
 
     @property
     def name(self) -> str:
-        """The name that objects are derived from: that of the spec, unless it was renamed and kept its objects."""
+        """Base name of the objects: the spec's name, unless it was renamed and kept its objects."""
         metadata = self.resource.metadata
         return metadata.object_name or metadata.name
 
     @property
     def spec_name(self) -> str:
-        """`metadata.name`: what other specs and people call it."""
+        """`metadata.name`: the name that other specs use."""
         return self.resource.metadata.name
 
     @property
     def team(self) -> str | None:
-        """The team that owns it; None of a spec of the platform."""
+        """Team that owns the spec; None for a platform spec."""
         return self.resource.metadata.team
 
     @property
@@ -60,19 +60,19 @@ class Item:
 
     @property
     def cluster(self) -> str:
-        """The cluster of a spec that goes to exactly one."""
+        """Cluster of a spec that targets exactly one."""
         return self.clusters[0]
 
     @property
     def ns(self) -> str:
-        """The namespace of a spec that has one."""
+        """Namespace of a spec that has one. Raises LookupError."""
         if self.namespace is None:
             raise LookupError(f"{self} has no namespace")
         return self.namespace
 
     @property
     def origin(self) -> tuple[str, int]:
-        """File and index of the document, for the order in which a reader meets specs."""
+        """File and index of the document, which sort specs in reading order."""
         return (self.doc.file, self.doc.index)
 
     @property
@@ -80,7 +80,7 @@ class Item:
         return (self.kind, self.team or "", self.spec_name)
 
     def span(self, *path: str | int, key: bool = False) -> Span:
-        """Where a value of the document stands; see `Document.span`."""
+        """Return the location of a value of the document; see `Document.span`."""
         return self.doc.span(*path, key=key)
 
     def __str__(self) -> str:
@@ -88,26 +88,26 @@ class Item:
 
 
 class Program:
-    """All specs of a repository, resolved. Read-only once the resolve pass is done."""
+    """All specs of a repository, resolved. Read-only after the resolve pass."""
 
     def __init__(self, items: Iterable[Item], read_file: Callable[[str], bytes | None]) -> None:
         self.items = sorted(items, key=lambda item: item.key)
         self.read_file = read_file
-        """Bytes of a file of the repository by its path from the root; None if there is none."""
+        """Return the bytes of a repository file by its path from the root; None if it does not exist."""
         self._by_key = {item.key: item for item in self.items}
         self._by_kind: dict[str, list[Item]] = {}
         for item in self.items:
             self._by_kind.setdefault(item.kind, []).append(item)
         self._memo: dict[Any, Any] = {}
         self.broken: frozenset[tuple[str, str]] = frozenset()
-        """(kind, name) of specs that are not here because of problems of their own: sums over them are not told."""
+        """(kind, name) of specs excluded because of their own errors: totals over these kinds are not reported."""
 
     def of(self, kind: str) -> list[Item]:
-        """All specs of a kind, by team and name."""
+        """Return all specs of a kind, ordered by team and name."""
         return self._by_kind.get(kind, [])
 
     def find(self, kind: str, name: str, team: str | None = None) -> Item | None:
-        """The spec of that name: of the team if it has one, else of the platform."""
+        """Return the spec with that name: the team's if it has one, else the platform's."""
         if team:
             item = self._by_key.get((kind, team, name))
             if item is not None:
@@ -115,23 +115,23 @@ class Program:
         return self._by_key.get((kind, "", name))
 
     def get(self, kind: str, name: str, team: str | None = None) -> Item:
-        """As `find`, for references that the resolve pass has answered. Raises LookupError."""
+        """Like `find`, for references that the resolve pass has resolved. Raises LookupError."""
         item = self.find(kind, name, team)
         if item is None:
             raise LookupError(f"no {kind} {name}")
         return item
 
     def memo(self, key: Any, make: Callable[[], Any]) -> Any:
-        """A value derived from the whole program, made once."""
+        """Return a value derived from the whole program, computed once."""
         if key not in self._memo:
             self._memo[key] = make()
         return self._memo[key]
 
     def derive(self, item: Item, make: Callable[[Item, Program], T]) -> T:
-        """Plain data (tuples, lists, dicts, text, numbers) worked out from one spec by a function of a module, once.
+        """Return plain data (tuples, lists, dicts, text, numbers) that a module function computes from one spec, once.
 
-        What is made of many specs should read them in this way: it then need not be made again when a spec changes
-        in something else (`avactl.compiler.incremental`). Nobody changes the value.
+        Values computed from many specs should read them this way: they then need no recomputation when a spec changes
+        elsewhere (`avactl.compiler.incremental`). Callers must not change the value.
         """
         value: T = self.memo((make, item.key), lambda: make(item, self))
         return value
@@ -151,7 +151,7 @@ class Program:
         return self.find("Cluster", name)
 
     def cluster_spec(self, name: str) -> Any:
-        """The `ClusterSpec` of a cluster by name."""
+        """Return the `ClusterSpec` of a cluster by name."""
         return self.get("Cluster", name).spec
 
     def pools(self, cluster: str | None = None) -> list[Item]:
@@ -218,7 +218,7 @@ class Program:
         return self.find("Dataset", name, team)
 
     def is_broken_dataset(self, name: str) -> bool:
-        """Whether a dataset of that name is missing because of problems of its own."""
+        """True if a dataset of that name was dropped because of its own problems."""
         return ("Dataset", name) in self.broken
 
     def machine_types(self) -> list[Item]:
@@ -231,20 +231,20 @@ class Program:
 
     @property
     def lacks_machines(self) -> bool:
-        """Whether pools or machine types are missing because of problems of their own."""
+        """True if pools or machine types were dropped because of their own problems."""
         return any(kind in ("NodePool", "MachineType") for kind, _ in self.broken)
 
     @property
     def lacks_clusters(self) -> bool:
-        """Whether clusters are missing because of problems of their own."""
+        """True if clusters were dropped because of their own problems."""
         return any(kind == "Cluster" for kind, _ in self.broken)
 
     def machine(self, pool: Item) -> Any:
-        """The `MachineTypeSpec` of a pool's machines."""
+        """Return the `MachineTypeSpec` of a pool's machines."""
         return self.machine_type(pool).spec
 
     def candidate_pools(self, cluster: str, gpu: str | None, pool: str | None) -> list[Item]:
-        """The pools of a cluster that pods asking for this GPU model and pool may run in."""
+        """Return the pools of a cluster where pods that request this GPU model and pool may run."""
         found = self.pools(cluster)
         if pool is not None:
             found = [item for item in found if item.name == pool]
@@ -253,7 +253,7 @@ class Program:
         return found
 
     def gpu_models(self, cluster: str) -> list[str]:
-        """The GPU models of a cluster's pools, by name."""
+        """Return the GPU models of a cluster's pools, by name."""
         models: list[str] = self.memo(
             ("gpu models", cluster), lambda: sorted({self.machine(pool).gpus.model for pool in self.pools(cluster)})
         )
@@ -261,7 +261,7 @@ class Program:
 
 
 def pool_size(pool: Item) -> int:
-    """How many machines a pool has at the most."""
+    """Return the maximum number of machines in a pool."""
     spec = pool.spec
     if spec.nodes is not None:
         return len(spec.nodes)

@@ -1,6 +1,6 @@
-"""Evaluating a Python spec file: what its constructors were called with, and where. Runs in a child process.
+"""Evaluate a Python spec file in a child process and record its constructor calls with their locations.
 
-Constructors take anything here, right or wrong, so that the compiler's own passes tell all problems of a file at once,
+Constructors accept any arguments here, so that the compiler's own passes report all problems of a file at once,
 each at the line of its call.
 """
 
@@ -26,11 +26,11 @@ from avactl.source.sandbox import enter
 _DEEPEST = 64
 _MOST_DIGITS = 64
 _MODULE = "avactl_specs"
-"""Name of the module that a spec file is run as."""
+"""Module name under which a spec file runs."""
 
 
 class _Call(NamedTuple):
-    """One constructor's call: the arguments as given, as plain data, and where it and those within it stand."""
+    """One constructor call: its arguments as given, as plain data, and the locations of the call and nested calls."""
 
     given: dict[str, Any]
     value: dict[str, Any]
@@ -38,14 +38,14 @@ class _Call(NamedTuple):
 
 
 class Recorder:
-    """Replaces the constructors of all specs' parts and remembers their calls."""
+    """Replaces the constructors of all spec parts and records their calls."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") + "/"
         self._calls: dict[int, tuple[Model, _Call]] = {}
 
     def install(self) -> None:
-        """From here on every part of a spec takes any arguments."""
+        """Patch the models: from here on every part of a spec accepts any arguments."""
         recorder, construct = self, BaseModel.__init__
 
         def __init__(self: Model, /, **data: Any) -> None:  # noqa: N807
@@ -78,17 +78,17 @@ class Recorder:
             setattr(Model, name, value)
 
     def given(self, model: Model) -> dict[str, Any]:
-        """The arguments that a model was made from."""
+        """Return the arguments that a model was constructed from."""
         call = self._calls.get(id(model))
         return call[1].given if call else {name: getattr(model, name) for name in model.model_fields_set}
 
     def document(self, resource: Resource) -> tuple[dict[str, Any], dict[Path, Place]]:
-        """A spec as it would stand in YAML, and where its constructors were called."""
+        """Return a spec as it would appear in YAML, and the locations of its constructor calls."""
         call = self._calls[id(resource)][1]
         return {"apiVersion": API_VERSION, "kind": resource.KIND, **call.value}, call.places
 
     def place(self, frame: FrameType | None) -> Place:
-        """Where the innermost frame of a file of the repository is."""
+        """Return the location of the innermost frame in a file of the repository."""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.root):
                 return traces.position(self.root, frame.f_code, frame.f_lasti)
@@ -105,7 +105,7 @@ class Recorder:
         return _Call(data, value, places)
 
     def _plain(self, value: Any, annotation: Any, path: Path, places: dict[Path, Place]) -> Any:
-        """A value as JSON has it; keys of mappings as YAML has them. Raises TypeError."""
+        """Return a value as JSON data, with mapping keys as in YAML. Raises TypeError."""
         if len(path) > _DEEPEST:
             raise TypeError(f"values are nested more than {_DEEPEST} deep")
         if isinstance(value, Model):
@@ -117,11 +117,11 @@ class Recorder:
         if isinstance(value, Enum):
             value = value.value
         if isinstance(value, float) and not isfinite(value):
-            raise TypeError(f"{'.'.join(str(step) for step in path)}: {value} is not a number that a spec can hold")
+            raise TypeError(f"{'.'.join(str(step) for step in path)}: {value} is not a valid number in a spec")
         if value is None or isinstance(value, bool | float):
             return value
         if isinstance(value, int):
-            # As the reader of YAML does: no field needs a longer one.
+            # Same limit as the YAML reader: no field needs more digits.
             return int(value) if abs(value) < 10**_MOST_DIGITS else hex(value)
         if isinstance(value, str):
             return str.__str__(value).encode("utf-8", "replace").decode()
@@ -134,7 +134,7 @@ class Recorder:
         if isinstance(value, list | tuple):
             return [self._plain(v, _inner(annotation, i), (*path, i), places) for i, v in enumerate(value)]
         where = ".".join(str(step) for step in path)
-        raise TypeError(f"{where}: a {type(value).__name__} is not plain data: write text, a number, a list or a dict")
+        raise TypeError(f"{where}: a {type(value).__name__} is not plain data: use a string, number, list or dict")
 
 
 def _annotation(model: type[BaseModel], key: str) -> Any:
@@ -147,7 +147,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _key(annotation: Any, name: str) -> str:
-    """The key of YAML for a key of a dict that stands for a model: there `max_surge` is taken too."""
+    """Return the YAML key for a dict key that stands for a model field: `max_surge` is accepted there too."""
     for model in _models(annotation):
         field = model.model_fields.get(name)
         if field is not None:
@@ -156,7 +156,7 @@ def _key(annotation: Any, name: str) -> str:
 
 
 def _inner(annotation: Any, step: str | int) -> Any:
-    """The type of what stands at a key or an index of a value of this type; None where there is no model below."""
+    """Return the type at a key or an index of a value of this type; None if no model is nested there."""
     for model in _models(annotation):
         found = _annotation(model, str(step))
         if found is not None:
@@ -169,7 +169,7 @@ def _inner(annotation: Any, step: str | int) -> Any:
 
 
 def _fill(model: Model, data: dict[str, Any]) -> None:
-    """What a wrong call gave, with defaults for the rest, so that the file goes on to its end."""
+    """Fill a model from an invalid call, with defaults for the rest, so that the file runs to its end."""
     values = {}
     for name, field in type(model).model_fields.items():
         given = data.get(name, data.get(field.alias or name))
@@ -183,10 +183,10 @@ def _fill(model: Model, data: dict[str, Any]) -> None:
 
 
 def evaluate(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Run a file of the repository at `root` and answer with its documents and what went wrong.
+    """Run a file of the repository at `root`; return its documents and its error.
 
-    It imports from the standard library first, then from beside it and from the root, then from `packages`: a file
-    of the repository that is called like a module of Python takes nothing away from avactl.
+    Imports resolve to the standard library first, then to the file's directory and the root, then to `packages`: a
+    repository file named like a Python module cannot shadow a module that avactl uses.
     """
     recorder = Recorder(root)
     recorder.install()
@@ -204,7 +204,7 @@ def evaluate(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, An
         exec(code, module.__dict__)  # noqa: S102 - what this process is for
         for index, spec in enumerate(_specs(module)):
             if not isinstance(spec, Resource):
-                raise TypeError(f"`specs` holds specs, and entry {index} is a {type(spec).__name__}")
+                raise TypeError(f"`specs` must hold specs, but entry {index} is a {type(spec).__name__}")
             value, places = recorder.document(spec)
             documents.append({"value": value, "places": [[list(p), *place] for p, place in places.items()]})
     except BaseException as error:
@@ -213,17 +213,17 @@ def evaluate(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, An
 
 
 def _specs(module: ModuleType) -> Iterable[Any]:
-    """The specs that a module defines: a list, or what a function returns or yields; none of a module of helpers."""
+    """Return the specs that a module defines: a list, or the result of a function; none for a helper module."""
     specs = getattr(module, "specs", ())
     if callable(specs):
         specs = specs()
     if isinstance(specs, Resource) or not isinstance(specs, Iterable):
-        raise TypeError(f"`specs` is a list of specs or a function that returns one, got {type(specs).__name__}")
+        raise TypeError(f"`specs` must be a list of specs or a function that returns one, got {type(specs).__name__}")
     return specs
 
 
 def main(request: dict[str, Any]) -> None:
-    """The child's main program: `request` names the file, what may be read, the time and the answer's descriptor."""
+    """Run the child's main program: `request` names the file, readable paths, time limit and answer descriptor."""
     import os
 
     os.environ.clear()

@@ -19,7 +19,7 @@ class Moment:
     def __init__(self, world: World) -> None:
         self.running: dict[Owner, int] = {}
         self.waiting: dict[Owner, int] = {}
-        for pod in world.fleet.pods.values():
+        for pod in world.fleet.tables.pods.values():
             if pod.ended or pod.deleting or not (pod.node or pod.managed):
                 continue
             found = self.running if pod.node else self.waiting
@@ -68,13 +68,13 @@ def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
 
 def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
     """Pool, GPU model, GPUs and those in use."""
-    state, fleet = world.fleet.state, world.fleet
+    state, fleet = world.fleet.tables.state, world.fleet
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for name, slot in state.slots.items():
         count = int(state.gpu_count[slot])
         if not count:
             continue
-        pool = fleet.pool_of(fleet.nodes[name])
+        pool = fleet.tables.pool_of(fleet.tables.nodes[name])
         key = (pool.name if pool else "", state.models[state.model[slot]])
         total, used = found.get(key, (0, 0.0))
         found[key] = (total + count, used + count - int(state.gpu_total[slot]) / MILLI_PER_GPU)

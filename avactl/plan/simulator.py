@@ -46,7 +46,7 @@ class World:
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
         self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
-        self.volumes = VolumeBinding(self.fleet, owned=False)
+        self.volumes = VolumeBinding(self.fleet.tables, owned=False)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
         self.decider = SchedulingCycle(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
@@ -137,7 +137,7 @@ class World:
     def drop_node(self, name: str) -> None:
         """Remove a machine; controllers recreate its pods."""
         self._nodes.pop(name, None)
-        pods = list(self.fleet.on_node.get(name, {}).values())
+        pods = list(self.fleet.tables.pods_by_node.get(name, {}).values())
         self.fleet.drop_node(name)
         for pod in pods:
             for made in self._stop(pod):
@@ -197,7 +197,7 @@ class World:
         found = [
             pod
             for key in keys
-            if (pod := self.fleet.pods.get(key)) is not None
+            if (pod := self.fleet.tables.pods.get(key)) is not None
             and pod.namespace == id_.namespace
             and not (pod.ended or pod.deleting)
             and all(pod.labels.get(key) == value for key, value in select.items())
@@ -213,7 +213,7 @@ class World:
         rules = NodeRules(template["spec"])
         return sorted(
             info.name
-            for info in self.fleet.nodes.values()
+            for info in self.fleet.tables.nodes.values()
             if rules.matches(info.name, info.labels) and rules.untolerated(info.taints) is None
         )
 
@@ -243,8 +243,8 @@ class World:
             self._tidy()
             unit = self.queue.pop()
             if unit is None:
-                if freed != self.fleet.change_epoch:
-                    freed = self.fleet.change_epoch
+                if freed != self.fleet.tables.change_epoch:
+                    freed = self.fleet.tables.change_epoch
                     self.queue.retry(freed)
                 elif self._ending:
                     # Pods take time to end: groups that do not need their capacity have started by then.
@@ -268,13 +268,13 @@ class World:
 
     def _tidy(self) -> None:
         """Clean up as the daemon does before each decision."""
-        if self.fleet.stale:
+        if self.fleet.tables.stale:
             self.fleet.rebuild()
             self.decider.clear()
-        for key in sorted(self.fleet.woken):
+        for key in sorted(self.fleet.tables.waits.woken):
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
-        self.fleet.woken.clear()
+        self.fleet.tables.waits.woken.clear()
         self.decider.sync()
 
     def _happen(self) -> None:

@@ -1,4 +1,4 @@
-"""A repository's own policies: files run in the sandbox, and what they said."""
+"""A repository's own policies: runs their files in the sandbox and parses the results."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from avactl.source.python import Root
 
 _MOST_AT_ONCE = 4
 _MOST_POLICIES = 500
-"""Policies of one file."""
+"""Maximum number of policies per file."""
 _MOST_LINES = _MOST_POLICIES * (MOST_PROBLEMS + 4)
-"""Lines of an answer: every policy is declared, begins, has its problems, fails, and has more of them."""
+"""Maximum number of lines in an answer: a policy is declared, begins, reports problems, fails, and counts the rest."""
 _DEEPEST = 64
 
 
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What the policies of one source found, and what is wrong with themselves."""
+    """Findings of one source's policies, and problems of the policies themselves."""
 
     declared: list[dict[str, Any]] = field(default_factory=list)
     """`name`, `over`, `kinds`, `severity`, `help` of each policy, and its `span`."""
@@ -61,7 +61,7 @@ class Report:
 
 
 class Subjects:
-    """What policies look at, written down once for all of them."""
+    """Specs and objects to check, written to a file once for all policies."""
 
     def __init__(self, items: Iterable[Item], manifests: Iterable[Manifest]) -> None:
         self.of: dict[str, Sequence[Item | Manifest]] = {"specs": list(items), "manifests": list(manifests)}
@@ -73,18 +73,18 @@ class Subjects:
         FilePath(self.path).write_bytes(orjson.dumps({"specs": specs, "manifests": objects}))
 
     def close(self) -> None:
-        """Remove what was written."""
+        """Remove the file."""
         self._directory.cleanup()
 
 
 def spec_json(item: Item) -> str:
-    """A spec as policies see it: as in YAML, defaults filled in, what is not set left out."""
+    """Return a spec as policies see it: as in YAML, defaults filled in, unset values omitted."""
     data = item.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
     return orjson.dumps({"apiVersion": "avactl.dev/v1", "kind": item.kind, **data}).decode()
 
 
 def run(sources: Sequence[Source], root: Root, subjects: Subjects, timeout: float) -> list[Report]:
-    """Hold the policies against the subjects, each source in a process of its own, `timeout` seconds each."""
+    """Run the policies on the subjects, each source in its own process, with `timeout` seconds each."""
     if not sources:
         return []
     with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(sources))) as pool:
@@ -104,7 +104,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
             "avactl.policy.worker", root.path, timeout, request, (subjects.directory,), untrusted=untrusted
         )
     except OSError as error:
-        report.problems.append(_broken(source, "", Span(source.file), f"it could not be run: {error}"))
+        report.problems.append(_broken(source, "", Span(source.file), f"it could not run: {error}"))
         return report
     if answer.missing:
         report.problems.append(answers.not_confined(source.file, answer.missing, rule=source.file))
@@ -113,33 +113,33 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
     try:
         reader.read(answer.data)
     except answers.FORGED:
-        report.problems.append(_broken(source, "", Span(source.file), "what it answered is not an answer"))
+        report.problems.append(_broken(source, "", Span(source.file), "its answer is malformed"))
         return report
     if reader.ended:
         return report
     name, span = reader.at()
     if not answer.in_time:
         what = f"policy {name}" if name else "the file"
-        message = f"{what} was not done within {timeout:g} s, all policies of its file together"
-        hint = "look for a loop without an end, or raise `python: {timeout: …}` in avactl.yaml"
+        message = f"{what} did not finish within {timeout:g} s (limit for all policies of its file)"
+        hint = "look for an infinite loop, or raise `python: {timeout: …}` in avactl.yaml"
         report.problems.append(Diagnostic("policy-timeout", message, span, hint=hint, rule=name or source.file))
     elif answer.too_long:
         report.problems.append(
-            _broken(source, name, span, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of problems")
+            _broken(source, name, span, f"it reported more than {sandbox_runner.MAX_ANSWER >> 20} MiB of problems")
         )
     else:
-        why = "it ended its process, or took all of the memory that it may have (1 GiB)"
+        why = "it ended its process, or exceeded the memory limit (1 GiB)"
         report.problems.append(_broken(source, name, span, why))
     return report
 
 
-def _broken(source: Source, name: str, span: Span, why: str, hint: str = "correct the policy") -> Diagnostic:
+def _broken(source: Source, name: str, span: Span, why: str, hint: str = "fix the policy") -> Diagnostic:
     what = f"policy {name} is broken" if name else "the file's policies cannot be read"
     return Diagnostic("policy-error", f"{what}: {why}", span, hint=hint, rule=name or source.file)
 
 
 class _Reader:
-    """A child's answer, which a policy may have written itself: nothing in it is believed unseen."""
+    """Parser of a child's answer. A policy may have forged it, so every value is validated."""
 
     def __init__(self, source: Source, root: Root, subjects: Subjects, report: Report) -> None:
         self.source = source
@@ -151,7 +151,7 @@ class _Reader:
         self.counts: Counter[tuple[str, int]] = Counter()
 
     def at(self) -> tuple[str, Span]:
-        """The policy that was at work last, and where it stands; the file where none was."""
+        """Return the policy that ran last and its location; the file if none did."""
         if self.begun is None:
             return "", Span(self.source.file)
         policy = self.report.declared[self.begun]
@@ -159,7 +159,7 @@ class _Reader:
 
     def read(self, data: bytes) -> None:
         """Read all lines. Raises an exception of `answers.FORGED` for lines that no honest child writes."""
-        lines = data.split(b"\n", _MOST_LINES + 1)[:-1]  # the last one is empty, or was cut off
+        lines = data.split(b"\n", _MOST_LINES + 1)[:-1]  # the last one is empty or truncated
         if len(lines) > _MOST_LINES:
             raise ValueError("too many lines")
         for line in lines:
@@ -196,14 +196,14 @@ class _Reader:
         if self.source.document is not None:
             span = self.source.document.span("schema", *_path(value.get("path", [])))
             name = self.source.schema.policy if self.source.schema else ""
-            hint = "correct the schema: it is to be JSON Schema 2020-12, or what its `$schema` says"
+            hint = "fix the schema: it must be valid JSON Schema 2020-12, or valid for its `$schema`"
             self.report.problems.append(_broken(self.source, name, span, message, hint))
             return
-        hint = "a policy file may import Python's library, avactl.policy, and modules of the repository"
+        hint = "a policy file may import the standard library, avactl.policy, and modules of the repository"
         if value["refused"]:
-            hint = "a policy only computes: what it needs is in the spec or object that it is given"
+            hint = "a policy has no access to the system: use only the spec or object that it receives"
         elif not value["import"]:
-            hint = "correct this line, or what calls it"
+            hint = "fix this line, or its caller"
         span = self._span(value["place"])
         self.report.problems.append(_broken(self.source, "", span, message, hint))
 
@@ -240,22 +240,20 @@ class _Reader:
         subject = self._subject(index, number)
         message = answers.text(error["message"])
         if self.source.document is not None and "path" in error:
-            span, hint = self.source.document.span("schema", *_path(error["path"])), "correct the schema"
+            span, hint = self.source.document.span("schema", *_path(error["path"])), "fix the schema"
             self.report.problems.append(_broken(self.source, policy["name"], span, message, hint))
             return
         span = self._span(error["place"]) if error["place"][0] else policy["span"]
         what = subject.id if isinstance(subject, Manifest) else subject
         why = f"{message}, with {what}"
-        self.report.problems.append(
-            _broken(self.source, policy["name"], span, why, "correct this line, or what calls it")
-        )
+        self.report.problems.append(_broken(self.source, policy["name"], span, why, "fix this line, or its caller"))
 
     def _more(self, value: list[Any]) -> None:
         index, count = value
         self._at_most(1, "more", index)
         policy = self.report.declared[index]
-        message = f"{answers.coordinate(count)} more problems of policy {policy['name']}"
-        hint = "correct those that are told first"
+        message = f"{answers.coordinate(count)} more problems from policy {policy['name']}"
+        hint = "fix the reported ones first"
         self.report.problems.append(
             Diagnostic("policy", message, policy["span"], policy["severity"], hint=hint, rule=policy["name"])
         )

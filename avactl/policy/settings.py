@@ -1,4 +1,4 @@
-"""What avactl.yaml and policy files say of policies."""
+"""Models of policy settings in avactl.yaml and of JSON Schema policy files."""
 
 from __future__ import annotations
 
@@ -14,72 +14,74 @@ from avactl.policy import NAME, Over, Severity
 
 
 class Rule(Model):
-    """A ready-made policy that is switched on."""
+    """An enabled built-in policy."""
 
-    severity: Severity = Field("error", description="`error` stops a compile, `warning` is told.")
+    severity: Severity = Field("error", description="`error` fails the compile; `warning` is only reported.")
     exempt: list[str] = Field(
-        default_factory=list, description="Specs that it does not look at: `team/name`, or `name` of the platform's."
+        default_factory=list, description="Specs exempt from the policy: `team/name`, or `name` for platform specs."
     )
 
 
 class LongJobs(Rule):
-    """The policy `checkpoints`."""
+    """Settings of the policy `checkpoints`."""
 
-    gpu_hours: Count = Field(100, description="GPU-hours that a job may lose: its GPUs × its `timeout`.")
+    gpu_hours: Count = Field(100, description="GPU-hours (GPUs × `timeout`) above which a job needs a checkpoint.")
 
 
 Switch = Severity | Rule
 
 
 class Ready(Model):
-    """Ready-made policies: `NAME: error`, `NAME: warning`, or settings: `NAME: {severity: warning, exempt: […]}`."""
+    """Built-in policies: `NAME: error`, `NAME: warning`, or settings: `NAME: {severity: warning, exempt: […]}`."""
 
     images_pinned: Switch | None = Field(
-        None, alias="images-pinned", description="Every image is pinned by digest: a tag can be moved."
+        None, alias="images-pinned", description="Every image is pinned by digest, because tags are mutable."
     )
     versions_fixed: Switch | None = Field(
         None,
         alias="versions-fixed",
-        description="No `latest`: images have a tag or a digest, models and the datasets of jobs a version.",
+        description="No `latest`: images have a tag or digest; models and job datasets have a version.",
     )
     no_privileged: Switch | None = Field(
         None,
         alias="no-privileged",
-        description="No pod is privileged, takes capabilities, or shares the machine's namespaces or directories.",
+        description="No pod is privileged, adds capabilities, or shares the host's namespaces or directories.",
     )
     checkpoints: Severity | LongJobs | None = Field(
-        None, description="Jobs of more than `gpuHours` (100; without `timeout`: endless) have a checkpoint."
+        None, description="Jobs above `gpuHours` (default 100) or without `timeout` have a checkpoint."
     )
     jobs_end: Switch | None = Field(None, alias="jobs-end", description="Every training job has a `timeout`.")
     services_redundant: Switch | None = Field(
-        None, alias="services-redundant", description="Every service runs in at least two pods."
+        None, alias="services-redundant", description="Every service runs at least two pods."
     )
     egress_closed: Switch | None = Field(
-        None, alias="egress-closed", description="No cluster lets its teams' pods reach the whole internet."
+        None, alias="egress-closed", description="No cluster allows team pods to reach the whole internet."
     )
 
 
 def _policy_name(value: str) -> str:
     if not re.fullmatch(NAME, value) or len(value) > 63:
-        raise bad(f"`{value[:80]}` is not a name of a policy", "use a-z, 0-9 and `-`, at most 63 of them")
+        raise bad(f"`{value[:80]}` is not a policy name", "use at most 63 of a-z, 0-9 and `-`")
     return value
 
 
 PolicyName = Annotated[
     str, AfterValidator(_policy_name), WithJsonSchema({"type": "string", "pattern": NAME, "maxLength": 63})
 ]
-"""What a policy is called."""
+"""Name of a policy."""
 
 
 class SchemaFile(Model):
-    """A JSON Schema as a policy: one document of a YAML or JSON file below `policies/`."""
+    """A JSON Schema policy: one document of a YAML or JSON file under `policies/`."""
 
     policy: PolicyName = Field(description="Its name.")
-    over: Over = Field("specs", description="`specs` as YAML has them, defaults filled in; or Kubernetes `manifests`.")
-    kinds: list[str] = Field(default_factory=list, description="Kinds that it looks at. Default: all.")
-    severity: Severity = Field("error", description="`error` stops a compile, `warning` is told.")
-    help: str = Field("", description="The remedy, told with every problem.")
-    schema_: dict[str, Any] = Field(alias="schema", description="JSON Schema (2020-12, or what its `$schema` says).")
+    over: Over = Field("specs", description="`specs`: specs with defaults filled in. `manifests`: Kubernetes objects.")
+    kinds: list[str] = Field(default_factory=list, description="Kinds to check. Default: all.")
+    severity: Severity = Field("error", description="`error` fails the compile; `warning` is only reported.")
+    help: str = Field("", description="Remedy reported with every problem.")
+    schema_: dict[str, Any] = Field(
+        alias="schema", description="JSON Schema (2020-12, or as declared by its `$schema`)."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,6 @@ class Rules:
     files: tuple[str, ...]
     """Files of the repository's own policies."""
     python: bool
-    """Whether Python files are evaluated."""
+    """True if Python files are evaluated."""
     timeout: float
     """Longest run of one file, seconds."""

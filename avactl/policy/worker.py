@@ -1,6 +1,6 @@
-"""Policies at work, in a process that can do nothing but compute (`avactl.source.sandbox_runner`).
+"""Runs policies in a sandboxed process (`avactl.source.sandbox_runner`).
 
-What they find is written as it is found, a line of JSON each, so that what did not end in time is known by name.
+Findings are written as they occur, one line of JSON each, so that a timeout can be attributed to a policy.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from avactl.source.sandbox import enter
 _MODULE = "avactl_policies"
 
 Subject = tuple[str, str]
-"""Kind of a spec or an object, and itself as JSON: each policy gets a copy of its own."""
+"""Kind of a spec or an object, and its JSON: each policy gets its own copy."""
 
 
 def main(request: dict[str, Any]) -> None:
-    """The child's main program.
+    """Run the child's main program.
 
-    `path` names the file; or `schema` is a JSON Schema, and `policy` what it is called and over. `subjects` is the file
-    with what is to be looked at.
+    `path` names the file; or `schema` is a JSON Schema, with the policy's name and scope in `policy`. `subjects` is
+    the file with the specs or objects to check.
     """
     import os
 
     schema = request.get("schema")
     if schema is not None:
-        with suppress(ImportError):  # told below
+        with suppress(ImportError):  # reported below
             import jsonschema  # noqa: F401 - before the door closes
 
     os.environ.clear()
@@ -47,7 +47,7 @@ def main(request: dict[str, Any]) -> None:
                 policies = [_schema_policy(schema, **request["policy"])]
         except BaseException as error:
             about = traces.describe(root, error, request["path"])
-            if hasattr(error, "absolute_path"):  # jsonschema's: the last line of its text is a part of the schema
+            if hasattr(error, "absolute_path"):  # jsonschema's error: the last line of its text is part of the schema
                 about |= {"message": getattr(error, "message", ""), "path": list(error.absolute_path)}
             _say(out, "broken", about)
             return
@@ -66,7 +66,7 @@ def _say(out: BinaryIO, what: str, value: Any) -> None:
 
 
 def _place(root: str, policy: Policy) -> list[Any]:
-    """Where a policy's function is defined; [] where it has no code of its own."""
+    """Return the location of a policy's function; [] if it has no code of its own."""
     code = getattr(policy.check, "__code__", None)
     if code is None or not code.co_filename.startswith(root):
         return []
@@ -74,7 +74,7 @@ def _place(root: str, policy: Policy) -> list[Any]:
 
 
 def _declared(root: str, path: str, packages: Sequence[str]) -> list[Policy]:
-    """The policies of a file. It imports as spec files do: from beside it and from the root of the repository."""
+    """Return the policies of a file. Imports work as in spec files: from its directory and the repository root."""
     file = f"{root}{path}"
     module = ModuleType(_MODULE)
     module.__file__ = file
@@ -88,28 +88,28 @@ def _declared(root: str, path: str, packages: Sequence[str]) -> list[Policy]:
 
 
 def _schema_policy(schema: Any, **declared: Any) -> Policy:
-    """A JSON Schema as a policy. Raises jsonschema's SchemaError."""
+    """Convert a JSON Schema to a policy. Raises jsonschema's SchemaError."""
     import jsonschema
     from referencing import Registry
 
     form = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     form.check_schema(schema)
     over = declared["over"]
-    # An empty registry: what a `$ref` names is in the schema itself, and never fetched.
+    # An empty registry: `$ref`s resolve within the schema, and nothing is fetched.
     validator = form(schema, registry=Registry())
 
     def check(value: dict[str, Any]) -> Iterator[Problem]:
         for error in _errors(validator, value):
             path = tuple(error.absolute_path)
             where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
-            # Of an object, the path is told behind it.
+            # For an object, the path is appended.
             yield Problem(f"{where}: {_said(error)}" if where and over == "specs" else _said(error), path)
 
     return Policy(check=check, **declared)
 
 
 class _SchemaError(ValueError):
-    """What is wrong with a schema shows only when it is held against something."""
+    """Error in a schema that only shows when it is applied."""
 
     def __init__(self, message: str, path: Sequence[str | int] = ()) -> None:
         super().__init__(message)
@@ -118,26 +118,26 @@ class _SchemaError(ValueError):
 
 
 def _errors(validator: Any, value: dict[str, Any]) -> Iterator[Any]:
-    """What a schema finds. Raises _SchemaError where a `$ref` of it leads nowhere."""
+    """Yield a schema's findings. Raises _SchemaError if one of its `$ref`s does not resolve."""
     from referencing.exceptions import Unresolvable
 
     try:
         yield from validator.iter_errors(value)
     except Unresolvable as error:
-        # Of a reference within the schema, the library quotes what follows the `#`, and then the whole schema.
+        # For a reference within the schema, the library quotes the part after `#`, and then the whole schema.
         named = str(error).partition(" does not exist within ")[0].rstrip("'")
         refs = [(path, ref) for path, ref in _refs(validator.schema) if named.endswith(ref.removeprefix("#"))]
         path, ref = refs[0] if refs else ((), str(error.ref))
-        why = "leads to nothing in the schema"
+        why = "does not resolve within the schema"
         if not ref.startswith("#"):
-            why = "leads out of the schema, and nothing is fetched: copy what is meant into `$defs`"
+            why = "refers to another document, which is never fetched: copy the definition into `$defs`"
         raise _SchemaError(f"`$ref: {ref}` {why}", path) from None
     except RecursionError:
-        raise _SchemaError("a `$ref` of it leads back to itself without an end") from None
+        raise _SchemaError("a `$ref` in it is infinitely recursive") from None
 
 
 def _refs(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """All references in a schema, and where they stand."""
+    """Yield all references in a schema, with their locations."""
     inner = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
     for key, value in inner:
         if key == "$ref" and isinstance(value, str):
@@ -147,7 +147,7 @@ def _refs(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 
 def _said(error: Any) -> str:
-    """What a schema's error says. Of a large value, what was expected of it instead of itself."""
+    """Return the message of a schema error. For a large value, quote the expectation instead of the value."""
     message = str(error.message)
     if len(message) > 200:
         message = f"does not match `{error.validator}`: {json.dumps(error.validator_value)[:200]}"
@@ -155,7 +155,7 @@ def _said(error: Any) -> str:
 
 
 def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequence[Subject]) -> None:
-    """Hold one policy against all that it looks at. What it raises ends it, and is told once."""
+    """Apply one policy to all of its subjects. An exception ends it and is reported once."""
     found = 0
     kinds = frozenset(policy.kinds)
     for number, (kind, text) in enumerate(subjects):
@@ -177,21 +177,21 @@ def _run(out: BinaryIO, root: str, policy: Policy, index: int, subjects: Sequenc
 
 
 def _problems(check: Callable[[dict[str, Any]], Any], value: dict[str, Any]) -> Iterator[tuple[str, list[Any], str]]:
-    """What a policy says of one value. Raises TypeError where that is not what policies say."""
+    """Convert a policy's result to problems. Raises TypeError for anything else."""
     said = check(value)
     if said is None:
         return
     entries: Iterable[Any] = [said] if isinstance(said, str | Problem) else said
     if isinstance(said, dict) or not isinstance(said, Iterable):
-        raise TypeError(f"a policy returns or yields texts and `problem(…)`, got {type(said).__name__}")
+        raise TypeError(f"a policy must return or yield strings or `problem(…)`, got {type(said).__name__}")
     for entry in entries:
         if isinstance(entry, str):
             entry = Problem(entry)
         if not isinstance(entry, Problem):
-            raise TypeError(f"a policy returns or yields texts and `problem(…)`, got {type(entry).__name__}")
+            raise TypeError(f"a policy must return or yield strings or `problem(…)`, got {type(entry).__name__}")
         message, path, help = entry
         if not str(message).strip():
-            raise TypeError("a problem needs a text that says what is wrong, got an empty one")
+            raise TypeError("a problem needs a non-empty message")
         if any(not isinstance(step, str | int) for step in path):
-            raise TypeError(f"a path is of keys and indexes, got {path!r}")
+            raise TypeError(f"a path consists of keys and indexes, got {path!r}")
         yield str(message), list(path), str(help)

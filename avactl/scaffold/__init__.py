@@ -1,4 +1,4 @@
-"""A new spec repository: `avactl init`. Files of `template/`; a leading `dot-` becomes a dot."""
+"""Scaffolding of a new spec repository for `avactl init`. Files of `template/`; a leading `dot-` becomes a dot."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from avactl import __version__
 from avactl.compiler.json_schema import schemas
 
 REQUIREMENTS = "stacks/requirements.txt"
-"""Names the version of avactl that the repository is compiled with."""
+"""Placeholder for the avactl version that compiles the repository."""
 
 
 class ScaffoldError(Exception):
-    """The repository cannot be made there."""
+    """The repository cannot be created there."""
 
 
 def _files(directory: Traversable, prefix: str = "") -> dict[str, bytes]:
@@ -31,7 +31,7 @@ def _files(directory: Traversable, prefix: str = "") -> dict[str, bytes]:
 
 
 def template() -> dict[str, bytes]:
-    """The files of a new repository by path."""
+    """Return the files of a new repository by path."""
     files = _files(resources.files("avactl.scaffold") / "template")
     files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"==VERSION", f"=={__version__}".encode())
     for name, text in schemas().items():
@@ -40,11 +40,11 @@ def template() -> dict[str, bytes]:
 
 
 def create(directory: Path) -> list[str]:
-    """Write a new repository; returns its files. Nothing that is there is overwritten. Raises ScaffoldError."""
+    """Write a new repository; return its files. Existing files are never overwritten. Raises ScaffoldError."""
     files = template()
     taken = [path for path in files if (directory / path).exists()]
     if taken:
-        raise ScaffoldError(f"{directory / taken[0]} is there already")
+        raise ScaffoldError(f"{directory / taken[0]} already exists")
     for path, data in files.items():
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ class Daemon:
         policy = options.policy
         self._namespace = options.namespace or policy.system_namespace
         self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
-        self.volumes = VolumeBinding(self.fleet)
+        self.volumes = VolumeBinding(self.fleet.tables)
         self.queue = SchedulingQueue()
         self.reports = PodReporter(client, Rate(options.qps, options.burst))
         self._leader: Leader | None = None
@@ -118,7 +118,7 @@ class Daemon:
 
         fleet, volumes, dra = self.fleet, self.volumes, "/apis/resource.k8s.io/v1"
         configs = resources.ConfigMapHandler(fleet, fleet.quotas.put_leaf)
-        pods = resources.CallbackStore(self.intake.put, self.intake.drop, lambda: fleet.pods)
+        pods = resources.CallbackStore(self.intake.put, self.intake.drop, lambda: fleet.tables.pods)
         return [
             reflect("/api/v1/nodes", resources.nodes(fleet)),
             reflect("/api/v1/pods", pods),
@@ -190,7 +190,7 @@ class Daemon:
     async def _decide(self) -> None:
         for reflector in self._reflectors:
             await reflector.synced.wait()
-        logs.info("synced", nodes=len(self.fleet.nodes), pods=len(self.fleet.pods))
+        logs.info("synced", nodes=len(self.fleet.tables.nodes), pods=len(self.fleet.tables.pods))
         if self._leader is not None:
             await self._leader.won.wait()
             self._ticked = monotonic()
@@ -200,7 +200,7 @@ class Daemon:
         while True:
             await self._turn()
             # Whoever waits is not tried at once whenever something comes free, but is soon.
-            freed = self.queue.retried != self.fleet.change_epoch
+            freed = self.queue.retried != self.fleet.tables.change_epoch
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY if freed else _TICK):
                     await self._wake.wait()
@@ -247,24 +247,28 @@ class Daemon:
                 self.reports.unschedulable(pod, f"internal error of the scheduler: {error!r}")
             self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _FAILED
-            self.fleet.stale = True  # it may have stopped half way
+            self.fleet.tables.stale = True  # it may have stopped half way
             self._throttle.spend(namespace, _BROKEN)
 
     def _tidy(self) -> None:
-        if self.fleet.stale:
+        if self.fleet.tables.stale:
             began = monotonic()
             self.fleet.rebuild()
             self.decider.clear()
-            logs.info("state built", nodes=len(self.fleet.nodes), seconds=round(monotonic() - began, 3))
-        for key in sorted(self.fleet.woken):
+            logs.info("state built", nodes=len(self.fleet.tables.nodes), seconds=round(monotonic() - began, 3))
+        for key in sorted(self.fleet.tables.waits.woken):
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
-        self.fleet.woken.clear()
+        self.fleet.tables.waits.woken.clear()
         self._guarded(self.decider.sync)
         now = monotonic()
-        if self.queue.retried != self.fleet.change_epoch and now - self._retried >= _RETRY and not self.queue.retrying:
+        if (
+            self.queue.retried != self.fleet.tables.change_epoch
+            and now - self._retried >= _RETRY
+            and not self.queue.retrying
+        ):
             self._retried = now
-            self.queue.retry(self.fleet.change_epoch)
+            self.queue.retry(self.fleet.tables.change_epoch)
         if now - self._ticked >= _TICK:
             self._ticked = now
             for look in (self.reports.later, self.gangs.tick, self.remains.tick):
@@ -300,7 +304,7 @@ class Daemon:
         active, waiting = self.queue.lengths()
         metrics.PENDING.labels("active").set(active)
         metrics.PENDING.labels("unschedulable").set(waiting)
-        await metrics_collector.collect(self.fleet, self.fleet.scorer.measure)
+        await metrics_collector.collect(self.fleet, self.fleet.tables.scorer.measure)
 
 
 async def run(access: Access, options: Options) -> None:

@@ -57,7 +57,7 @@ class BindingSink(Protocol):
     """Sends decisions."""
 
     def put(self, order: BindRequest) -> None:
-        """Bind a pod that is assumed (`Fleet.assume`)."""
+        """Bind a pod that is assumed (`ClusterCache.assume`)."""
 
     def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
         """Deallocate claims that nobody but this pod uses, which waits."""

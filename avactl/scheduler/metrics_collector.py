@@ -18,12 +18,12 @@ _CHUNK = 500
 
 async def collect(fleet: ClusterCache, measure: Measure) -> None:
     """Models, pools and teams. `measure` is of the workload that is expected. What is gone is no series any more."""
-    if fleet.stale:
+    if fleet.tables.stale:
         return
-    state = fleet.state
+    state = fleet.tables.state
     in_parts: dict[str, float] = {}
     for node, held in partial_gpus.by_node(fleet).items():
-        model = fleet.model_of(node)
+        model = fleet.tables.model_of(node)
         in_parts[model] = in_parts.get(model, 0.0) + sum(part.milli for _, part in held) / MILLI_PER_GPU
     _clear(metrics.GPUS, metrics.GPUS_ALLOCATED)
     for number, model in enumerate(state.models):
@@ -40,7 +40,7 @@ async def collect(fleet: ClusterCache, measure: Measure) -> None:
         if pool.lost is not None:
             metrics.POOL_FRAGMENTED.labels(pool.name, pool.model).set(pool.lost)
     counts = usage.Counts(fleet)
-    for number, pod in enumerate(list(fleet.pods.values())):
+    for number, pod in enumerate(list(fleet.tables.pods.values())):
         counts.add(pod)
         if number % _CHUNK == _CHUNK - 1:
             await asyncio.sleep(0)

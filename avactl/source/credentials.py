@@ -8,7 +8,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.secrets import has_shape, looks_secret
 from avactl.source.document import Document, Path, strings
 
-HINT = "reference a Secret if the field allows it; remove the value from git's history, or rotate the credential"
+HINT = "reference a Secret if the field supports it; then rotate the credential or purge it from git history"
 
 
 def credentials_in(documents: Iterable[Document]) -> list[Diagnostic]:
@@ -30,9 +30,9 @@ def new_credentials(before: Document, after: Document) -> list[Diagnostic]:
 def _problem(doc: Document, path: Path, key: bool) -> Diagnostic:
     return Diagnostic(
         "credential-literal",
-        "this looks like a credential, which everyone with access to the repository can read",
+        "this looks like a credential and is visible to everyone with access to the repository",
         doc.span(*path, key=key),
-        label="covered",
+        label="redacted",
         hint=HINT,
         secret=True,
     )

@@ -59,7 +59,7 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
     try:
         return _documents(root, path, answer)
     except answers.FORGED:
-        return [], [_no_answer(path, "the result is malformed", "do not write to open file descriptors")]
+        return [], [_no_answer(path, "its answer is malformed", "remove code that writes to open file descriptors")]
 
 
 def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
@@ -82,14 +82,14 @@ def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], li
 
 def _hint(message: str, refused: bool) -> str:
     if refused:
-        return "spec files can only read files of the repository"
+        return "a spec file has no access to the system: use only files of the repository"
     if message.startswith(("ModuleNotFoundError", "ImportError")):
-        return "spec files may import the standard library, avactl.kinds, and modules of the repository"
+        return "a spec file may import the standard library, avactl.kinds, and modules of the repository"
     if message.startswith("TypeError: `specs`"):
         return "write `specs = [Team(…), …]`, or a function `specs()` that returns or yields them"
     if message.startswith("MemoryError"):
         return "split the file; it has 1 GiB of memory"
-    return "correct this line, or what calls it"
+    return "fix this line, or its caller"
 
 
 def _misspelt(path: str, source: str) -> list[Diagnostic]:
@@ -99,7 +99,7 @@ def _misspelt(path: str, source: str) -> list[Diagnostic]:
     line = source.count("\n", 0, found.start(1)) + 1
     column = found.start(1) - (source.rfind("\n", 0, found.start(1)) + 1) + 1
     span = Span(path, line, column, column + len(found[1]))
-    message = f"the file defines `{found[1]}`, and a Python spec file defines `specs`"
+    message = f"the file defines `{found[1]}`, but a Python spec file must define `specs`"
     return [Diagnostic("python-error", message, span, hint="rename it to `specs`")]
 
 
@@ -164,7 +164,7 @@ def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     if answer.too_long:
         return _no_answer(path, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of specs")
     if not answer.data:
-        return _no_answer(path, "the process exited, or exceeded its memory limit")
+        return _no_answer(path, "the file ended its process or exceeded the memory limit")
     return answer.data
 
 

@@ -151,7 +151,7 @@ class _Constructor:
                     "yaml-alias-bomb",
                     f"aliases expand to more than {MAX_NODES:,} values",
                     self._of_alias(node),
-                    hint="write the values out, or split the file",
+                    hint="expand the aliases by hand, or split the file",
                 )
             )
         tag = node.tag
@@ -165,7 +165,7 @@ class _Constructor:
             self._unknown_tag(node)
         if id(node) in self.open:
             span = _span(self.file, node.start_mark)
-            raise _Problem(Diagnostic("yaml-alias-bomb", "an alias contains itself", span, hint="write the value out"))
+            raise _Problem(Diagnostic("yaml-alias-bomb", "an alias contains itself", span, hint="remove the alias"))
         if len(self.open) >= MAX_DEPTH:
             raise _Problem(_too_deep(_span(self.file, node.start_mark)))
         self.open[id(node)] = node
@@ -189,8 +189,8 @@ class _Constructor:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 span = _span(self.file, key_node.start_mark, key_node.end_mark)
-                hint = "quote it; a `{{ … }}` of a template is filled in before avactl reads the file"
-                message = "a mapping key must be text, not a list or a mapping"
+                hint = "quote it; avactl does not render templates (`{{ … }}`)"
+                message = "a mapping key must be a string, not a list or mapping"
                 self.problems.append(Diagnostic("yaml-key", message, span, hint=hint))
                 continue
             key = key_node.value
@@ -203,9 +203,9 @@ class _Constructor:
                         "yaml-duplicate-key",
                         f"duplicate key `{key}`",
                         _span(self.file, key_node.start_mark, key_node.end_mark),
-                        label="second time",
-                        hint="remove one of the two",
-                        notes=(Note(_span(self.file, first[key].start_mark, first[key].end_mark), "first time"),),
+                        label="duplicate",
+                        hint="remove one of them",
+                        notes=(Note(_span(self.file, first[key].start_mark, first[key].end_mark), "first occurrence"),),
                     )
                 )
                 continue
@@ -220,7 +220,7 @@ class _Constructor:
             value = self.build(source)
             if not isinstance(value, dict):
                 span = _span(self.file, source.start_mark, source.end_mark)
-                message = "`<<` takes a mapping or a list of mappings"
+                message = "the value of `<<` must be a mapping or a list of mappings"
                 self.problems.append(Diagnostic("yaml-key", message, span, hint="write `<<: *name`"))
                 return
             for key, item in value.items():
@@ -316,10 +316,10 @@ def decode(file: str, data: bytes) -> tuple[str, list[Diagnostic]]:
         problems.append(
             Diagnostic(
                 "crlf",
-                "the file has Windows line endings (CRLF)",
+                "the file has CRLF line endings",
                 Span(file, line, column),
                 severity="warning",
-                hint="save it with LF, and put `*.yaml text eol=lf` into .gitattributes",
+                hint="save it with LF, and add `*.yaml text eol=lf` to .gitattributes",
             )
         )
         text = text.replace("\r\n", "\n")
@@ -340,7 +340,7 @@ def _other_break(file: str, text: str) -> Diagnostic | None:
     name = {"\r": "a carriage return without a line feed", "\x85": "a next-line character (U+0085)"}.get(
         found[0], f"a line separator (U+{ord(found[0]):04X})"
     )
-    hint = "end lines with a line feed; inside of double quotes, write it as an escape"
+    hint = "end lines with a line feed; in double-quoted strings, use an escape sequence"
     return Diagnostic("yaml-syntax", f"not YAML: {name} ends a line here", Span(file, line, column), hint=hint)
 
 
@@ -374,7 +374,9 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
             problems += credentials_in(documents)
         if not documents and not problems:
             hint = "delete the file, or write a spec: `avactl explain` lists the kinds"
-            problems.append(Diagnostic("empty-file", "the file holds only comments", Span(file), "warning", hint=hint))
+            problems.append(
+                Diagnostic("empty-file", "the file contains only comments", Span(file), "warning", hint=hint)
+            )
     except _Problem as problem:
         problems.append(problem.diagnostic)
     except yaml.YAMLError as error:
@@ -388,12 +390,12 @@ def too_large(file: str, size: int) -> Diagnostic:
         "file-too-large",
         f"the file has {size:,} bytes; the limit is {MAX_BYTES:,}",
         Span(file),
-        hint="split it; lists of data belong into a Dataset's JSON-lines manifest",
+        hint="split it; put data lists in a Dataset's JSON-lines manifest",
     )
 
 
 _HINTS = (
-    ("could not find expected ':'", "a key must be followed by a colon and a space"),
+    ("could not find expected ':'", "a key needs a colon followed by a space"),
     ("mapping values are not allowed", "quote text that contains `: `, or check the indentation"),
     ("did not find expected key", "check the indentation of this line and the previous one"),
     ("did not find expected ',' or", "a flow list or mapping needs `,` between its values and a closing bracket"),
@@ -424,7 +426,7 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     conflict = _CONFLICT(text)
     if conflict is not None:
         span = Span(file, text.count("\n", 0, conflict.start()) + 1, 1, 8)
-        hint = "keep one side, and remove the three marker lines"
+        hint = "resolve the conflict and remove its three marker lines"
         return Diagnostic("yaml-syntax", "unresolved git merge conflict", span, hint=hint)
     lines = text.split("\n")
     if span.line > len(lines) or (span.line == len(lines) and not lines[-1] and span.line > 1):
@@ -440,7 +442,7 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         )
     hint = next((hint for start, hint in _HINTS if start in problem), "compare with a spec of `avactl init DIR`")
     if "{{" in line or "{%" in line:
-        hint = "a `{{ … }}` of a template is filled in before avactl reads the file; list templates under `exclude`"
+        hint = "avactl does not render templates (`{{ … }}`); list template files under `exclude`"
     notes: tuple[Note, ...] = ()
     context, start = str(getattr(error, "context", None) or ""), getattr(error, "context_mark", None)
     if start is not None and "quoted scalar" in context and "unexpected" in problem:
@@ -448,5 +450,5 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         span, problem = Span(file, start.line + 1, start.column + 1), "unclosed quote"
         hint = "add the closing quote"
     elif start is not None and "flow" in context and _character(lines, start) in ("[", "{"):
-        notes = (Note(Span(file, start.line + 1, start.column + 1), "the open bracket"),)
+        notes = (Note(Span(file, start.line + 1, start.column + 1), "opening bracket"),)
     return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint, notes=notes)

@@ -98,7 +98,7 @@ def test_many_problems_of_one_spec_do_not_take_for_ever(tmp_path: Path, avactl: 
     (tmp_path / "x.yaml").write_text(f"{CLUSTER}spec: {{{keys}}}\n")
     found = json.loads(avactl("validate", "--format", "json").stdout)
     assert len(found) == 101
-    assert found[-1]["message"] == "49,900 more problems of this spec from here on"
+    assert found[-1]["message"] == "49,900 more problems in this spec"
 
 
 def test_set_puts_no_credential_in_and_takes_one_out(tmp_path: Path, avactl: Run) -> None:

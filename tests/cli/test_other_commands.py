@@ -71,7 +71,7 @@ def test_init_makes_a_repository_that_compiles(tmp_path: Path, avactl: Run) -> N
     assert [schema for schema in settings["yaml.schemas"] if not (tmp_path / "new" / schema).is_file()] == []
     again = avactl("init", "new")
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_schema_command(tmp_path: Path, avactl: Run) -> None:

@@ -124,7 +124,7 @@ def test_command_refuses_what_is_wrong(tmp_path: Path, avactl: Run) -> None:
     assert "choose with --name: TrainingJob/resnet50" in several.stderr
     wrong = avactl("set", "jobs.yaml", "-n", "resnet50", "spec.workers.replicas=none")
     assert wrong.returncode == 1
-    assert "expected a whole number, got text `none`" in wrong.stderr
+    assert "expected an integer, got string `none`" in wrong.stderr
     assert file.read_bytes() == before
     assert avactl("set", "jobs.yaml", "-n", "resnet50", "spec.workers.replicas=none", "--force").returncode == 0
     assert b"replicas: none" in file.read_bytes()

@@ -41,7 +41,7 @@ def test_an_address_where_nobody_can_listen(avactl: Run, tmp_path: Path, command
     Repository(tmp_path / "specs").commit({"cluster.yaml": "kind: Cluster\nmetadata: {name: c}\n"})
     given = (*command.split(), "--kubeconfig", "config")
     done = avactl(*given, "--listen", "8080")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "avactl: `--listen 8080` is no HOST:PORT")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "avactl: `--listen 8080` is not HOST:PORT")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         done = avactl(*given, "--listen", listen)

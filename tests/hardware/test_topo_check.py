@@ -32,7 +32,7 @@ def changed(name: str, *changes: tuple[int, int, str]) -> str:
 @pytest.mark.parametrize("name", library.names())
 def test_machine_of_its_type(name: str) -> None:
     done = check(render(rows(library_machine(name))), name)
-    assert (done.exit_code, done.stdout) == (0, f"ok: the machine is a {name}\n")
+    assert (done.exit_code, done.stdout) == (0, f"ok: the machine matches {name}\n")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_other_numbering_is_the_same_machine(name: str) -> None:
     Random(name).shuffle(order)
     done = check(render(rows(machine, order)), name)
     assert done.exit_code == 0, done.output
-    assert done.stdout.endswith(f"ok: the machine is a {name}\n")
+    assert done.stdout.endswith(f"ok: the machine matches {name}\n")
 
 
 def test_numbering_is_told() -> None:

@@ -113,8 +113,8 @@ def test_what_fits_has_no_problem(program: Program, compute: dict[str, Any]) -> 
         ({"gpus": 8, "gpu": "V100", "replicas": 7}, "gang-never-fits", "at most 6 fit at once"),
         ({"gpus": 5, "gpu": "V100", "replicas": 7}, "gang-never-fits", "at most 6 fit at once"),
         ({"gpus": 8, "pool": "v100", "replicas": 5}, "gang-never-fits", "add machines to pool v100"),
-        ({"gpus": 1, "gpu": "K80", "cpu": "30", "replicas": 4}, "gang-never-fits", "because of CPU"),
-        ({"gpus": 2, "gpu": "V100", "memory": "400Gi", "replicas": 7}, "gang-never-fits", "because of memory"),
+        ({"gpus": 1, "gpu": "K80", "cpu": "30", "replicas": 4}, "gang-never-fits", "limited by CPU"),
+        ({"gpus": 2, "gpu": "V100", "memory": "400Gi", "replicas": 7}, "gang-never-fits", "limited by memory"),
         ({"gpus": 4, "gpu": "K80", "link": "pcieSwitch", "link_policy": "required"}, "link-unreachable", "`gpus: 2`"),
         (
             {"gpus": 2, "gpu": "K80", "link": "nvlink", "link_policy": "required"},

@@ -66,7 +66,7 @@ def test_the_platform_comes_before_its_teams(backend: Path, tmp_path: Path) -> N
         without_tier(repository)
         code, text = run("up", "--yes", *where, "--stack", "main")
         assert code == 0, text
-        assert "StatefulSet avactl-cache/read-master: its spec is gone; it holds data and stays" in text
+        assert "StatefulSet avactl-cache/read-master: its spec was deleted; it holds data and is kept" in text
         assert kube.find("apps/v1", "StatefulSet", "read-master", "avactl-cache") is not None
         assert kube.find("v1", "ConfigMap", "read-alluxio", "avactl-cache") is not None  # without it, it could not run
         assert kube.find("apps/v1", "DaemonSet", "read-worker", "avactl-cache") is None
@@ -311,7 +311,7 @@ def test_two_clusters_want_to_be_told_apart(repository: Repository, monkeypatch:
     code, text = run("preview", str(repository.root), "--stack", "east", "--context", "east=avactl")
     assert (code, "+ Cluster east" in text) == (0, True), text
     code, text = run("preview", str(repository.root), "--context", "avactl")
-    assert (code, "which cluster is that?" in text) == (2, True)
+    assert (code, "name the cluster" in text) == (2, True)
     # The settings of the stack's project say it too.
     shutil.copytree(ROOT / "stacks", repository.root / "stacks")
     (repository.root / "stacks" / "Pulumi.east.yaml").write_text("config: {avactl:context: avactl}\n")

@@ -161,15 +161,15 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({}, "this is no pipeline of GitHub or GitLab"),
+        ({}, "not running in a GitHub or GitLab pipeline"),
         ({"GITHUB_ACTIONS": "true"}, "GITHUB_REPOSITORY is not set"),
-        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this run is not for a pull request"),
+        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this pipeline run has no pull request"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
          "GITHUB_TOKEN is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
          "GITHUB_TOKEN contains characters that are invalid in a token"),
         ({"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
-         "CI_JOB_TOKEN may not write comments"),
+         "CI_JOB_TOKEN cannot write comments"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_told(avactl: Run, env: dict[str, str], said: str) -> None:

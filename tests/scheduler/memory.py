@@ -29,7 +29,7 @@ class Memory:
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
         self.decider = SchedulingCycle(
-            self.fleet, self.queue, self, self, VolumeBinding(self.fleet), self, self.budgets
+            self.fleet, self.queue, self, self, VolumeBinding(self.fleet.tables), self, self.budgets
         )
         self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
         self.items: dict[str, dict[str, Any]] = {}
@@ -107,12 +107,12 @@ class Memory:
 
     def settle(self) -> None:
         """Decide until there is nothing left to decide, and nobody is helped by what was freed."""
-        if self.fleet.stale:
+        if self.fleet.tables.stale:
             self.fleet.rebuild()
             self.decider.clear()
         freed = -1
-        while freed != self.fleet.change_epoch:
-            freed = self.fleet.change_epoch
+        while freed != self.fleet.tables.change_epoch:
+            freed = self.fleet.tables.change_epoch
             self.decider.sync()
             self.queue.retry(freed)
             self.decide()
@@ -158,8 +158,8 @@ class Memory:
     def restart(self) -> Memory:
         """Another scheduler, that knows what the API server knows."""
         other = Memory(machines=0)
-        for node in self.fleet.nodes.values():
-            other.fleet.nodes[node.name] = node
+        for node in self.fleet.tables.nodes.values():
+            other.fleet.tables.nodes[node.name] = node
         for leaf in self.fleet.quotas.leaves.values():
             other.fleet.quotas.put_leaf(leaf.team, leaf)
         other.items, other.clock = self.items, self.clock

@@ -16,9 +16,9 @@ from tests.scheduler.test_claims import GPU, Claiming, request
 
 def free(made: ClusterCache) -> list[int]:
     """The GPUs that are wholly free on the one machine."""
-    if made.stale:
+    if made.tables.stale:
         made.rebuild()
-    return [gpu for gpu in range(16) if int(made.state.whole[made.state.slots["a"]]) >> gpu & 1]
+    return [gpu for gpu in range(16) if int(made.tables.state.whole[made.tables.state.slots["a"]]) >> gpu & 1]
 
 
 @pytest.mark.parametrize(("left", "then"), [(0, 0), (2, 0), (4, 0), (6, 2)])
@@ -58,9 +58,9 @@ def test_of_gpus_that_two_pods_have_the_others_are_not_free() -> None:
 
 def test_what_is_kept_for_others_gives_way_to_a_pod_that_another_scheduler_binds() -> None:
     made = fleet([node("a")], [])
-    slot, nothing = made.state.slots["a"], (0,) * len(made.state.resources)
+    slot, nothing = made.tables.state.slots["a"], (0,) * len(made.tables.state.resources)
     for gpu in range(6):
-        made.state.book(("hold", "unit", gpu), Booking(slot, nothing, 1 << gpu))
+        made.tables.state.book(("hold", "unit", gpu), Booking(slot, nothing, 1 << gpu))
     made.put_pod(pod("other", 4, "a"))
     assert len(free(made)) == 4
 
@@ -78,7 +78,7 @@ def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
     made.quotas.fresh()
     made.put_pod(pod("p", 4, "a", "0,1,2,3"))
     made.put_node(node("a"))
-    if made.stale:
+    if made.tables.stale:
         made.rebuild()
     assert made.quotas.fresh().used("vision", "A100") == 4000
     unnamed = node("a")
@@ -91,7 +91,7 @@ def test_pods_that_are_known_before_the_team_of_their_namespace_count_for_its_qu
     made = fleet([node("a")], [pod("p", 3, "a")])
     made.quotas.put_leaf("big", TeamQuota.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
     assert made.quotas.fresh().used("big", "A100") == 0
-    made.others.put_namespace("vision", {"avactl.dev/team": "big"})
+    made.tables.put_namespace("vision", {"avactl.dev/team": "big"})
     assert made.quotas.fresh().used("big", "A100") == 3000
 
 
@@ -144,7 +144,7 @@ def test_devices_of_a_driver_that_starts_anew_count_for_the_quota() -> None:
         world.claim(name, request("gpus", 2))
     world.asking("p", "c")
     world.settle()
-    world.fleet.stale |= world.fleet.dra.drop_slice(f"{GPU}-{world.where()['p']}")
+    world.fleet.tables.stale |= world.fleet.dra.drop_slice(f"{GPU}-{world.where()['p']}")
     world.asking("q", "d")
     world.settle()
     assert set(world.where()) == {"p"}

@@ -61,9 +61,9 @@ class Claiming(Memory):
         self.pod("a", name, resourceClaims=[{"name": each, "resourceClaimName": each} for each in claims], **more)
 
     def settle(self) -> None:
-        for key in self.fleet.woken:
+        for key in self.fleet.tables.waits.woken:
             self.queue.push(self.queue.units[key])
-        self.fleet.woken.clear()
+        self.fleet.tables.waits.woken.clear()
         super().settle()
 
     def gpus(self, claim: str) -> set[int]:

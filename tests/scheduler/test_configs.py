@@ -72,7 +72,7 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
             made.rebuild()
             waits = made.put_pod(offline.pod("waits", 1, link="socket"))
             assert waits is not None
-            request = made.asks.request(waits.shape)
+            request = made.requests.request(waits.shape)
             made.quotas.refuse([StartRequest(request, [waits])])
             made.choose(waits, request, None)
     assert refused > 100

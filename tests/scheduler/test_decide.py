@@ -48,8 +48,8 @@ def test_a_decision_that_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch
         return daemon
 
     daemon = asyncio.run(run())
-    assert daemon.fleet.pods["default/plain"].assumed == "a"
-    assert daemon.fleet.pods["default/odd"].message == "internal error of the scheduler: KeyError('odd')"
+    assert daemon.fleet.tables.pods["default/plain"].assumed == "a"
+    assert daemon.fleet.tables.pods["default/odd"].message == "internal error of the scheduler: KeyError('odd')"
     assert daemon.queue.pop() is None
 
 
@@ -64,12 +64,12 @@ def test_what_comes_free_right_after_a_try_is_not_left_until_the_next_tick(monke
             reflector.synced.set()
         deciding = asyncio.create_task(daemon._decide())
         async with asyncio.timeout(20):
-            while not daemon.fleet.pods["default/waits"].message:
+            while not daemon.fleet.tables.pods["default/waits"].message:
                 await asyncio.sleep(0.01)
             daemon._retried = monotonic()
             daemon.intake.drop("default/runs")
             daemon._wake.set()
-            while not daemon.fleet.pods["default/waits"].assumed:
+            while not daemon.fleet.tables.pods["default/waits"].assumed:
                 await asyncio.sleep(0.01)
         deciding.cancel()
 

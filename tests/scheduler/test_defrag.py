@@ -195,7 +195,7 @@ def test_moves_are_made_only_on_yes_and_make_room_for_all_of_a_gang(crowded: Wor
     assert done.returncode == 0, done.stdout + done.stderr
     gang = {crowded.nodes_of()[f"train-{number}"] for number in range(2)}
     assert len(gang) == 2
-    assert f"the job has its place: {', '.join(sorted(gang))}" in done.stdout
+    assert f"the job is placed on {', '.join(sorted(gang))}" in done.stdout
     # What was moved does not come back to where it was.
     crowded.wait(lambda: len(nodes_of(crowded, *jobs)) == 3 and all(nodes_of(crowded, *jobs).values()))
     assert set(nodes_of(crowded, *jobs).values()) == {"a", "b", "c"} - gang

@@ -91,8 +91,8 @@ def test_a_pod_with_too_much_of_anything_is_refused_and_keeps_its_gpus(spec: dic
     item["spec"] |= spec
     assert words in read_pod(item, 0.0).shape.refused
     made = offline.fleet([offline.node("a")], [item])
-    assert made.state.gpu_total[made.state.slots["a"]] == 5000
-    assert int(made.state.whole[made.state.slots["a"]]) == 0b11111000
+    assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 5000
+    assert int(made.tables.state.whole[made.tables.state.slots["a"]]) == 0b11111000
 
 
 def test_ordinary_pods_are_left_as_they_are() -> None:
@@ -104,7 +104,7 @@ def test_ordinary_pods_are_left_as_they_are() -> None:
 
 def test_nobody_books_more_gpus_than_were_asked_for() -> None:
     made = offline.fleet([offline.node("a")], [offline.pod("greedy", 1, "a", "0,1,2,3,4,5,6,7")])
-    assert made.state.gpu_total[made.state.slots["a"]] == 7000
+    assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 7000
 
 
 def test_a_gpu_is_the_pods_that_was_bound_first() -> None:
@@ -117,21 +117,21 @@ def test_a_gpu_is_the_pods_that_was_bound_first() -> None:
     thief["metadata"] |= {"name": "a-thief", "uid": "thief"}
     thief["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-02T00:00:00Z"
     made = offline.fleet([offline.node("a")], [thief, honest])
-    assert made.state.bookings[honest["metadata"]["uid"]].gpus == 1
-    assert made.state.bookings["thief"].gpus == 2
+    assert made.tables.state.bookings[honest["metadata"]["uid"]].gpus == 1
+    assert made.tables.state.bookings["thief"].gpus == 2
     # Neither does one more of them make all be built anew.
     late = copy.deepcopy(thief)
     late["metadata"] |= {"name": "b-thief", "uid": "late"}
     made.put_pod(late)
-    assert not made.stale
-    assert made.state.bookings["late"].gpus == 4
+    assert not made.tables.stale
+    assert made.tables.state.bookings["late"].gpus == 4
 
 
 def test_devices_are_believed_of_avactls_own_pods_only() -> None:
     item = offline.pod("foreign", 1, "a", "7")
     item["spec"]["schedulerName"] = "default-scheduler"
     made = offline.fleet([offline.node("a")], [item])
-    assert made.state.bookings[item["metadata"]["uid"]].gpus == 1
+    assert made.tables.state.bookings[item["metadata"]["uid"]].gpus == 1
 
 
 def test_an_index_of_thousands_of_digits_leaves_the_pod_in_the_books() -> None:
@@ -139,15 +139,15 @@ def test_an_index_of_thousands_of_digits_leaves_the_pod_in_the_books() -> None:
     item["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] = LONG
     item["metadata"]["labels"]["avactl.dev/gang"] = "g"
     made = offline.fleet([offline.node("a")], [item])
-    assert made.state.gpu_total[made.state.slots["a"]] == 6000
+    assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 6000
 
 
 def test_a_pod_that_cannot_be_read_at_all_is_in_the_books() -> None:
     item = offline.pod("odd", 2, "a", "0,1")
     item["spec"]["volumes"] = [{"persistentVolumeClaim": {}}]  # no API server lets that through
     made = offline.fleet([offline.node("a")], [item])
-    assert made.state.gpu_total[made.state.slots["a"]] == 6000
-    assert "cannot read this pod" in made.pods["vision/odd"].shape.refused
+    assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 6000
+    assert "cannot read this pod" in made.tables.pods["vision/odd"].shape.refused
 
 
 def test_requests_beyond_all_machines_do_not_overflow() -> None:
@@ -155,9 +155,9 @@ def test_requests_beyond_all_machines_do_not_overflow() -> None:
     for item in running:
         item["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "9E", "memory": "9E"}
     made = offline.fleet([offline.node("a"), offline.node("b")], running)
-    cpu = made.state.free[made.state.slots["a"]][0]
+    cpu = made.tables.state.free[made.tables.state.slots["a"]][0]
     assert cpu < 0
-    assert made.state.free[made.state.slots["b"]][0] > 0
+    assert made.tables.state.free[made.tables.state.slots["b"]][0] > 0
 
 
 def test_resources_of_odd_nodes_are_bounded() -> None:
@@ -165,8 +165,8 @@ def test_resources_of_odd_nodes_are_bounded() -> None:
     for number, item in enumerate(odd):
         item["status"]["allocatable"] |= {f"example.com/r{number}-{each}": "9E" for each in range(500)}
     made = offline.fleet([offline.node("a"), *odd], [offline.pod("fine", 1)])
-    assert len(made.state.resources) <= 4 + 512
-    made.asks.request(made.pods["vision/fine"].shape)
+    assert len(made.tables.state.resources) <= 4 + 512
+    made.requests.request(made.tables.pods["vision/fine"].shape)
 
 
 def test_quotes_are_one_short_line() -> None:

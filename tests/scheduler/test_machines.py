@@ -66,7 +66,7 @@ def test_a_machine_that_differs_has_no_links_through_nvswitch() -> None:
 def test_gpus_go_under_a_pod_and_come_back() -> None:
     made = world(PCIE, 8)
     assert starts(made, 8)
-    item = {"metadata": {"name": "n", "labels": made.fleet.nodes["n"].labels}}
+    item = {"metadata": {"name": "n", "labels": made.fleet.tables.nodes["n"].labels}}
     for gpus in (6, 8):
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
         made.fleet.put_node({**item, "status": {"allocatable": amounts}})

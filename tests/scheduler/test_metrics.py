@@ -39,9 +39,9 @@ def test_pools_and_teams() -> None:
         "gpus": [{"gpu": "A100", "guaranteed": 2, "borrow": 8, "weight": 1}],
     }
     made.quotas.put_leaf("vision", TeamQuota.parse({**quota, "shapes": []}))
-    pod = made.pods["vision/waits"]
-    request = made.asks.request(pod.shape)
-    measure = Measure(Workload.declared([request]).shares(), len(made.state.resources))
+    pod = made.tables.pods["vision/waits"]
+    request = made.requests.request(pod.shape)
+    measure = Measure(Workload.declared([request]).shares(), len(made.tables.state.resources))
     asyncio.run(metrics_collector.collect(made, measure))
     pool = {"pool": "big", "model": "A100"}
     assert (value("pool_gpus", **pool), value("pool_gpus_allocated", **pool)) == (24, 7)
@@ -62,10 +62,11 @@ def test_pools_and_teams() -> None:
 def test_what_is_free_is_not_in_pieces_because_others_want_other_models() -> None:
     made = offline.fleet([offline.node("a"), offline.node("b")], [offline.pod("six", 6, "a", "0,1,2,3,4,5")])
     requests = [
-        Request((0,) * len(made.state.resources), 8, models=frozenset({model})) for model in ("A100", "H100", "T4")
+        Request((0,) * len(made.tables.state.resources), 8, models=frozenset({model}))
+        for model in ("A100", "H100", "T4")
     ]
     lost = [
-        usage.pools(made, Measure(Workload.declared(some).shares(), len(made.state.resources)))[0].lost
+        usage.pools(made, Measure(Workload.declared(some).shares(), len(made.tables.state.resources)))[0].lost
         for some in (requests, requests[:1], requests[1:])
     ]
     assert lost[:2] == [pytest.approx(2), pytest.approx(2)]

@@ -97,5 +97,5 @@ def test_parts_of_gpus_are_told_too() -> None:
     assert "n1 GPU 1: vision/mig of vision, 0.285 of it (pod vision/mig)" in titles(draw(made))
     (pool,) = usage.pools(made)
     assert (pool.gpus, pool.used, pool.whole) == (2, 0.285, 0)
-    assert [team[:3] for team in usage.teams(made, made.pods.values())] == [("vision", "A100", 0.285)]
-    assert [job.gpus for job in usage.jobs(made, made.pods.values())] == [0.285]
+    assert [team[:3] for team in usage.teams(made, made.tables.pods.values())] == [("vision", "A100", 0.285)]
+    assert [job.gpus for job in usage.jobs(made, made.tables.pods.values())] == [0.285]

@@ -117,7 +117,7 @@ def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(l
     lent.settle()
     assert set(lent.where()) == {"elastic-0", "elastic-1", "young", "mine"}
     for _ in range(5):
-        lent.fleet.change_epoch += 1
+        lent.fleet.tables.change_epoch += 1
         lent.settle()
     assert len(lent.evictions) == 1
     lent.drop("owner", "mine")
@@ -254,7 +254,7 @@ def test_a_team_beyond_its_guarantee_takes_no_more_than_its_share() -> None:
     world.settle()
     assert sorted(world.where()) == ["a0", "a1", "b0", "b1"]
     for _ in range(3):
-        world.fleet.change_epoch += 1
+        world.fleet.tables.change_epoch += 1
         world.settle()
     assert len(world.evictions) == 2
 
@@ -284,7 +284,7 @@ def test_a_reservation_ends_with_its_pod(lent: Memory) -> None:
     lent.pod("guest", "next", 8)
     lent.settle()
     assert "next" in lent.where()
-    assert not [key for key in lent.fleet.state.bookings if isinstance(key, tuple)]
+    assert not [key for key in lent.fleet.tables.state.bookings if isinstance(key, tuple)]
 
 
 def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,9 +304,9 @@ def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkey
     monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 200)
     monkeypatch.setattr(time, "time", lambda: now + 200)
     lent.settle()
-    assert not [key for key in lent.fleet.state.bookings if isinstance(key, tuple)]
+    assert not [key for key in lent.fleet.tables.state.bookings if isinstance(key, tuple)]
     monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 300)
-    lent.fleet.change_epoch += 1
+    lent.fleet.tables.change_epoch += 1
     lent.settle()
     # Its machine is lost, perhaps: another one is asked.
     assert len(evicted(lent)) == len(set(evicted(lent))) == 2

@@ -105,4 +105,4 @@ def test_who_may_see_one_namespace_only_is_told_so(busy: World, tmp_path: Path) 
     busy.plane.write_kubeconfig(mine, "expired")
     for command in ("top", "pool", "why x"):
         done = avactl(busy, *command.split(), kubeconfig=mine)
-        assert (done.returncode, "does not know who asks (401 Unauthorized)" in done.stderr) == (3, True), done.stderr
+        assert (done.returncode, "rejected the credentials (401 Unauthorized)" in done.stderr) == (3, True), done.stderr

@@ -82,11 +82,11 @@ def test_on_links_of_a_machine_that_differs_nobody_counts() -> None:
     for policy, fits in (("preferred", True), ("required", False)):
         pod = made.put_pod(offline.pod(policy, 2, link="pcieSwitch", link_policy=policy))
         assert pod is not None
-        request = made.asks.request(pod.shape)
-        assert (made.scorer.choose(request) is not None) == fits
+        request = made.requests.request(pod.shape)
+        assert (made.tables.scorer.choose(request) is not None) == fits
         # The condition comes and goes while the fleet is kept up to date.
         made.put_node(offline.node("odd"))
-        assert made.scorer.choose(request) is not None
+        assert made.tables.scorer.choose(request) is not None
         made.put_node(odd)
 
 

@@ -38,7 +38,7 @@ def test_a_pod_that_is_first_seen_again_when_it_has_ended_is_done_with() -> None
     end(world, "vision/short")
     assert not order.pod.assumed
     assert not world.queue.units
-    assert not world.fleet.state.bookings
+    assert not world.fleet.tables.state.bookings
 
 
 def test_a_replica_that_stands_by_forgets_pods_that_others_have_placed() -> None:
@@ -49,10 +49,10 @@ def test_a_replica_that_stands_by_forgets_pods_that_others_have_placed() -> None
         item["spec"]["nodeName"] = "n0"
         item["metadata"]["annotations"]["avactl.dev/preemption"] = "x/1"
         world._condition(f"vision/p{number}", "DisruptionTarget", "PreemptionByScheduler", "Preempted for x: y")
-        assert world.fleet.remains
+        assert world.fleet.tables.preemption_marks
         world.drop("vision", f"p{number}")
     assert len(world.queue._active) < PODS / 2
-    assert not world.fleet.remains
+    assert not world.fleet.tables.preemption_marks
 
 
 def test_pods_that_go_while_another_of_their_group_waits_leave_nothing_behind() -> None:
@@ -67,7 +67,7 @@ def test_pods_that_go_while_another_of_their_group_waits_leave_nothing_behind() 
     (group,) = world.queue._groups.values()
     assert len(group) < PODS / 2
     world.drop("vision", "first")
-    world.queue.retry(world.fleet.change_epoch)
+    world.queue.retry(world.fleet.tables.change_epoch)
     assert not world.queue._groups
 
 
@@ -103,8 +103,7 @@ def test_what_pods_waited_for_is_forgotten_with_them() -> None:
         world.pod("vision", f"p{number}", 1, volumes=[volume])
         world.settle()
         world.drop("vision", f"p{number}")
-    assert not world.fleet._awaited
-    assert not world.fleet._waits
+    assert not world.fleet.tables.waits
 
 
 def test_nothing_is_left_of_teams_that_are_gone() -> None:
@@ -128,8 +127,8 @@ def test_the_expected_workload_is_the_same_whatever_number_a_node_set_has() -> N
         world.pod("vision", f"p{number}", 1)
         world.settle()
         world.drop("vision", f"p{number}")
-        world.fleet.stale = True  # as when a slice of devices changes
-    assert len(world.fleet.scorer.workload.shares()) == 1
+        world.fleet.tables.stale = True  # as when a slice of devices changes
+    assert len(world.fleet.tables.scorer.workload.shares()) == 1
 
 
 def test_nothing_is_left_of_machines_that_are_gone() -> None:
@@ -155,14 +154,14 @@ def test_nothing_is_left_of_ports_and_disks_that_are_free_again() -> None:
         world.settle()
         assert world.where()
         world.drop("vision", f"p{number}")
-    assert not world.fleet.others._ports
-    assert not world.fleet.others._disks
+    assert not world.fleet.topology._ports
+    assert not world.fleet.topology._disks
 
 
 def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() -> None:
     world = Memory(machines=1)
-    world.fleet.others.put_namespace("vision", {})
-    world.fleet.others.put_namespace("ads", {})
+    world.fleet.tables.put_namespace("vision", {})
+    world.fleet.tables.put_namespace("ads", {})
     term = {
         "labelSelector": {"matchLabels": {"app": "x"}}, "namespaceSelector": {},
         "topologyKey": "kubernetes.io/hostname",
@@ -170,12 +169,12 @@ def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() 
     alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     world.pod("vision", "alone", affinity=alone)
     world.settle()
-    world.fleet.others.drop_namespace("ads")
+    world.fleet.tables.put_namespace("ads", None)
     world.drop("vision", "alone")
     world.pod("vision", "next", labels={"app": "x"})
     world.settle()
     assert list(world.where()) == ["next"]
-    assert not world.fleet.others._against
+    assert not world.fleet.topology._against
 
 
 def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> None:
@@ -186,7 +185,7 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
         alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near(f"app-{number}")]}}
         world.pod("vision", f"alone-{number}", labels={"app": f"app-{number}"}, affinity=alone)
     world.settle()
-    assert len(world.fleet.others._tallies) == 101
+    assert len(world.fleet.topology._tallies) == 101
     world.drop("vision", *(f"alone-{number}" for number in range(100)))
     for number in range(0, PODS // 2, 100):
         group = [f"p{each}" for each in range(number, number + 100)]
@@ -194,7 +193,7 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
             world.pod("vision", name)
         world.settle()
         world.drop("vision", *group)
-    assert len(world.fleet.others._tallies) == 1
+    assert len(world.fleet.topology._tallies) == 1
     world.pod("vision", "comes", labels={"app": "late"})
     world.settle()
     assert "waits" in world.where()
@@ -202,11 +201,11 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
 
 def test_who_waits_for_company_is_told_of_it_whatever_namespaces_go_meanwhile() -> None:
     world = Memory()
-    world.fleet.others.put_namespace("other", {})
+    world.fleet.tables.put_namespace("other", {})
     waits = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near("late")]}}
     world.pod("vision", "waits", affinity=waits)
     world.settle()
-    world.fleet.others.drop_namespace("other")
+    world.fleet.tables.put_namespace("other", None)
     world.settle()
     world.pod("vision", "comes", labels={"app": "late"})
     world.settle()
@@ -224,7 +223,7 @@ def test_who_looks_on_for_days_forgets_pods_too() -> None:
             view.put_pod(item)
             view.put_pod(item)
             view.drop_pod(f"vision/p{number % 10}")
-    assert len(view.fleet.pods) == len(view.checkpoints) == len(view.owned) == 5
+    assert len(view.fleet.tables.pods) == len(view.checkpoints) == len(view.owned) == 5
 
 
 def test_events_of_pods_with_the_longest_names_can_be_written() -> None:

@@ -38,7 +38,7 @@ def test_a_job_and_its_pods(world: World) -> None:
     assert "a, GPUs " in told.stdout
     told = why(world, "nobody", "-n", world.namespace)
     assert told.returncode == 2
-    assert "there is no pod or job nobody" in told.stderr
+    assert "no pod or job nobody" in told.stderr
 
 
 def maker(world: World, version: str, kind: str, name: str, pod: dict[str, object], **spec: object) -> None:
@@ -76,5 +76,5 @@ def test_pods_that_are_not_made(world: World) -> None:
     assert told("none")[0].endswith("it is scaled to 0 pods")
     # By the Deployment's name, and by the instance that its pods are of.
     world.wait(lambda: told("some")[0].startswith("some-"))
-    assert told("some")[0].endswith("scheduler `avactl` has not said anything about it yet")
+    assert told("some")[0].endswith("scheduler `avactl` has not processed it yet")
     assert told("the-some")[0].startswith("some-")

@@ -85,7 +85,7 @@ def test_an_answer_of_another_shape_is_told(monkeypatch: pytest.MonkeyPatch, dat
     answering(monkeypatch, data)
     (problem,) = (problem for problem in found(SPECS) if problem.span.file == "specs.py")
     assert (problem.code, problem.span.line) == ("python-error", 1)
-    assert "the result is malformed" in problem.message
+    assert "its answer is malformed" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_policys_forged_answer_is_bounded(monkeypatch: pytest.MonkeyPatch, dat
     answering(monkeypatch, data)
     told = found({**POLICY, **CLUSTER})
     assert 1 <= len(told) <= 201
-    assert any(problem.code == "policy-error" and "not an answer" in problem.message for problem in told)
+    assert any(problem.code == "policy-error" and "malformed" in problem.message for problem in told)
 
 
 @pytest.mark.parametrize("path", [[-1], [True], [10**60], ["metadata", 0], ["metadata", "name", "x"], [""], [0] * 64])

@@ -148,12 +148,12 @@ def test_specs_before_an_exception_still_answer_references() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("specs = 3", "`specs` is a list of specs or a function that returns one, got int"),
+        ("specs = 3", "`specs` must be a list of specs or a function that returns one, got int"),
         ("specs = [{'kind': 'Team'}]", "entry 0 is a dict"),
         (f"{IMPORTS}specs = [Team(metadata=Metadata(name='a'), spec={{1}})]", "a set is not plain data"),
         ("spec = []", "a Python spec file defines `specs`"),
         ("import sys\nspecs = []\nsys.exit(1)", "SystemExit: 1"),
-        ("import os\nspecs = []\nos._exit(0)", "the process exited"),
+        ("import os\nspecs = []\nos._exit(0)", "ended its process"),
     ],
 )
 def test_a_file_that_gives_no_specs_says_why(source: str, message: str) -> None:
@@ -340,7 +340,7 @@ def test_a_deep_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = b'{"a":' * 500 + b"1" + b"}" * 500
     answer = b'{"documents": [{"value": ' + deep + b', "places": []}], "error": null}'
     monkeypatch.setattr("avactl.source.python._evaluate", lambda *_: answer)
-    assert error_of("specs = []").message.endswith("the result is malformed")
+    assert error_of("specs = []").message.endswith("its answer is malformed")
 
 
 def test_native_code_is_named_where_it_is_imported(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Commands on a change: what it means, and applying it through Pulumi."""
+"""Commands that show the effect of a change, or apply it through Pulumi."""

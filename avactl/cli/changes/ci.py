@@ -1,4 +1,4 @@
-"""`avactl ci`: what pipelines call."""
+"""`avactl ci`: commands for CI pipelines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from avactl.review.environment import Pipeline
 
 PLAN = 15_000
-"""Bytes of the plan in a comment: below the quarter of the smaller forge's comment that a further part may have."""
+"""Maximum size of the plan in a comment, in bytes: below a quarter of the smaller forge's comment limit."""
 
 ci = typer.Typer(
-    help="For pipelines: the comment on a pull request.",
+    help="For CI pipelines: comment on a pull request.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -36,38 +36,40 @@ class ForgeChoice(str, Enum):  # noqa: UP042 - typer reads the values of str enu
 
 @ci.callback()
 def _group() -> None:
-    """For pipelines: the comment on a pull request."""
+    """For CI pipelines: comment on a pull request."""
 
 
 @ci.command()
 def comment(
-    path: Annotated[Path, typer.Argument(help="Repository of specs.")] = Path(),
+    path: Annotated[Path, typer.Argument(help="Spec repository.")] = Path(),
     base: Annotated[
         str | None,
-        typer.Option(metavar="REV", help="Revision to compare with.", show_default="the pull request's base"),
+        typer.Option(metavar="REV", help="Base revision.", show_default="the pull request's base"),
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(metavar="REV", help="Revision that is new.", show_default="what is checked out"),
+        typer.Option(metavar="REV", help="Head revision.", show_default="what is checked out"),
     ] = None,
-    forge: Annotated[ForgeChoice | None, typer.Option(help="Where to comment.", show_default="the pipeline's")] = None,
+    forge: Annotated[
+        ForgeChoice | None, typer.Option(help="Forge to comment on.", show_default="the pipeline's")
+    ] = None,
     pr: Annotated[
         int | None,
         typer.Option(metavar="N", help="Number of the pull request.", show_default="the pipeline's", min=1),
     ] = None,
     artifact: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the whole diff here; the comment links to it.")
+        Path | None, typer.Option(metavar="FILE", help="File for the full diff; the comment links to it.")
     ] = None,
-    plan: Annotated[bool, typer.Option(help="Tell also whether it will run, as `avactl plan` does.")] = True,
+    plan: Annotated[bool, typer.Option(help="Include the plan (see `avactl plan`).")] = True,
     snapshot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For the plan: what runs now, by `avactl snapshot`.")
+        Path | None, typer.Option(metavar="FILE", help="Cluster snapshot for the plan, from `avactl snapshot`.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the comment, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the comment without sending it.")] = False,
 ) -> None:
-    """Write what a change means as one comment on its pull request; the next run edits the same comment.
+    """Summarize a change in one comment on its pull request; later runs update the same comment.
 
-    The token is GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to tell; 1 the specs have errors, which
-    the comment tells; 2 wrong usage; 3 git or the forge failed.
+    The token is GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs have errors,
+    which the comment reports; 2 usage error; 3 git or the forge failed.
     """
     from avactl.review.comparison import look
     from avactl.review.environment import EnvironmentProblem, detect
@@ -86,7 +88,7 @@ def comment(
         sides = look(find_root(path), known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
     except GitError as error:
         unnamed = known is None and isinstance(error, UnknownRevisionError) and error.revision == "origin/HEAD"
-        fail(str(error), MISSING, "name what to compare with: `--base main`" if unnamed else error.hint)
+        fail(str(error), MISSING, "name the base revision: `--base main`" if unnamed else error.hint)
     body, mark = _body(sides, pipeline, artifact)
     if dry_run:
         sys.stdout.write(body)
@@ -97,7 +99,7 @@ def comment(
 
 
 def plan_of(snapshot: Path | None) -> SectionOf:
-    """The part of the comment that tells whether it will run. Exits where the snapshot is none."""
+    """Return the plan section of the comment. Exits if the snapshot is invalid."""
     from avactl.cli.changes.plan import read_snapshot
     from avactl.review.comment import Section
 
@@ -110,7 +112,7 @@ def plan_of(snapshot: Path | None) -> SectionOf:
             from avactl.plan.planner import clusters, make_plan
             from avactl.plan.snapshot.loader import SnapshotError
         except ModuleNotFoundError as error:
-            print(f"no plan in the comment: it needs the package {error.name}: `pip install 'avactl[cluster]'`",
+            print(f"no plan in the comment: this needs the package {error.name}: `pip install 'avactl[cluster]'`",
                   file=sys.stderr)  # fmt: skip
             return None
         logs.mute()
@@ -127,23 +129,27 @@ def plan_of(snapshot: Path | None) -> SectionOf:
 
 
 def _want_pipeline(pipeline: Pipeline | None) -> None:
-    """Exits where it is not known where to comment."""
+    """Exit if the pull request to comment on is unknown."""
     if pipeline is None:
-        hint = "`--dry-run` prints the comment; or name the forge: `--forge github --pr 7`, with GITHUB_REPOSITORY"
-        fail("this is no pipeline of GitHub or GitLab", USAGE, hint)
+        hint = "`--dry-run` prints the comment; or set the forge: `--forge github --pr 7`, with GITHUB_REPOSITORY"
+        fail("not running in a GitHub or GitLab pipeline", USAGE, hint)
     if pipeline.number is None:
-        fail("this run is not for a pull request", USAGE, "run it on pull requests only, or name one: `--pr 7`")
+        fail("this pipeline run has no pull request", USAGE, "run it on pull requests only, or set one: `--pr 7`")
     if not pipeline.token:
         if pipeline.forge == "github":
-            fail("GITHUB_TOKEN is not set", MISSING, "`env: {GITHUB_TOKEN: ${{ github.token }}}` gives the job's own")
+            fail(
+                "GITHUB_TOKEN is not set",
+                MISSING,
+                "`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token",
+            )
         from avactl.review.gitlab import NEEDED
 
-        why = "CI_JOB_TOKEN may not write comments, and GITLAB_TOKEN is not set"
+        why = "CI_JOB_TOKEN cannot write comments, and GITLAB_TOKEN is not set"
         fail(why if pipeline.job_token else "GITLAB_TOKEN is not set", MISSING, NEEDED)
 
 
 def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[str, str]:
-    """The comment and its marker; the whole diff is written to `file`."""
+    """Return the comment and its marker; the full diff is written to `file`."""
     from avactl.review.comment import Artifact, compose, marker, whole
     from avactl.review.environment import LIMITS
 
@@ -152,7 +158,7 @@ def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[s
         try:
             file.write_text(whole(sides.review, sides.source), encoding="utf-8")
         except OSError as error:
-            fail(f"{file}: {(error.strerror or str(error)).lower()}", MISSING, "name a file that can be written")
+            fail(f"{file}: {(error.strerror or str(error)).lower()}", MISSING, "use a writable file")
         artifact = Artifact(file.name, pipeline.link(file.as_posix()) if pipeline else "")
     limit = LIMITS[pipeline.forge if pipeline else "github"]
     return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)
@@ -171,18 +177,18 @@ def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
     except ReadOnlyError as error:
         if not _to_summary(pipeline, body):
             fail(str(error), MISSING, error.hint)
-        print(f"no comment, the job's summary has it: {error}", file=sys.stderr)
+        print(f"no comment; see the job summary: {error}", file=sys.stderr)
         if not pipeline.fork:
-            fail("the token may not write comments", MISSING, error.hint)
+            fail("the token is not allowed to write comments", MISSING, error.hint)
         return
     except ForgeError as error:
         fail(str(error), MISSING, error.hint)
-    said = {"nothing": "no changes, and no comment yet: none is written", "unchanged": "the comment says it already"}
+    said = {"nothing": "no changes; no comment written", "unchanged": "the comment is up to date"}
     print(said.get(done, f"comment {done} on {forge.noun}"))
 
 
 def _to_summary(pipeline: Pipeline, body: str) -> bool:
-    """Puts the comment on the page of the run, where there is one."""
+    """Append the comment to the summary page of the run, if there is one."""
     if pipeline.summary is None:
         return False
     try:

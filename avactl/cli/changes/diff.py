@@ -26,22 +26,24 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 
 
 def diff(
-    path: Annotated[Path, typer.Argument(help="Repository, or a part of one.")] = Path(),
-    base: Annotated[str, typer.Option(metavar="REV", help="Revision to compare with.")] = "HEAD",
+    path: Annotated[Path, typer.Argument(help="Repository, or part of one.")] = Path(),
+    base: Annotated[str, typer.Option(metavar="REV", help="Base revision.")] = "HEAD",
     head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+        str | None, typer.Option(metavar="REV", help="Head revision.", show_default="the work tree")
     ] = None,
     merge_base: Annotated[
-        bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+        bool, typer.Option("--merge-base", help="Compare with the merge base of base and head, like a pull request.")
     ] = False,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Markdown fits a comment on GitHub.")] = Format.text,
-    objects: Annotated[bool, typer.Option(help="Tell the Kubernetes objects beneath.")] = True,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 where there are changes.")] = False,
+    format: Annotated[
+        Format, typer.Option("--format", "-f", help="Output format; Markdown suits a GitHub comment.")
+    ] = Format.text,
+    objects: Annotated[bool, typer.Option(help="Show the Kubernetes objects under each spec.")] = True,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if there are changes.")] = False,
 ) -> None:
-    """What a change means: facts, pods, data, quota, and the Kubernetes objects beneath.
+    """Show the meaning of a change: facts, pods, data, quota, and the Kubernetes objects under each spec.
 
-    Both sides are compiled from git; no checkout is touched. Exit codes: 0 compared; 1 the head has errors (they are
-    printed instead); 2 wrong usage; 3 git or a revision is missing; 4 changes, with --exit-code.
+    Both revisions are compiled from git; the work tree is not touched. Exit codes: 0 compared; 1 the head has errors
+    (printed instead); 2 usage error; 3 git or a revision is missing; 4 changes, with --exit-code.
     """
     from avactl.compiler import compile_tree
     from avactl.diff.compare import compare, touches
@@ -59,7 +61,7 @@ def diff(
     if not after.ok:
         _problems(after, format)
         raise typer.Exit(PROBLEMS)
-    gc.freeze()  # two compilations stay until the end: the collector need not walk them
+    gc.freeze()  # two compilations live until the end: the collector need not traverse them
     changes = compare(before, after)
     inside = path.resolve().relative_to(root.resolve()).as_posix()
     if inside != ".":
@@ -84,7 +86,7 @@ def _render(changes: Diff, format: Format, objects: bool) -> str:
 
 
 def _problems(after: Compilation, format: Format) -> None:
-    """What is wrong with the head, where its diff would stand."""
+    """Return the problems of the head, printed in place of its diff."""
     if format is Format.json:
         from avactl.diff.json_output import render_problems
 
@@ -107,7 +109,7 @@ def _problems(after: Compilation, format: Format) -> None:
 
 
 def _source(compilation: Compilation) -> Callable[[str], str | None]:
-    """The text of files of a compilation."""
+    """Return the text of a compilation's files."""
 
     def read(file: str) -> str | None:
         data = compilation.program.read_file(file)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from avactl.source.tree import DirTree
 
 _WIDE = 160
-"""Columns where nobody says how many there are."""
+"""Default terminal width."""
 
 
 class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
@@ -37,30 +37,33 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 
 def plan(
     path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
-    base: Annotated[str, typer.Option(metavar="REV", help="Revision that runs now.")] = "HEAD",
+    base: Annotated[str, typer.Option(metavar="REV", help="Base revision, which runs now.")] = "HEAD",
     head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+        str | None, typer.Option(metavar="REV", help="Head revision.", show_default="the work tree")
     ] = None,
     merge_base: Annotated[
-        bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+        bool, typer.Option("--merge-base", help="Compare with the merge base of base and head, like a pull request.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Tell of all specs, also of those that stay.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all specs, including unchanged ones.")] = False,
     snapshot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What runs now, by `avactl snapshot`; `-` is standard input.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Cluster snapshot from `avactl snapshot`; `-` reads standard input."),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="Only this cluster. Default: all, or the snapshot's.")] = None,
-    output: Annotated[Format, typer.Option("--output", "-o", help="Markdown fits a comment.")] = Format.text,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="Output format; Markdown suits a comment.")
+    ] = Format.text,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 4 where something new, or that ran, will not run.")
+        bool, typer.Option("--exit-code", help="Exit with 4 if a new or previously running spec will not run.")
     ] = False,
 ) -> None:
-    """Will it run? Places the changed jobs, services and workspaces as the scheduler would: a check, no reservation.
+    """Predict whether the changed jobs, services and workspaces will run, by simulating the scheduler.
 
-    Without --snapshot the machines are those that the pools declare, and all that the base has runs on them. Exit
-    codes: 0 told; 1 the head has errors (they are printed instead); 2 wrong usage; 3 git or a revision is missing; 4
-    something will not run, with --exit-code.
+    The result is an estimate, not a reservation. Without --snapshot the declared machines run all specs of the base.
+    Exit codes: 0 ok; 1 the head has errors (printed instead); 2 usage error; 3 git or a revision is missing; 4
+    a spec will not run, with --exit-code.
     """
-    gc.disable()  # all that is made stays until the end: the collector would only walk it again and again
+    gc.disable()  # all objects live until the end: the collector would only traverse them repeatedly
     text = None if snapshot is None else _content(snapshot)
     plans = None
     if snapshot is not None and text is not None and cluster is None:
@@ -77,13 +80,13 @@ def plan(
         except SnapshotError as error:
             fail(str(error), USAGE, error.hint)
     sys.stdout.write(_render(plans, output))
-    gc.freeze()  # nor need it do so once more at the end
+    gc.freeze()  # nor traverse them once more at exit
     if exit_code and not all(each.fine for each in plans):
         raise typer.Exit(CHANGES)
 
 
 def read_snapshot(path: Path) -> ClusterState:
-    """A snapshot's file. Exits with USAGE where it is none."""
+    """Read a snapshot file. Exits with USAGE if it is invalid."""
     return _parsed(path, _content(path))
 
 
@@ -96,7 +99,9 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        fail(f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "`avactl snapshot > state.json` takes one")
+        fail(
+            f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "create one with `avactl snapshot > state.json`"
+        )
 
 
 def _parsed(path: Path, text: bytes) -> ClusterState:
@@ -109,24 +114,26 @@ def _parsed(path: Path, text: bytes) -> ClusterState:
 
 
 def _maker() -> ModuleType:
-    """What makes plans. Exits with MISSING where it is not installed."""
+    """Import the planner. Exits with MISSING if it is not installed."""
     with packages():
         from avactl.kube import logs
         from avactl.plan import planner
-    logs.mute()  # the scheduler tells of its decisions, which here are not made
+    logs.mute()  # suppress logs of decisions that are only simulated
     return planner
 
 
 def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> list[str]:
-    """The clusters to plan for. Exits with USAGE where the names do not go together."""
+    """Return the clusters to plan for. Exits with USAGE if the names do not match."""
     from avactl.diagnostics.suggest import did_you_mean
 
     if cluster is not None and cluster not in known:
-        fail(f"there is no cluster {cluster} in the specs", USAGE, did_you_mean(cluster, known, "declared"))
+        fail(
+            f"cluster {cluster} is not declared in the specs", USAGE, did_you_mean(cluster, known, "declared clusters")
+        )
     if live is None:
         return [cluster] if cluster is not None else known
     if cluster is not None and cluster != live.cluster:
-        fail(f"the snapshot is of cluster {live.cluster}, not of {cluster}", USAGE, "leave out `--cluster`")
+        fail(f"the snapshot is of cluster {live.cluster}, not of {cluster}", USAGE, "remove `--cluster`")
     if live.cluster not in known:
         hint = did_you_mean(live.cluster, known, "declared")
         fail(f"the snapshot is of cluster {live.cluster}, which the specs do not declare", USAGE, hint)
@@ -136,13 +143,13 @@ def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> 
 def _at_once(
     path: Path, base: str, head: str | None, common: bool, everything: bool, snapshot: Path, text: bytes
 ) -> list[Plan] | None:
-    """The plan where both sides compile while this process reads the snapshot. None: it has to be done in turn."""
+    """Plan with both sides compiled in parallel to reading the snapshot. None: it has to be done sequentially."""
     from avactl import parallel
     from avactl.plan.parallel_compile import GoneWrongError, begin
 
     if head is None and not path.exists():
         return None
-    parallel.allow()  # before anything that has threads is imported
+    parallel.allow()  # before importing anything that uses threads
     root = find_root(path)
     sides = begin(partial(_base, root, base, head, common), partial(_head, root, base, head, common), text)
     if sides is None:
@@ -171,7 +178,7 @@ def _head(root: Path, base: str, head: str | None, common: bool) -> GitTree | Di
 
 
 def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
-    """Base (None where it has errors) and head. Exits where there is no head to plan for."""
+    """Return base (None if it has errors) and head. Exits if there is no head to plan for."""
     from avactl import parallel
     from avactl.compiler import compile_tree
     from avactl.diff.revisions import open_sides
@@ -180,7 +187,7 @@ def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Co
 
     if head is None and not path.exists():
         fail(f"{path}: no such file or directory", USAGE)
-    parallel.allow()  # before anything that has threads is imported
+    parallel.allow()  # before importing anything that uses threads
     try:
         sides = open_sides(find_root(path), base, head, common=common)
         after, before = compile_tree(sides.head), compile_tree(sides.base)

@@ -1,4 +1,4 @@
-"""`avactl preview`, and what it shares with `avactl up`."""
+"""`avactl preview`, and parts shared with `avactl up`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
 StackOption = Annotated[
-    list[str] | None, typer.Option("--stack", "-s", help="CLUSTER or CLUSTER.TEAM; may be repeated. Default: all.")
+    list[str] | None, typer.Option("--stack", "-s", help="CLUSTER or CLUSTER.TEAM; repeatable. Default: all.")
 ]
 KubeconfigOption = Annotated[Path | None, typer.Option(help="Kubeconfig. Default: KUBECONFIG, or ~/.kube/config.")]
 ContextOption = Annotated[
     list[str] | None,
-    typer.Option(help="Context of the kubeconfig; with several clusters CLUSTER=CONTEXT. Default: of the same name."),
+    typer.Option(help="Kubeconfig context; CLUSTER=CONTEXT for several clusters. Default: the cluster's name."),
 ]
-RefreshOption = Annotated[bool, typer.Option("--refresh", help="Look for drift first: what others changed.")]
-AdoptOption = Annotated[bool, typer.Option("--adopt", help="Take over objects that are in the cluster already.")]
+RefreshOption = Annotated[bool, typer.Option("--refresh", help="Check for drift first.")]
+AdoptOption = Annotated[bool, typer.Option("--adopt", help="Adopt objects that already exist in the cluster.")]
 
 
 def preview(
@@ -35,11 +35,9 @@ def preview(
     context: ContextOption = None,
     refresh: RefreshOption = False,
     adopt: AdoptOption = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 4 where `up` would change something.")
-    ] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if `up` would change something.")] = False,
 ) -> None:
-    """What `up` would do, by the Pulumi engine."""
+    """Show the changes that `up` would make, using the Pulumi engine."""
     changed = False
 
     def show(session: Session) -> None:
@@ -63,7 +61,7 @@ def each_stack(
     apply: bool = False,
     fast: bool = False,
 ) -> None:
-    """Compile a repository, and open its stacks one after the other; `apply`: those that are applied from here."""
+    """Compile a repository and open its stacks one by one; `apply`: only stacks applied from here."""
     from avactl.compiler import compile_tree
     from avactl.emit import engine
 
@@ -96,7 +94,7 @@ def _options(root: Path, kubeconfig: Path | None, contexts: Iterable[str], adopt
             chosen[next(iter(clusters))] = text
         else:
             fail(
-                f"--context {text}: which cluster is that?",
+                f"--context {text}: name the cluster",
                 USAGE,
                 f"write CLUSTER={text}: {', '.join(sorted(clusters))}",
             )
@@ -104,7 +102,7 @@ def _options(root: Path, kubeconfig: Path | None, contexts: Iterable[str], adopt
 
 
 def print_head(session: Session, refresh: bool) -> None:
-    """Print which stack it is, and what is to be known before; looks for drift."""
+    """Print the stack and its notes; refresh it to find drift."""
     from avactl.emit.engine_report import object_of, spec_of
 
     print(f"stack {session.name}", flush=True)
@@ -113,12 +111,12 @@ def print_head(session: Session, refresh: bool) -> None:
     for (kind, team, name), former in session.renamed.items():
         print(f"  {kind} {team}/{name} was {spec_of(former).partition(' ')[2]}")
     for entry in session.kept:
-        print(f"  = {object_of(entry.urn)}: its spec is gone; it holds data and stays")
+        print(f"  = {object_of(entry.urn)}: its spec was deleted; it holds data and is kept")
     sys.stdout.flush()
 
 
 def print_preview(session: Session) -> bool:
-    """Print what `up` would do to a stack; whether it would do anything."""
+    """Print the changes that `up` would make to a stack; return True if there are any."""
     from avactl.emit.engine_report import lines, summary
 
     found = session.preview()

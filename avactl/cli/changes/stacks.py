@@ -26,18 +26,20 @@ class Output(str, Enum):  # noqa: UP042
 def stacks(
     path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
     base: Annotated[
-        str | None, typer.Option(metavar="REV", help="Only stacks that differ from this revision; empty: all.")
+        str | None, typer.Option(metavar="REV", help="Only stacks changed since this revision; empty: all.")
     ] = None,
     head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+        str | None, typer.Option(metavar="REV", help="Head revision.", show_default="the work tree")
     ] = None,
-    only: Annotated[Owner | None, typer.Option(help="Only the platform's stacks, or only those of teams.")] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="JSON is a list, for a matrix.")] = Output.text,
+    only: Annotated[Owner | None, typer.Option(help="Only platform stacks, or only team stacks.")] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="Output format; JSON is a list for a CI matrix.")
+    ] = Output.text,
 ) -> None:
-    """The Pulumi stacks of a repository, or those that a change touches, in the order of applying them.
+    """List the Pulumi stacks of a repository, or those that a change affects, in apply order.
 
-    Both sides are compiled, so a comment in a spec touches none. Exit codes: 0 told; 1 the head has errors; 2 wrong
-    usage; 3 git or a revision is missing.
+    Both revisions are compiled, so a changed comment affects no stack. Exit codes: 0 ok; 1 the head has errors; 2
+    usage error; 3 git or a revision is missing.
     """
     from avactl.compiler import compile_tree
     from avactl.emit.stacks import touched
@@ -59,7 +61,7 @@ def stacks(
     if base is not None and found.why_all:
         print(f"all stacks: {found.why_all}", file=sys.stderr)
     for stack in found.orphans:
-        print(f"{stack}: its cluster is not applied from here any more; `pulumi stack rm {stack}`", file=sys.stderr)
+        print(f"{stack}: its cluster is no longer applied from here; run `pulumi stack rm {stack}`", file=sys.stderr)
     names = [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is Owner.teams)]
     if output is Output.json:
         print(json.dumps(names))

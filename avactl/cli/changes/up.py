@@ -35,12 +35,15 @@ def up(
     refresh: RefreshOption = False,
     adopt: AdoptOption = False,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Write the state of a new stack once, at the end; if killed, --adopt.")
+        bool,
+        typer.Option(
+            "--fast", help="Write the state of a new stack only at the end; if interrupted, rerun with --adopt."
+        ),
     ] = False,
 ) -> None:
     """Apply a stack with the Pulumi engine."""
     if not yes and not sys.stdin.isatty():
-        fail("up asks before it applies, and nobody can answer here", USAGE, "add --yes")
+        fail("`up` asks for confirmation, but there is no terminal", USAGE, "add --yes")
 
     def apply(session: Session) -> None:
         from avactl.emit.engine_report import line, summary, warnings
@@ -50,7 +53,7 @@ def up(
             return
 
         if session.fast:
-            print("  the state is written at the end; if this run is killed, the next one needs --adopt", flush=True)
+            print("  the state is written at the end; if this run is interrupted, rerun with --adopt", flush=True)
 
         def say(change: Change) -> None:
             print(f"  {line(change)}", flush=True)

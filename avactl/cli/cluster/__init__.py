@@ -1,1 +1,1 @@
-"""Commands on a cluster, and the daemons in it."""
+"""Commands on a cluster, and its daemons."""

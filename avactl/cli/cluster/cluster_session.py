@@ -1,4 +1,4 @@
-"""What commands that look at a cluster share: the connection, and one clear line where it does not answer."""
+"""Shared parts of commands that read a cluster: the connection, and one clear line if it fails."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
     from avactl.kube.access import Access
     from avactl.scheduler.inspection.cluster_view import ClusterView
 
-Kubeconfig = Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Kubeconfig file. Default: $KUBECONFIG or ~/.kube/config.")]
 DaemonKubeconfig = Annotated[
-    Path | None, typer.Option(help="Default: the pod's own account, else $KUBECONFIG or ~/.kube/config.")
+    Path | None,
+    typer.Option(help="Kubeconfig file. Default: the pod's service account, else $KUBECONFIG or ~/.kube/config."),
 ]
-Context = Annotated[str, typer.Option(help="Context of the kubeconfig. Default: its current one.")]
+Context = Annotated[str, typer.Option(help="Context of the kubeconfig. Default: the current context.")]
 SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
 
 
 _WIDE = 100_000
-"""Columns where the output is not a terminal."""
+"""Width if the output is not a terminal."""
 _LONGEST = 4096
-"""Characters that are shown of one text of others: an annotation may have 256 KiB."""
+"""Maximum characters shown of a foreign text: an annotation may have 256 KiB."""
 
 
 @contextmanager
 def packages() -> Iterator[None]:
-    """Around the imports of what talks to clusters. Exits with MISSING where its packages are not installed."""
+    """Guard the imports of the Kubernetes client. Exits with MISSING if its packages are not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -46,9 +47,9 @@ def packages() -> Iterator[None]:
 
 
 def connection(kubeconfig: Path | None, context: str = "") -> Access:
-    """Where the API server is, and who asks.
+    """Return the API server's address and credentials.
 
-    Exits with MISSING without the packages for it, with USAGE without a kubeconfig.
+    Exits with MISSING if packages are missing, with USAGE without a kubeconfig.
     """
     with packages():
         from avactl.kube import access, client  # noqa: F401 - the client needs more than the address does
@@ -60,15 +61,15 @@ def connection(kubeconfig: Path | None, context: str = "") -> Access:
 
 @contextmanager
 def listening(listen: str) -> Iterator[None]:
-    """Around a daemon that serves its metrics at `--listen`, if that is not empty.
+    """Serve a daemon's metrics at `--listen`, if that is not empty.
 
-    Exits with USAGE where it is no address, with MISSING where nobody can listen there.
+    Exits with USAGE if the address is invalid, with MISSING if it cannot listen there.
     """
     if not listen:
         yield
         return
     if not re.fullmatch(r".*:\d{1,5}", listen):
-        fail(f"`--listen {listen}` is no HOST:PORT", USAGE, "`:8080` listens on all addresses")
+        fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`:8080` listens on all addresses")
     from avactl.kube.http_server import ListenError
 
     try:
@@ -86,9 +87,9 @@ def viewing(
     everything: bool = False,
     with_volumes: bool = False,
 ) -> None:
-    """Run `show` on a view of the cluster. `everything`: it needs to see nodes and the pods of all namespaces.
+    """Run `show` on a view of the cluster. `everything`: it needs nodes and the pods of all namespaces.
 
-    Exits with USAGE without a kubeconfig, with MISSING where the API server does not answer or refuses.
+    Exits with USAGE without a kubeconfig, with MISSING if the API server does not answer or denies the request.
     """
     with packages():
         from avactl.kube import logs
@@ -113,19 +114,19 @@ def viewing(
 
 
 def refused(error: Exception, access: Access) -> NoReturn:
-    """Say that the API server gave no answer, or not this one, and exit with MISSING."""
+    """Report that a request to the API server failed, and exit with MISSING."""
     from avactl.kube.client import ApiError, UnreachableError, UntrustedError
 
     if isinstance(error, UntrustedError):
-        hint = "is the kubeconfig's certificate-authority that of another cluster?"
+        hint = "does the kubeconfig's certificate-authority belong to another cluster?"
         fail(f"the certificate of the API server {access.url} is not trusted: {plain(str(error))}", MISSING, hint)
     if isinstance(error, ApiError) and error.status == 401:
-        hint = "has the token or certificate expired? Log in anew, or name another kubeconfig or context"
-        fail(f"the API server {access.url} does not know who asks (401 Unauthorized)", MISSING, hint)
+        hint = "has the token or certificate expired? Log in again, or use another kubeconfig or context"
+        fail(f"the API server {access.url} rejected the credentials (401 Unauthorized)", MISSING, hint)
     if isinstance(error, UnreachableError):
-        hint = "is the cluster up, and is it this one? `--kubeconfig FILE`, $KUBECONFIG or `--context` names another"
+        hint = "is the cluster up and the right one? `--kubeconfig FILE`, $KUBECONFIG or `--context` selects another"
         fail(f"no answer from the API server {access.url}", MISSING, hint)
-    fail(f"the API server does not tell: {plain(str(error))}", MISSING)
+    fail(f"API server request failed: {plain(str(error))}", MISSING)
 
 
 def _allowed(view: ClusterView, namespace: str, everything: bool) -> None:
@@ -138,13 +139,13 @@ def _allowed(view: ClusterView, namespace: str, everything: bool) -> None:
 
 
 def plain(text: str) -> str:
-    """Text of others on one line of a bounded length, without characters that a terminal obeys."""
+    """Return foreign text on one line of bounded length, without control characters."""
     text = shortened(text, _LONGEST)
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def console() -> Console:
-    """As wide as the terminal; where there is none, as wide as what is written."""
+    """Width of the terminal; of the content if there is no terminal."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _WIDE
@@ -152,7 +153,7 @@ def console() -> Console:
 
 
 def write(*parts: RenderableType) -> None:
-    """Tables and lines to standard output. Nothing is folded or cut for those who read it by other means."""
+    """Print tables and lines to standard output; nothing is wrapped or truncated if it is not a terminal."""
     screen = console()
     if sys.stdout.isatty():
         screen.print(*parts, sep="\n")
@@ -163,12 +164,12 @@ def write(*parts: RenderableType) -> None:
 
 
 def age(since: str, now: datetime) -> str:
-    """How long ago a time of the API server was, in its largest unit."""
+    """Time since an API server timestamp, in its largest unit."""
     return span((now - datetime.fromisoformat(since)).total_seconds())
 
 
 def span(seconds: float) -> str:
-    """A time in its largest unit."""
+    """A duration in its largest unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

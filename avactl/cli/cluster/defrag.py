@@ -1,4 +1,4 @@
-"""`avactl defrag`: room for a job that waits, by moving as few pods as possible."""
+"""`avactl defrag`: make room for a waiting job by moving as few pods as possible."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 
 def defrag(
-    job: Annotated[
-        str | None, typer.Argument(help="A job that waits; `NAMESPACE/NAME` names its namespace.", show_default=False)
-    ] = None,
+    job: Annotated[str | None, typer.Argument(help="Waiting job: NAME or NAMESPACE/NAME.", show_default=False)] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
-    gpus: Annotated[int, typer.Option(min=1, max=16, help="Without a job: GPUs of each pod.")] = 8,
+    gpus: Annotated[int, typer.Option(min=1, max=16, help="Without a job: GPUs per pod.")] = 8,
     gpu: Annotated[str, typer.Option(help="Without a job: GPU model.", show_default="any")] = "",
-    pods: Annotated[int, typer.Option(min=1, max=10_000, help="Without a job: how many pods.")] = 1,
-    cpu: Annotated[str, typer.Option(help="Without a job: CPUs of each pod.")] = "0",
-    memory: Annotated[str, typer.Option(help="Without a job: memory of each pod.")] = "0",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without, nothing is changed.")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="With --yes: seconds to wait until the job is placed.")] = 300.0,
+    pods: Annotated[int, typer.Option(min=1, max=10_000, help="Without a job: number of pods.")] = 1,
+    cpu: Annotated[str, typer.Option(help="Without a job: CPU cores per pod.")] = "0",
+    memory: Annotated[str, typer.Option(help="Without a job: memory per pod.")] = "0",
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the moves. By default nothing is changed.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="With --yes: seconds to wait for the job to be placed.")
+    ] = 300.0,
     output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json`.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
-    """Propose the fewest moves that make room for a job, or for pods as the options say; `--yes` does it.
+    """Propose the fewest moves that make room for a job, or for the pods described by options; `--yes` applies them.
 
-    Moved are only pods of jobs with checkpoints that may be stopped. They go on elsewhere from their last checkpoint.
+    Only pods of preemptible jobs with checkpoints are moved. They resume elsewhere from their last checkpoint.
     """
     if job is not None and "/" in job:
         namespace, job = job.split("/", 1)
     if yes and job is None:
-        fail("`--yes` needs a job: room that nobody waits for would not stay free", USAGE)
+        fail("`--yes` needs a job: without one the freed room would not stay free", USAGE)
     if output not in ("table", "json"):
-        fail(f"`--output {output}` is neither table nor json", USAGE)
+        fail(f"`--output {output}` must be table or json", USAGE)
 
     async def show(view: ClusterView) -> None:
         from avactl.scheduler.defrag import planner
@@ -95,15 +95,13 @@ def _print(title: str, plan: DefragPlan, output: str, yes: bool) -> None:
     nodes = sorted(set(plan.places.values()))
     shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
     if not plan.moves:
-        print(f"{title}: there is room as things are ({shown}); nothing has to move")
+        print(f"{title}: already fits ({shown}); no moves needed")
         return
     _table(plan.moves)
     gpus, count = sum(move.gpus for move in plan.moves), len(plan.moves)
     print(f"\n{title}: {count} move{'' if count == 1 else 's'} ({gpus:g} GPUs) make room on {shown}")
     if not yes:
-        print(
-            "nothing was changed; `--yes` does it. Where moved pods go is a proposal: the scheduler has the last word"
-        )
+        print("nothing was changed; `--yes` applies the moves. Target nodes are estimates: the scheduler decides")
 
 
 def _table(moves: list[Move]) -> None:
@@ -128,5 +126,5 @@ async def _move(view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, timeo
     except StoppedError as error:
         fail(f"nothing was moved: {plain(str(error))}", MISSING)
     if not placed:
-        fail(f"the job is not placed after {timeout:g} s", MISSING, "the scheduler goes on; `avactl why` tells")
-    print(f"the job has its place: {', '.join(mover.nodes())}")
+        fail(f"the job was not placed within {timeout:g} s", MISSING, "the scheduler keeps trying; see `avactl why`")
+    print(f"the job is placed on {', '.join(mover.nodes())}")

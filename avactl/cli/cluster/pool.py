@@ -1,4 +1,4 @@
-"""`avactl pool`: a picture of pools."""
+"""`avactl pool`: pictures of pools."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ if TYPE_CHECKING:
 
 def pool(
     names: Annotated[list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all")] = None,
-    out: Annotated[str, typer.Option("--out", "-o", help="File to write; - prints.")] = "pool.svg",
+    out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "pool.svg",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
-    """A picture (SVG) of pools: machines by rack, and which job is on which GPU. For those who run the platform."""
+    """Draw pools (SVG): machines by rack, and the jobs on each GPU. For platform administrators."""
     from avactl.diagnostics.suggest import did_you_mean
 
     async def show(view: ClusterView) -> None:
         from avactl.scheduler.inspection.pool_svg import draw
 
-        known = {info.labels.get("avactl.dev/pool", "") for info in view.fleet.nodes.values()} | view.fleet.pools.keys()
+        known = {
+            info.labels.get("avactl.dev/pool", "") for info in view.fleet.tables.nodes.values()
+        } | view.fleet.tables.pools.keys()
         for name in names or ():
             if name not in known:
                 fail(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
-        machines = sum(1 for slot in view.fleet.state.slots.values() if view.fleet.state.gpu_count[slot])
+        machines = sum(1 for slot in view.fleet.tables.state.slots.values() if view.fleet.tables.state.gpu_count[slot])
         told = ", ".join(names) if names else f"{machines} machines with GPUs"
         write_text(out, draw(view.fleet, names), told)
 

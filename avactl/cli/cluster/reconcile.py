@@ -19,45 +19,47 @@ if TYPE_CHECKING:
 
 
 def reconcile(
-    path: Annotated[Path, typer.Argument(help="Repository, or a directory of it.", show_default=".")] = Path(),
-    once: Annotated[bool, typer.Option("--once", help="One run; the default.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Follow the branch, and put drift back, until stopped.")
-    ] = False,
+    path: Annotated[Path, typer.Argument(help="Repository, or a directory in it.", show_default=".")] = Path(),
+    once: Annotated[bool, typer.Option("--once", help="Reconcile once (default).")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the branch and revert drift until stopped.")] = False,
     repo: Annotated[str, typer.Option(help="URL of the repository to follow; PATH is then a directory in it.")] = "",
     branch: Annotated[
-        str, typer.Option(help="Branch to follow. Default: what lies in PATH; with --watch and --repo, HEAD and main.")
+        str, typer.Option(help="Branch to follow. Default: the work tree; with --watch, HEAD; with --repo, main.")
     ] = "",
-    cluster: Annotated[str, typer.Option(help="Cluster to apply. Default: the only one of the repository.")] = "",
+    cluster: Annotated[str, typer.Option(help="Cluster to reconcile. Default: the repository's only cluster.")] = "",
     kubeconfig: DaemonKubeconfig = None,
     context: Context = "",
-    inventory: Annotated[str, typer.Option(help="Name of what is pruned together. Default: the cluster's name.")] = "",
-    wait: Annotated[bool, typer.Option(help="Wait until what was applied is healthy.")] = True,
-    timeout: Annotated[str, typer.Option(help="Longest wait.")] = "5m",
-    prune: Annotated[bool, typer.Option(help="Delete what left git.")] = True,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Prune all where git declares nothing.")] = False,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Make another repository's objects and inventory this one's.")
+    inventory: Annotated[
+        str, typer.Option(help="Name of the inventory used for pruning. Default: the cluster's name.")
+    ] = "",
+    wait: Annotated[bool, typer.Option(help="Wait until applied objects are healthy.")] = True,
+    timeout: Annotated[str, typer.Option(help="Maximum time to wait.")] = "5m",
+    prune: Annotated[bool, typer.Option(help="Delete objects removed from git.")] = True,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Allow pruning everything if git declares nothing.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take over another repository's objects and inventory.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without writing anything.")] = False,
     leave: Annotated[
-        list[str] | None, typer.Option(help="A field manager whose additions stay, e.g. an operator's. Repeatable.")
+        list[str] | None, typer.Option(help="Field manager whose changes are kept, e.g. an operator's. Repeatable.")
     ] = None,
-    output: Annotated[str, typer.Option("--output", help="text or json.")] = "text",
-    interval: Annotated[str, typer.Option(help="With --watch: between two looks at git.")] = "1m",
-    resync: Annotated[str, typer.Option(help="With --watch: between two looks at everything in the cluster.")] = "10m",
-    listen: Annotated[str, typer.Option(help="With --watch: HOST:PORT of /metrics, /livez, /readyz.")] = "",
+    output: Annotated[str, typer.Option("--output", help="Output format: text or json.")] = "text",
+    interval: Annotated[str, typer.Option(help="With --watch: polling interval of git.")] = "1m",
+    resync: Annotated[str, typer.Option(help="With --watch: interval of full drift checks in the cluster.")] = "10m",
+    listen: Annotated[str, typer.Option(help="With --watch: HOST:PORT for /metrics, /livez, /readyz.")] = "",
 ) -> None:
-    """Make a cluster as git says: apply, wait for health, prune what left git, put drift back.
+    """Reconcile a cluster with git: apply, wait for health, prune removed objects, revert drift.
 
-    Exit codes: 0 all is applied and healthy · 1 the specs have errors, nothing was changed · 2 wrong usage · 3 git or
-    the cluster cannot be reached · 4 with --dry-run, there is something to do · 5 something was refused or is not
-    healthy; the next run goes on.
+    Exit codes: 0 everything is applied and healthy · 1 the specs have errors, nothing was changed · 2 usage error · 3
+    git or the cluster is unreachable · 4 changes are pending, with --dry-run · 5 not everything is applied or
+    healthy; the next run retries.
     """
     if once and watch:
         fail("--once and --watch exclude each other", USAGE)
     if output not in ("text", "json"):
-        fail(f"--output is text or json, not {output}", USAGE)
+        fail(f"--output must be text or json, got {output}", USAGE)
     if watch and dry_run:
         fail("--watch and --dry-run exclude each other", USAGE)
     if not watch:
@@ -98,8 +100,8 @@ def reconcile(
     except GitError as error:
         fail(str(error), MISSING, error.hint)
     except KeyboardInterrupt:
-        # The next run goes on where this one was.
+        # The next run resumes where this one stopped.
         os._exit(INCOMPLETE)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # taking all objects apart first takes longer than to compile them
+    os._exit(code)  # freeing all objects first takes longer than compiling them

@@ -14,17 +14,22 @@ from avactl.cli.common import USAGE, fail
 
 
 def scheduler(
-    config: Annotated[Path, typer.Option("--config", help="policy.json, as the Cluster compiles it.")],
-    lease: Annotated[str, typer.Option(help="Lease of the leader election; empty: this is the only replica.")] = "",
-    listen: Annotated[str, typer.Option(help="HOST:PORT of /metrics, /livez and /readyz; empty: none.")] = "",
+    config: Annotated[Path, typer.Option("--config", help="Path of policy.json from the Cluster's ConfigMap.")],
+    lease: Annotated[str, typer.Option(help="Lease for leader election; empty: single replica.")] = "",
+    listen: Annotated[str, typer.Option(help="HOST:PORT for /metrics, /livez and /readyz; empty: disabled.")] = "",
     kubeconfig: DaemonKubeconfig = None,
     namespace: Annotated[
-        str | None, typer.Option(help="Of the Lease and the ConfigMaps. Default: as the policy says.")
+        str | None, typer.Option(help="Namespace of the Lease and the ConfigMaps. Default: from the policy.")
     ] = None,
-    qps: Annotated[float, typer.Option(min=0, help="Requests a second; events have as much again; 0: any.")] = 1000.0,
-    burst: Annotated[float, typer.Option(min=1, help="Requests at once beyond that.")] = 2000.0,
+    qps: Annotated[
+        float,
+        typer.Option(
+            min=0, help="API requests per second; events have a separate limit of the same size; 0: unlimited."
+        ),
+    ] = 1000.0,
+    burst: Annotated[float, typer.Option(min=1, help="Burst of API requests beyond --qps.")] = 2000.0,
     gang_grace: Annotated[
-        float, typer.Option(min=0, help="Seconds for which a part of a gang may hold machines before it is stopped.")
+        float, typer.Option(min=0, help="Seconds that an incomplete gang may hold nodes before it is evicted.")
     ] = 30.0,
 ) -> None:
     """Run the scheduler for pods with `schedulerName: avactl`."""

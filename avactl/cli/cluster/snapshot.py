@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def snapshot(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write. Default: standard output.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Output file. Default: standard output.")
     ] = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of avactl's ConfigMaps: the Cluster's systemNamespace.")
@@ -26,9 +26,9 @@ def snapshot(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """What runs in the cluster now, as `avactl plan --snapshot` reads it. Reads only; takes no secrets.
+    """Capture the state of a cluster for `avactl plan --snapshot`. Read-only; contains no secrets.
 
-    Of pods only what scheduling needs is taken: no environment, arguments, images, or annotations but avactl's own.
+    For pods, only scheduling data is included: no environment, arguments or images, and only avactl's own annotations.
     """
     with packages():
         from avactl.plan.snapshot import capture  # noqa: F401 - what reads snapshots schedules too

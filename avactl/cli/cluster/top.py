@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from avactl.scheduler.inspection.usage import Job, Pool, Team
 
 _PAUSE = 0.5
-"""Seconds between two pictures at least."""
+"""Minimum time between two refreshes, in seconds."""
 _CLOCK = 5.0
-"""Seconds after which ages are brought up to date."""
+"""Interval in seconds at which ages are updated."""
 _JOBS = 6
-"""Lines that jobs have at least: the largest tables above give way."""
+"""Minimum number of lines for jobs: larger tables above shrink first."""
 
 
 def top(
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Jobs of this namespace only.", show_default="all")
+        str, typer.Option("--namespace", "-n", help="Only jobs of this namespace.", show_default="all")
     ] = "",
-    once: Annotated[bool, typer.Option("--once", help="Print once; so it does where this is no terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json` (once, and complete).")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
-    """Teams with their quotas, pools, and the jobs that run and wait: live, until Ctrl-C. Reads only."""
+    """Show teams with their quotas, pools, and running and waiting jobs: live, until Ctrl-C. Read-only."""
     from avactl.cli.common import USAGE, fail
 
     if output not in ("table", "json"):
-        fail(f"`--output {output}` is neither table nor json", USAGE)
+        fail(f"`--output {output}` must be table or json", USAGE)
     live = output == "table" and not once and sys.stdout.isatty()
 
     async def show(view: ClusterView) -> None:
@@ -87,7 +87,7 @@ async def _live(view: ClusterView, namespace: str) -> None:
 
 
 def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
-    """Teams and pools only where all that they count is shown."""
+    """Include teams and pools only if all the data that they summarize is readable."""
     from avactl.placement.fragmentation import Measure
     from avactl.scheduler.inspection import usage
 
@@ -97,7 +97,7 @@ def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], l
     jobs = usage.jobs(fleet, mine, view.messages)
     if view.hidden.keys() & {"pods", "nodes"}:
         return [], [], jobs
-    measure = Measure(view.expected().shares(), len(fleet.state.resources))
+    measure = Measure(view.expected().shares(), len(fleet.tables.state.resources))
     return usage.teams(fleet, pods), usage.pools(fleet, measure), jobs
 
 
@@ -117,7 +117,7 @@ def _json(view: ClusterView, namespace: str) -> str:
 
 
 def _page(view: ClusterView, namespace: str, height: int | None = None) -> RenderableType:
-    """Everything, or as many jobs as there are lines."""
+    """Lay out the page: everything, or as many jobs as lines are left."""
     from rich.console import Group
     from rich.text import Text
 
@@ -135,25 +135,25 @@ def _page(view: ClusterView, namespace: str, height: int | None = None) -> Rende
     hidden = _hidden(view)
     if view.silent is not None:
         hidden.append(
-            f"since {span(monotonic() - view.silent)} the API server gives no answer: this is how it was then"
+            f"no answer from the API server for {span(monotonic() - view.silent)}; showing the last known state"
         )
     rows = [len(teams), len(pools), len(jobs)]
     if height is not None:
-        # Each table has a headline, the two above an empty line too; the page begins with two lines.
+        # Each table has a header line, the first two also an empty line; the page begins with two lines.
         rows = _share(rows, height - 2 - len(hidden) - 2 * bool(teams) - 2 * bool(pools) - 1)
     if teams:
         kept = _foremost(teams, rows[0])
         parts += [_teams([team for team in teams if team in kept], len(teams) - len(kept)), ""]
     if pools:
         parts += [_pools(pools[: rows[1]], len(pools) - min(len(pools), rows[1])), ""]
-    parts.append(_jobs(jobs[: rows[2]]) if jobs else "no jobs with GPUs, and none that wait")
+    parts.append(_jobs(jobs[: rows[2]]) if jobs else "no jobs with GPUs and no waiting jobs")
     if rows[2] < len(jobs):
         parts.append(f"… and {len(jobs) - rows[2]} more (`avactl top --once` shows all)")
     return Group(*parts, *hidden)
 
 
 def _foremost(teams: list[Team], most: int) -> list[Team]:
-    """Where not all can be told: the teams whose pods wait, and that have most."""
+    """Return the most relevant teams if not all fit: those with waiting pods, and the largest."""
     waiting, used = Counter[str](), Counter[str]()
     for team in teams:
         waiting[team.name] += team.waiting > 0
@@ -164,7 +164,7 @@ def _foremost(teams: list[Team], most: int) -> list[Team]:
 
 
 def _share(wanted: list[int], lines: int) -> list[int]:
-    """The rows of each table in so many lines, the last table's first; a table that is cut says so in a line more."""
+    """Return each table's rows for the available lines, the last table first; a truncated table adds a line."""
     *above, jobs = wanted
     left, rows = lines - min(jobs, _JOBS), list(above)
     while sum(rows) + sum(shown < all_ for shown, all_ in zip(rows, above, strict=True)) > left and max(rows) > 1:
@@ -174,27 +174,25 @@ def _share(wanted: list[int], lines: int) -> list[int]:
 
 
 def _hidden(view: ClusterView) -> list[str]:
-    """What is missing from the page, a line each."""
-    broken = [
-        f"ConfigMap {plain(name)} is not understood, and left out: {plain(why)}" for name, why in view.broken.items()
-    ]
+    """Return notes about missing data, one per line."""
+    broken = [f"ConfigMap {plain(name)} is invalid and ignored: {plain(why)}" for name, why in view.broken.items()]
     return [*_unseen(view), *sorted(broken)]
 
 
 def _unseen(view: ClusterView) -> list[str]:
     if "pods" in view.hidden:
-        return ["teams and pools are not shown: this account may read the pods of this namespace only"]
+        return ["teams and pools are not shown: this account may only read the pods of this namespace"]
     if "nodes" in view.hidden:
         return ["teams and pools are not shown: this account may not read nodes"]
     if "configmaps" in view.hidden:
-        return ["quotas and GPU links are not known: this account may not read the ConfigMaps of the system namespace"]
+        return ["quotas and GPU links are unknown: this account may not read the ConfigMaps of the system namespace"]
     if "policy" in view.hidden:
-        return [f"racks are not known, and maybe no quotas: {plain(view.hidden['policy'])}; `--system-namespace`?"]
+        return [f"racks and possibly quotas are unknown: {plain(view.hidden['policy'])}; try `--system-namespace`"]
     return []
 
 
 def _table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
-    """Columns by name and whether they are numbers. Those that give way where the terminal is narrow hold `_cell`s."""
+    """Column name → is numeric. Columns that shrink on narrow terminals hold `_cell`s."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
@@ -205,7 +203,7 @@ def _table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
 
 
 def _cell(text: str) -> Text:
-    """One line, cut where there is no room for it."""
+    """One line, truncated to the available width."""
     from rich.text import Text
 
     return Text(plain(text), no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""`avactl topo`: machines as `nvidia-smi topo -m` shows them."""
+"""`avactl topo`: machine topology from `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from avactl.hardware.topo_matrix import Matrix
 
 topo = typer.Typer(
-    help="Machine types from the output of `nvidia-smi topo -m`, and machines against their declared type.",
+    help="Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
 
 _MOST_BYTES = 4 * 1024 * 1024
-_File = Annotated[str, typer.Argument(help="Output of `nvidia-smi topo -m`; `-` is standard input.")]
+_File = Annotated[str, typer.Argument(help="Output of `nvidia-smi topo -m`; `-` reads standard input.")]
 
 
 def _read(file: str) -> tuple[str, str]:
-    """The text of a file and how to call it."""
+    """Return the text of a file, and its display name."""
     from avactl.hardware.topo_text import decode
 
     try:
@@ -65,22 +65,24 @@ def _matrix(content: str, name: str) -> Matrix:
 @topo.command("import")
 def import_(
     file: _File = "-",
-    name: Annotated[str | None, typer.Option("--name", help="Name of the type. Default: model and GPUs.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the type. Default: from the model and GPU count.")
+    ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU model, e.g. H100.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of one GPU, e.g. 80Gi.")] = None,
     cpu: Annotated[str | None, typer.Option("--cpu", help="CPU cores that pods may use.")] = None,
-    memory_host: Annotated[str | None, typer.Option("--memory-host", help="Memory that pods may use.")] = None,
-    nic_gbit: Annotated[float | None, typer.Option("--nic-gbit", min=0.001, help="Speed of a NIC, Gbit/s.")] = None,
+    memory_host: Annotated[str | None, typer.Option("--memory-host", help="Host memory that pods may use.")] = None,
+    nic_gbit: Annotated[float | None, typer.Option("--nic-gbit", min=0.001, help="NIC speed, Gbit/s.")] = None,
     query: Annotated[
         str | None,
         typer.Option(
             "--query",
             help="Output of `nvidia-smi -L` or `nvidia-smi --query-gpu=name,memory.total --format=csv`, for the GPU "
-            "model and memory. It may stand in FILE as well.",
+            "model and memory. FILE may also contain it.",
         ),
     ] = None,
 ) -> None:
-    """Write a MachineType, as YAML on standard output, from the output of `nvidia-smi topo -m`."""
+    """Print a MachineType as YAML from the output of `nvidia-smi topo -m`."""
     from avactl.compiler.validate import validate_document
     from avactl.emit.machine_type import machine_type_yaml
     from avactl.hardware.topo_gpu import listed
@@ -102,7 +104,7 @@ def import_(
         found = resource if isinstance(resource, list) else list(problems(Item(documents[0], resource)))
     if found:
         _print(found, text)
-        fail("with these options it is no valid machine type; nothing was written", USAGE)
+        fail("the options do not result in a valid machine type; nothing was written", USAGE)
     sys.stdout.write(text)
     guesses = [path for path in described.assumed if path != "cpu"]
     if guesses:
@@ -112,12 +114,14 @@ def import_(
 @topo.command()
 def check(
     file: _File,
-    type_: Annotated[str, typer.Option("--type", help="Name of the MachineType: of the repository, or shipped.")],
+    type_: Annotated[
+        str, typer.Option("--type", help="Name of a MachineType in the repository, or of a shipped type.")
+    ],
     path: Annotated[
-        Path | None, typer.Argument(help="Repository, or file, that declares it.", show_default="the current directory")
+        Path | None, typer.Argument(help="Repository or file that declares it.", show_default="the current directory")
     ] = None,
 ) -> None:
-    """Compare a machine with its declared type. Exit code 0: it is of that type, 1: it differs."""
+    """Compare a machine with its declared type. Exit code 0: it matches, 1: it differs."""
     from avactl.hardware.nvidia_topo import find
     from avactl.hardware.topo_check import compare
 
@@ -128,7 +132,7 @@ def check(
     for info in result.infos:
         print(f"info: {info}")
     if not result.differences:
-        print(f"ok: the machine is a {type_}")
+        print(f"ok: the machine matches {type_}")
         return
     for difference in result.differences:
         print(f"{shown}: {difference}")
@@ -138,7 +142,7 @@ def check(
 
 
 def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
-    """The facts of a machine type, and its NVLink generation."""
+    """Return the facts of a machine type, and its NVLink generation."""
     from avactl.compiler.resolve import shipped
     from avactl.diagnostics.suggest import did_you_mean
     from avactl.hardware import library
@@ -160,7 +164,7 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
     if item is None:
         hint = did_you_mean(name, {*items, *library.names()}, "MachineTypes")
         told = f"; {len(wrong)} spec files have errors: `avactl validate`" if wrong else ""
-        fail(f"there is no MachineType `{name}`{told}", USAGE, hint)
+        fail(f"unknown MachineType `{name}`{told}", USAGE, hint)
     found = list(problems(item))
     if found:
         _print(found, read(item.doc.file).decode("utf-8", "replace") if read else "")
@@ -170,7 +174,7 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
 
 
 def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
-    """The machine types of a repository by name; what is wrong in it otherwise does not matter here."""
+    """Return the machine types of a repository by name; other problems in it are ignored."""
     from avactl.compiler.load import load
     from avactl.compiler.pass_state import State
     from avactl.compiler.validate import validate
@@ -183,16 +187,16 @@ def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
 
 @topo.command()
 def watch(
-    node: Annotated[str, typer.Option("--node", envvar="NODE_NAME", help="Name of the node that this machine is.")],
-    pool: Annotated[Path, typer.Option("--pool", help="pool.json, as the NodePool compiles it.")],
+    node: Annotated[str, typer.Option("--node", envvar="NODE_NAME", help="Name of this machine's node.")],
+    pool: Annotated[Path, typer.Option("--pool", help="Path of pool.json from the NodePool's ConfigMap.")],
     command: Annotated[
-        str, typer.Option("--command", help="What prints the matrix; words are split as a shell does.")
+        str, typer.Option("--command", help="Command that prints the matrix; split like a shell command.")
     ] = "nvidia-smi topo -m",
-    interval: Annotated[float, typer.Option("--interval", min=1, help="Seconds between two looks.")] = 300.0,
-    once: Annotated[bool, typer.Option("--once", help="Print what would be told, and tell nobody.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=1, help="Seconds between checks.")] = 300.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the condition without updating the node.")] = False,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
-    """Run on a machine: keep its node's condition `avactl.dev/TopologyMatches` up to date."""
+    """Run on a machine and keep its node's condition `avactl.dev/TopologyMatches` up to date."""
     import asyncio
     import shlex
 

@@ -1,4 +1,4 @@
-"""`avactl why`: why a pod or a job does not run, as the scheduler and those who make its pods last said it."""
+"""`avactl why`: explain why a pod or a job does not run, from the status set by scheduler and pod controllers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", names.GANG_LABEL, "app.kubernetes.io/instance")
 _FIRST = ("refused", "waits")
-"""States that are told first: something is the matter."""
+"""States listed first, because they indicate a problem."""
 
 
 class Found(NamedTuple):
-    """What the API server shows of a job."""
+    """Objects of a job from the API server."""
 
     pods: list[dict[str, Any]]
     makers: list[Maker]
-    """Those that lack pods."""
+    """Controllers that lack pods."""
     devices: dict[str, str]
-    """By ResourceClaim, the devices that it has."""
+    """Devices by ResourceClaim."""
 
 
 class Row(NamedTuple):
-    """Pods of which the same is to be said."""
+    """Pods with the same state and reason."""
 
     pods: list[str]
     state: str
@@ -45,20 +45,20 @@ class Row(NamedTuple):
 def why(
     name: Annotated[
         str,
-        typer.Argument(help="A pod, a job, a service, or a workspace; `NAMESPACE/NAME` names its namespace."),
+        typer.Argument(help="Pod, job, service or workspace: NAME or NAMESPACE/NAME."),
     ],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Say why a pod or a job waits, and where the rest of it runs."""
+    """Explain why a pod or a job is waiting, and show where its other pods run."""
     if "/" in name:
         namespace, name = name.split("/", 1)
     if not name or not namespace or "/" in name:
-        fail("that names no pod or job", USAGE, "write NAME, or NAMESPACE/NAME")
+        fail("the name of the pod or job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
     found = asyncio.run(_look(connection(kubeconfig, context), namespace, name))
     if not found.pods and not found.makers:
-        fail(f"there is no pod or job {name} in namespace {namespace}", USAGE, "`-n NAMESPACE` looks elsewhere")
+        fail(f"no pod or job {name} in namespace {namespace}", USAGE, "use `-n NAMESPACE` for another namespace")
     _print(f"{namespace}/{name}", rows(found, datetime.now(UTC)))
 
 
@@ -82,7 +82,7 @@ async def _look(access: Access, namespace: str, name: str) -> Found:
 
 
 async def _devices(client: Client, namespace: str) -> dict[str, str]:
-    """The devices of ResourceClaims; none where the API server does not show them."""
+    """Return the devices of ResourceClaims; none if the API server does not allow reading them."""
     from avactl.kube.client import ApiError
 
     try:
@@ -97,7 +97,7 @@ async def _devices(client: Client, namespace: str) -> dict[str, str]:
 
 
 def select(pods: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The pod of that name, else those of the job of that name, or of what makes them."""
+    """Return the pod with that name, else the pods of the job or controller with that name."""
     named = [pod for pod in pods if pod["metadata"]["name"] == name]
     return named or [pod for pod in pods if name in _names(pod)]
 
@@ -106,13 +106,13 @@ def _names(pod: dict[str, Any]) -> list[str]:
     labels = pod["metadata"].get("labels") or {}
     found = [labels[label] for label in _JOB_LABELS if label in labels]
     for owner in pod["metadata"].get("ownerReferences") or ():
-        # A ReplicaSet is its Deployment's name and the hash of the template.
+        # A ReplicaSet's name is its Deployment's name plus the hash of the template.
         found += [owner["name"], owner["name"].removesuffix(f"-{labels.get('pod-template-hash', '')}")]
     return found
 
 
 def rows(found: Found, now: datetime) -> list[Row]:
-    """Pods of which the same is to be said, and what lacks pods; those first that wait for something."""
+    """Group pods with the same state and reason, and controllers that lack pods; waiting ones first."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for pod in found.pods:
         groups.setdefault(_state(pod, found.devices), []).append(pod)
@@ -142,11 +142,11 @@ def _state(pod: dict[str, Any], devices: dict[str, str]) -> tuple[str, str]:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return "waits", condition.get("message") or condition.get("reason") or ""
     scheduler = pod["spec"].get("schedulerName")
-    return "waits", f"scheduler `{scheduler}` has not said anything about it yet"
+    return "waits", f"scheduler `{scheduler}` has not processed it yet"
 
 
 def _stopped(status: dict[str, Any]) -> str:
-    """For whom, or why, a pod is stopped; empty where nobody says."""
+    """Return the reason why a pod is stopped; empty if unknown."""
     for condition in status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             return condition.get("message") or ""
@@ -154,7 +154,7 @@ def _stopped(status: dict[str, Any]) -> str:
 
 
 def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
-    """The GPUs of a pod that runs, by index or as its claims name them."""
+    """Return the GPUs of a running pod, by index or by the devices of its claims."""
     indexes = (pod["metadata"].get("annotations") or {}).get(names.DEVICES)
     made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
     claims = (

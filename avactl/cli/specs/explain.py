@@ -23,26 +23,26 @@ def _policies() -> None:
 
     root = find_root(Path())
     ours = (root / "avactl.yaml").is_file() or (root / "policies").is_dir()
-    print(policies_text(DirTree(root) if ours else MemoryTree({})), end="")  # elsewhere there may be much to walk
+    print(policies_text(DirTree(root) if ours else MemoryTree({})), end="")  # elsewhere the tree may be large
 
 
 def explain(
     topic: Annotated[
         str | None,
-        typer.Argument(help="KIND or KIND.field.field; a diagnostic's code; `policies`.", autocompletion=_complete),
+        typer.Argument(help="KIND, KIND.field.field, a diagnostic code, or `policies`.", autocompletion=_complete),
     ] = None,
     drift: Annotated[
-        bool, typer.Option("--drift", help="Which fields of the objects are controllers', and so never put back.")
+        bool, typer.Option("--drift", help="List the object fields owned by controllers, which are never reverted.")
     ] = False,
 ) -> None:
-    """What a kind, a field or a diagnostic means: type, unit, default."""
+    """Explain a kind, a field or a diagnostic: meaning, type, unit, default."""
     from avactl.kinds.reference.explain import UnknownTopicError, drift_text, explain_text
 
     if topic == "policies" and not drift:
         _policies()
         return
     if topic is not None:
-        topic = topic.partition("/")[0]  # `policy/NAME`, as problems are told
+        topic = topic.partition("/")[0]  # `policy/NAME`, as in diagnostics
     try:
         print((drift_text if drift else explain_text)(topic, colour()), end="")
     except UnknownTopicError as error:

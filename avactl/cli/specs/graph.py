@@ -12,9 +12,9 @@ from avactl.cli.common import open_repository, report, write_text
 
 def graph(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
-    out: Annotated[str, typer.Option("--out", "-o", help="File to write; - prints.")] = "avactl.svg",
+    out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "avactl.svg",
 ) -> None:
-    """The compiled result as a picture (SVG): teams, quotas, pools, tiers, jobs, services."""
+    """Draw the compiled result as a picture (SVG): teams, quotas, pools, tiers, jobs, services."""
     from avactl.compiler import compile_tree
     from avactl.emit.graph import draw
 

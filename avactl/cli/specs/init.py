@@ -10,8 +10,8 @@ import typer
 from avactl.cli.common import MISSING, USAGE, fail
 
 
-def init(directory: Annotated[Path, typer.Argument(help="Where; made if it is not there.")]) -> None:
-    """Make a new spec repository that compiles, with editor settings and CI files."""
+def init(directory: Annotated[Path, typer.Argument(help="Directory; created if missing.")]) -> None:
+    """Create a new spec repository that compiles, with editor settings and CI files."""
     from avactl.scaffold import ScaffoldError, create
 
     try:

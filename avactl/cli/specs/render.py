@@ -17,38 +17,39 @@ if TYPE_CHECKING:
 
 def render(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
-    out: Annotated[str, typer.Option("--out", "-o", help="Directory to write; - prints one YAML stream.")] = "",
+    out: Annotated[str, typer.Option("--out", "-o", help="Output directory; - prints one YAML stream.")] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite files changed by hand, and leave those added by hand.")
+        bool, typer.Option("--force", help="Overwrite manually changed files; manually added files are kept.")
     ] = False,
-    cache: Annotated[bool, typer.Option(help="Keep results between runs.")] = True,
+    cache: Annotated[bool, typer.Option(help="Cache results between runs.")] = True,
     publish: Annotated[
-        str, typer.Option(metavar="BRANCH", help="Commit the files of the last commit to this branch, and push it.")
+        str,
+        typer.Option(metavar="BRANCH", help="Render the last commit, commit the result to this branch, and push it."),
     ] = "",
-    remote: Annotated[str, typer.Option(help="--publish: remote that has the branch.")] = "origin",
-    to: Annotated[str, typer.Option(metavar="URL", help="--publish: another repository that has the branch.")] = "",
-    push: Annotated[bool, typer.Option(help="--publish: push; or only a branch of this repository.")] = True,
+    remote: Annotated[str, typer.Option(help="--publish: remote of the branch.")] = "origin",
+    to: Annotated[str, typer.Option(metavar="URL", help="--publish: URL of another repository for the branch.")] = "",
+    push: Annotated[bool, typer.Option(help="--publish: push the branch, or only update it locally.")] = True,
     even_if_older: Annotated[
-        bool, typer.Option("--even-if-older", help="--publish: also where the branch has a newer or unrelated commit.")
+        bool, typer.Option("--even-if-older", help="--publish: even if the branch has a newer or unrelated commit.")
     ] = False,
     let_go: Annotated[
-        bool, typer.Option("--let-go", help="--publish: also where Flux would delete what it no longer follows.")
+        bool, typer.Option("--let-go", help="--publish: even if Flux would delete objects that it no longer follows.")
     ] = False,
 ) -> None:
-    """Write the Kubernetes objects, one file each; the directory is replaced as a whole, and only if all is well.
+    """Write the Kubernetes objects, one file each. The directory is replaced as a whole, and only on success.
 
-    With --publish they become one commit on a branch, which Flux or Argo CD follows. Nothing is ever forced.
+    With --publish they become one commit on a branch for Flux or Argo CD. It is never force-pushed.
     """
     only = {"--to": to, "--even-if-older": even_if_older, "--let-go": let_go, "--no-push": not push}
     if not publish:
         lost = [name for name, given in only.items() if given]
         if lost:
-            fail(f"{lost[0]} belongs to --publish", USAGE, "add `--publish BRANCH`")
+            fail(f"{lost[0]} requires --publish", USAGE, "add `--publish BRANCH`")
         raise typer.Exit(plain.render(path, out, force, cache))
     if out or force:
-        fail(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render in two calls")
+        fail(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render twice")
     if to and not push:
-        fail("--to names another repository, and --no-push leaves all others alone", USAGE, "leave out one of the two")
+        fail("--to and --no-push exclude each other", USAGE, "remove one of them")
     from avactl.emit.publish import Options
 
     _publish(path, Options(publish, remote, to or None, push, even_if_older, let_go))
@@ -71,16 +72,16 @@ def _publish(path: Path, options: Options) -> None:
     for line in looks_elsewhere(compilation, options.branch):
         print(f"warning: {line}", file=sys.stderr)
     for line in outcome.foreign:
-        print(f"{options.branch}: {line}: avactl did not make this commit; its own files are as the specs say again")
+        print(f"{options.branch}: {line}: not a commit by avactl; its files are restored from the specs")
     print(f"{options.branch}: {_said(outcome)}")
 
 
 def _said(outcome: Outcome) -> str:
     source, before = outcome.source[:10], (outcome.before or "")[:10]
     if outcome.older:
-        return f"has {before} already, which is newer than {source}; nothing published"
+        return f"already has {before}, which is newer than {source}; nothing published"
     if outcome.commit is None:
-        return f"nothing changed since {before}: {outcome.objects} objects, of {source}"
+        return f"unchanged since {before}: {outcome.objects} objects from {source}"
     kept = outcome.objects - outcome.written
     count = f"{outcome.objects} objects ({outcome.written} written, {kept} kept, {outcome.deleted} deleted)"
     return f"{outcome.commit[:10]}: {count}, of {source}"

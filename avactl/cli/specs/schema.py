@@ -12,10 +12,10 @@ from avactl.cli.common import MISSING, USAGE, fail
 
 
 def schema(
-    kind: Annotated[str | None, typer.Argument(help="Kind to print. Default: all kinds in one.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory to write every schema to.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="Kind to print. Default: one schema for all kinds.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory for all schema files.")] = None,
 ) -> None:
-    """JSON Schema of the kinds, for editors."""
+    """Print or write the JSON Schemas of the kinds, for editors."""
     from avactl.compiler.json_schema import ALL, file_name, schemas
     from avactl.diagnostics.suggest import did_you_mean
     from avactl.kinds import registry
@@ -24,7 +24,7 @@ def schema(
     if out is None:
         by_lower = {name.lower(): name for name in registry.names()}
         if kind is not None and kind.lower() not in by_lower:
-            fail(f"there is no kind `{kind}`", USAGE, did_you_mean(kind, registry.names(), "known kinds"))
+            fail(f"unknown kind `{kind}`", USAGE, did_you_mean(kind, registry.names(), "known kinds"))
         sys.stdout.write(files[ALL if kind is None else file_name(by_lower[kind.lower()])])
         return
     try:
@@ -33,4 +33,4 @@ def schema(
             (out / name).write_text(text, encoding="utf-8")
     except OSError as error:
         fail(f"{out}: {error.strerror}", MISSING)
-    print(f"{len(files)} schemas in {out}")
+    print(f"{len(files)} schemas written to {out}")

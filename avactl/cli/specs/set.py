@@ -18,11 +18,11 @@ def set_(
         list[str], typer.Argument(help="PATH=VALUE, or PATH- to remove a key; e.g. spec.workers.replicas=8.")
     ],
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="Which spec, where the file has several: NAME or KIND/NAME.")
+        str | None, typer.Option("--name", "-n", help="Spec to change if the file has several: NAME or KIND/NAME.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write even what does not pass validation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write even if validation fails.")] = False,
 ) -> None:
-    """Change values of a spec in place; comments, order and quoting stay."""
+    """Change values of a spec in place; comments, order and quoting are preserved."""
     from avactl.compiler.validate import validate_document
     from avactl.source.credentials import new_credentials
     from avactl.source.edit import EditError, parse_edit, set_values
@@ -30,14 +30,14 @@ def set_(
     from avactl.source.yaml import load_yaml
 
     if file.suffix == ".py":
-        fail(f"{file}: a Python spec file is edited by hand", USAGE, "`set` changes YAML")
+        fail(f"{file}: Python spec files cannot be changed by `set`", USAGE, "edit the file")
     tree = DirTree(file.parent, [file.name])
     try:
         data = file.read_bytes()
     except OSError as error:
         fail(f"{file}: {error.strerror}", MISSING)
     documents, problems = load_yaml(file.name, data)
-    problems = [p for p in problems if p.code != "credential-literal"]  # an edit may be what takes it out
+    problems = [p for p in problems if p.code != "credential-literal"]  # the edit may remove the credential
     if any(p.severity == "error" for p in problems):
         sys.stderr.write(render_diagnostics(problems, tree, Format.text, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
@@ -45,12 +45,12 @@ def set_(
     if len(wanted) != 1:
         specs = ", ".join(f"{d.get('kind')}/{_name(d.value)}" for d in documents)
         if not documents:
-            fail(f"{file} holds no spec", USAGE)
-        told = f"no spec in {file} is named {name}" if name and not wanted else f"{file} holds several specs"
+            fail(f"{file} contains no spec", USAGE)
+        told = f"no spec in {file} is named {name}" if name and not wanted else f"{file} contains several specs"
         fail(told, USAGE, f"choose with --name: {specs}")
     document = wanted[0]
     try:
-        # Line ends are kept as they are: the edit works on characters.
+        # Line endings are preserved: the edit works on characters.
         text = data.decode("utf-8-sig")
         new = set_values(file.name, text, document.index, [parse_edit(edit) for edit in edits])
     except EditError as error:
@@ -65,7 +65,7 @@ def set_(
         from avactl.diagnostics.text import render_text
 
         sys.stderr.write(render_text(wrong, lambda _: new, colour(sys.stderr)))
-        fail("nothing was written", PROBLEMS, "--force writes it nevertheless")
+        fail("nothing was written", PROBLEMS, "--force writes it anyway")
     if new != text:
         bom = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
         _replace(file, (bom + new).encode())
@@ -77,7 +77,7 @@ def _name(value: object) -> str:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    """Write aside, then swap: a crash leaves the old file or the new one."""
+    """Write to a temporary file, then rename: a crash leaves the old file or the new one."""
     target = file.resolve()
     aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

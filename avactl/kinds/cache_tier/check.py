@@ -1,4 +1,4 @@
-"""Rules that a CacheTier must keep: sizes, orders and settings with which Alluxio does not start or loses data."""
+"""Checks of a CacheTier: sizes, ordering, and settings with which Alluxio does not start or loses data."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from avactl.kinds.program import Item, Program
 
 GIB = 1024**3
 RESERVED = GIB
-"""Bytes of each storage tier that Alluxio keeps for moving blocks: alluxio.worker.management.tier.align.reserved.bytes.
+"""Bytes of each storage tier that Alluxio reserves: alluxio.worker.management.tier.align.reserved.bytes.
 A worker with a smaller tier does not start."""
 
 SPEED = {"MEM": 0, "SSD": 1, "HDD": 2}
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one tier."""
+    """Yield the problems of one tier."""
     yield from require_image(item, program, "alluxio", ("spec", "cluster"))
     yield from _masters(item)
     yield from _storage(item)
@@ -37,7 +37,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     if item.spec.ttl and seconds(item.spec.ttl) < 3600:
         yield Diagnostic(
             "invalid-value",
-            f"spec.ttl: `{item.spec.ttl}` is shorter than the hour after which Alluxio first looks",
+            f"spec.ttl: `{item.spec.ttl}` is shorter than Alluxio's one-hour check interval",
             item.span("spec", "ttl"),
             hint="write `1h` or more",
         )
@@ -52,17 +52,17 @@ def _masters(item: Item) -> Iterator[Diagnostic]:
         fewer, more = masters.replicas - 1, masters.replicas + 1
         yield Diagnostic(
             "even-quorum",
-            f"{masters.replicas} masters are no safer than {fewer}: a quorum is more than half of them",
+            f"{masters.replicas} masters tolerate no more failures than {fewer}: a quorum needs a majority",
             item.span("spec", "masters", "replicas"),
             hint=f"write {fewer} or {more}",
         )
     if quantity(masters.journal) < 10 * GIB:
         yield Diagnostic(
             "journal-too-small",
-            f"a journal volume of {masters.journal} fills up: logs, checkpoints and the file table are on it",
+            f"a journal volume of {masters.journal} is too small for logs, checkpoints and the file table",
             item.span("spec", "masters", "journal"),
             severity="warning",
-            hint="write 10Gi or more; about 1Gi for a million files on top",
+            hint="write 10Gi or more, plus about 1Gi per million files",
         )
 
 
@@ -79,48 +79,49 @@ def _storage(item: Item) -> Iterator[Diagnostic]:
         if before != index:
             yield Diagnostic(
                 "tier-order",
-                f"medium {tier.medium} stands twice: a worker has one tier of each",
+                f"duplicate medium {tier.medium}: a worker has one tier per medium",
                 item.span(*path, index, "medium"),
-                label="second time",
-                hint="put the two together, or remove one",
-                notes=(Note(item.span(*path, before, "medium"), "first time"),),
+                label="duplicate",
+                hint="merge the two tiers, or remove one",
+                notes=(Note(item.span(*path, before, "medium"), "first occurrence"),),
             )
             continue
         if index and SPEED[tier.medium] < SPEED[tiers[index - 1].medium]:
             yield Diagnostic(
                 "tier-order",
-                f"{tier.medium} stands below {tiers[index - 1].medium}, and is faster",
+                f"{tier.medium} is faster than {tiers[index - 1].medium}, but listed after it",
                 item.span(*path, index, "medium"),
-                hint=f"fastest first: {', '.join(sorted({t.medium for t in tiers}, key=SPEED.__getitem__))}",
+                hint="list the fastest medium first: "
+                f"{', '.join(sorted({t.medium for t in tiers}, key=SPEED.__getitem__))}",
             )
         if quantity(tier.quota) <= RESERVED:
             yield Diagnostic(
                 "tier-too-small",
-                f"a tier of {tier.quota} has no room: Alluxio keeps 1Gi of each tier for itself",
+                f"a tier of {tier.quota} has no usable space: Alluxio reserves 1Gi of each tier",
                 item.span(*path, index, "quota"),
                 hint="write more than 1Gi, or remove the tier",
             )
         if tier.medium == "MEM":
             if tier.path is not None:
-                yield _without_effect(item, (*path, index, "path"), "memory has no directory on the machine")
+                yield _without_effect(item, (*path, index, "path"), "a MEM tier has no directory on the machine")
             continue
         place = names.machine_dir(item, tier.medium, tier.path)
         before = places.setdefault(place, index)
         if before != index:
             yield Diagnostic(
                 "mount-conflict",
-                f"{tiers[before].medium} and {tier.medium} have one directory on the machine",
+                f"{tiers[before].medium} and {tier.medium} share a directory on the machine",
                 item.span(*path, index, "path"),
-                hint="give each tier the directory of its own disk",
-                notes=(Note(item.span(*path, before, "path"), f"that of {tiers[before].medium}"),),
+                hint="give each tier a directory on its own disk",
+                notes=(Note(item.span(*path, before, "path"), f"path of the {tiers[before].medium} tier"),),
             )
 
 
 def _memory(item: Item) -> Iterator[Diagnostic]:
     spec = item.spec
     parts = [
-        (("spec", "masters", "memory"), spec.masters.memory, "a master with its job master", 2),
-        (("spec", "workers", "memory"), spec.workers.memory, "a worker with its job worker", 2),
+        (("spec", "masters", "memory"), spec.masters.memory, "a master and its job master", 2),
+        (("spec", "workers", "memory"), spec.workers.memory, "a worker and its job worker", 2),
     ]
     if spec.fuse.enabled:
         parts.append((("spec", "fuse", "memory"), spec.fuse.memory, "FUSE", 1))
@@ -128,7 +129,7 @@ def _memory(item: Item) -> Iterator[Diagnostic]:
         if quantity(memory) < least * GIB:
             yield Diagnostic(
                 "memory-too-small",
-                f"{memory} is too little for {what}: Java processes with buffers",
+                f"{memory} is not enough for {what}: the Java heap and buffers need more",
                 item.span(*path),
                 hint=f"write {least}Gi or more",
             )
@@ -143,9 +144,9 @@ def _pools(item: Item, program: Program) -> Iterator[Diagnostic]:
             continue
         yield Diagnostic(
             "other-cluster",
-            f"pool `{name}` is on cluster `{pool.spec.cluster}`, and the tier runs on `{spec.cluster}`",
+            f"pool `{name}` is on cluster `{pool.spec.cluster}`, but the tier runs on `{spec.cluster}`",
             item.span("spec", "workers", "pools", index),
-            hint=f"cluster `{spec.cluster}` has {one_of(sorted(mine))}",
+            hint=f"pools of cluster `{spec.cluster}`: {one_of(sorted(mine))}",
             notes=(Note(pool.span("spec", "cluster"), f"pool {name}"),),
         )
     need = worker_memory(item)
@@ -156,10 +157,10 @@ def _pools(item: Item, program: Program) -> Iterator[Diagnostic]:
             where = ("tiers", spec.workers.tiers.index(memory[0]), "quota") if memory else ("memory",)
             yield Diagnostic(
                 "pod-never-fits",
-                f"a worker needs {format_quantity(need)} of memory, and machines of pool `{pool.name}` have {has}",
+                f"a worker needs {format_quantity(need)} of memory, but machines of pool `{pool.name}` have {has}",
                 item.span("spec", "workers", *where),
-                label=f"with {spec.workers.memory} for its processes" if memory else "",
-                hint="make the MEM tier smaller, or name other `pools`" if memory else "write less",
+                label=f"plus {spec.workers.memory} for its processes" if memory else "",
+                hint="make the MEM tier smaller, or use other `pools`" if memory else "reduce it",
                 notes=(Note(pool.span("spec", "machineType"), f"pool {pool.name}"),),
             )
             return
@@ -182,17 +183,17 @@ def _stores(item: Item) -> Iterator[Diagnostic]:
                 f"two under-stores are mounted at `{store.mount}`",
                 item.span(*path, "mount"),
                 hint="give each a directory of its own",
-                notes=(Note(item.span("spec", "underStores", before, "mount"), "the first one"),),
+                notes=(Note(item.span("spec", "underStores", before, "mount"), "first mount"),),
             )
         url = store.url.rstrip("/") + "/"
         for other, at in urls:
             if url.startswith(other) or other.startswith(url):
                 yield Diagnostic(
                     "mount-conflict",
-                    f"`{store.url}` and `{other.rstrip('/')}` are one in the other, which Alluxio refuses",
+                    f"`{store.url}` and `{other.rstrip('/')}` overlap, which Alluxio rejects",
                     item.span(*path, "url"),
-                    hint="mount the outer one only: its directories are seen below it; or declare a second tier",
-                    notes=(Note(item.span("spec", "underStores", at, "url"), "the other one"),),
+                    hint="mount only the outer one, which includes the inner one; or declare a second tier",
+                    notes=(Note(item.span("spec", "underStores", at, "url"), "other mount"),),
                 )
                 break
         urls.append((url, index))
@@ -204,16 +205,16 @@ def _mount(item: Item, path: tuple[str | int, ...], store: Any, place: str) -> I
     if not place:
         yield Diagnostic(
             "mount-conflict",
-            "an under-store cannot be mounted at `/`, which is the cache's own",
+            "an under-store cannot be mounted at `/`, the root of the cache",
             item.span(*path, "mount"),
             hint=f"write a directory, e.g. `mount: /{store.url.partition('://')[2].split('/')[0]}`",
         )
     elif parts > 1:
         yield Diagnostic(
             "mount-conflict",
-            f"`{store.mount}` is {parts} directories deep: the ones above it would be in no store",
+            f"`{store.mount}` is {parts} levels deep: its parent directories would not be in any store",
             item.span(*path, "mount"),
-            hint=f"write one directory, e.g. `mount: /{place.strip('/').replace('/', '-')}`",
+            hint=f"use a single level, e.g. `mount: /{place.strip('/').replace('/', '-')}`",
         )
 
 
@@ -223,22 +224,22 @@ def _store(item: Item, path: tuple[str | int, ...], store: Any) -> Iterator[Diag
     if kind.needs_endpoint and store.endpoint is None:
         yield Diagnostic(
             "missing-key",
-            f"a store at `{name}://` needs its `endpoint`",
+            f"a store at `{name}://` requires `endpoint`",
             item.span(*path, "url"),
             hint="add `endpoint: https://…`",
         )
     elif store.endpoint is not None and kind.endpoint is None:
-        yield _without_effect(item, (*path, "endpoint"), f"a store at `{name}://` has none")
+        yield _without_effect(item, (*path, "endpoint"), f"stores at `{name}://` have no endpoint")
     missing = [option for option in kind.needs_options if option not in store.options]
     if missing:
         yield Diagnostic(
             "missing-key",
-            f"a store at `{name}://` cannot be reached without {one_of(missing).replace(' or ', ' and ')}",
+            f"a store at `{name}://` requires {one_of(missing).replace(' or ', ' and ')}",
             item.span(*path, "url"),
             hint=f"add `options: {{{', '.join(f'{option}: …' for option in missing)}}}`",
         )
     if store.secret is not None and kind.access_key is None:
-        yield _without_effect(item, (*path, "secret"), f"a store at `{name}://` takes no access keys")
+        yield _without_effect(item, (*path, "secret"), f"stores at `{name}://` do not use access keys")
     yield from credentials(item, (*path, "options"), store.options)
 
 
@@ -251,17 +252,17 @@ def _write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
     path = ("spec", "writeBack")
     if spec.role == "read":
         if "write_back" in spec.model_fields_set:
-            yield _without_effect(item, path, "a read tier writes nothing")
+            yield _without_effect(item, path, "a read tier never writes")
         return
     if back.mode != "async":
         for name, key in (("replicas", "replicas"), ("delay", "delay")):
             if name in back.model_fields_set:
-                yield _without_effect(item, (*path, key), "in mode `through` the store has all data at once")
+                yield _without_effect(item, (*path, key), "mode `through` writes to the store immediately")
         return
     if back.replicas == 1:
         yield Diagnostic(
             "unsafe-write-back",
-            "with one copy, the loss of one worker loses what the store does not have yet",
+            "with one replica, losing a worker loses data that is not yet persisted",
             item.span(*path, "replicas"),
             hint="write `replicas: 2` or more, or `mode: through`",
         )
@@ -269,7 +270,8 @@ def _write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
     if workers and back.replicas > workers:
         yield Diagnostic(
             "unsafe-write-back",
-            f"{back.replicas} copies need as many workers, and the tier has {workers}: every write would fail",
+            f"{back.replicas} replicas need {back.replicas} workers, but the tier has {workers}: every write would "
+            "fail",
             item.span(*path, "replicas") if "replicas" in back.model_fields_set else item.span(*path, "mode"),
             label="" if "replicas" in back.model_fields_set else f"`replicas` is {back.replicas} by default",
             hint="add workers, or write `mode: through`",
@@ -277,7 +279,7 @@ def _write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
     if all(tier.medium == "MEM" for tier in spec.workers.tiers):
         yield Diagnostic(
             "unsafe-write-back",
-            "what the store does not have yet is only in memory: it is lost when the power is",
+            "data not yet persisted is only in memory and is lost in a power failure",
             item.span(*path, "mode"),
             severity="warning",
             hint="add an SSD tier, or write `mode: through`",
@@ -286,10 +288,10 @@ def _write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
         if foreign(store):
             yield Diagnostic(
                 "async-persist-risk",
-                f"`{store.url}` is not Amazon's S3: on Ceph, files were seen to stay unwritten after a worker's loss",
+                f"`{store.url}` is not Amazon S3: on Ceph, files can stay unpersisted after a worker is lost",
                 item.span("spec", "underStores", index, "endpoint"),
                 severity="warning",
-                hint="write `mode: through`, or look for files that are `TO_BE_PERSISTED` "
+                hint="write `mode: through`, or monitor files in state `TO_BE_PERSISTED` "
                 "(Alluxio issues #13941 and #14685)",
                 notes=(Note(item.span(*path, "mode"), "mode async"),),
             )

@@ -1,4 +1,4 @@
-"""Whether the workers of several tiers fit on one machine together."""
+"""Check that the workers of several tiers fit on one machine together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from avactl.kinds.program import Item, Program
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
-    """Tiers that each put a worker on every machine of a pool, and together want more memory than one has."""
+    """Yield a problem for tiers whose per-machine workers together need more memory than a machine has."""
     on_pool: dict[str, list[Item]] = {}
     for tier in program.of("CacheTier"):
         if tier.spec.workers.replicas is None:
@@ -31,10 +31,10 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
         told.add(last.spec_name)
         yield Diagnostic(
             "pod-never-fits",
-            f"workers of {len(tiers)} cache tiers want {format_quantity(sum(needs))} of memory on each machine of pool "
+            f"workers of {len(tiers)} cache tiers need {format_quantity(sum(needs))} of memory on each machine of pool "
             f"`{name}`, which has {format_quantity(has)}",
             last.span("spec", "workers", key=True),
-            hint="make a MEM tier smaller, or give the tiers different `pools`",
+            hint="shrink a MEM tier, or place the tiers on different `pools`",
             notes=tuple(
                 Note(tier.span("spec", "workers", key=True), f"{tier}: {format_quantity(need)}")
                 for tier, need in zip(tiers[:-1], needs[:-1], strict=True)

@@ -1,4 +1,4 @@
-"""Properties of a spec's own: which are refused, and why."""
+"""Checks of a spec's own Alluxio properties: refused properties and the reasons."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _OWN: tuple[tuple[str, str], ...] = (
     (r"alluxio\.fuse\.mount\.(point|alluxio\.path)", "set `fuse.path`"),
     (r"alluxio\.(worker|user|master|job\.master|job\.worker)\.(container\.)?hostname", "remove it"),
     (r"alluxio\.worker\.data\.server\.domain\.socket\..*|alluxio\.security\.login\.username", "remove it"),
-    (r"alluxio\..*\.port", "remove it: pods have addresses of their own, so ports never collide"),
+    (r"alluxio\..*\.port", "remove it: pods have their own addresses, so ports never collide"),
 )
-"""What avactl sets itself, and the field to use instead. Everything else is a default that may be overridden."""
+"""Properties set by avactl, and the field to use instead. Other properties are defaults that may be overridden."""
 
 
 def properties(item: Item) -> Iterator[Diagnostic]:
-    """The problems of `spec.properties`."""
+    """Yield the problems of `spec.properties`."""
     path = ("spec", "properties")
     covered = set()
     for problem in credentials(item, path, item.spec.properties):
@@ -44,16 +44,16 @@ def properties(item: Item) -> Iterator[Diagnostic]:
 
 
 def credentials(item: Item, path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
-    """Credentials in a mapping of Alluxio's properties, by their names or by their looks."""
+    """Yield the credentials in a mapping of Alluxio properties, detected by name or by value."""
     for name, value in values.items():
         if looks_secret(value, name) or (_CREDENTIAL(name) and not value.startswith("/")):
             yield Diagnostic(
                 "credential-literal",
-                f"`{name}` of {item} holds a credential, and everybody who reads the repository reads it too",
+                f"`{name}` of {item} is a credential and is visible to everyone with access to the repository",
                 item.span(*path, name),
-                label="covered",
-                hint="name a Secret in `secret` of the under-store; take the value out of git's history, or make a "
-                "new one",
+                label="redacted",
+                hint="reference a Secret in `secret` of the under-store; then rotate the credential or purge "
+                "it from git history",
                 secret=True,
             )
 
@@ -64,19 +64,19 @@ def _property(item: Item, path: tuple[str, str], name: str, value: str) -> Itera
         store = name.startswith(("fs.", "s3a.", "aws."))
         yield Diagnostic(
             "unknown-property",
-            f"`{name}` is not a property of Alluxio: they begin with `alluxio.`",
+            f"`{name}` is not an Alluxio property: names begin with `alluxio.`",
             key,
-            hint="put it into `options` of the under-store" if store else "remove it, or correct the name",
+            hint="move it to `options` of the under-store" if store else "remove it, or correct the name",
         )
     elif _WATERMARK(name):
         yield Diagnostic(
             "refused-property",
             f"`{name}` has had no effect since Alluxio 2.3",
             key,
-            hint="remove it; `alluxio.worker.management.tier.align.reserved.bytes` says how much room is kept free",
+            hint="remove it; `alluxio.worker.management.tier.align.reserved.bytes` controls the reserved space",
         )
     elif name == "alluxio.user.file.create.ttl.action":
-        loses = "it deletes the object in the store too" if value.upper() == "DELETE" else "avactl sets it to FREE"
+        loses = "it also deletes the object in the store" if value.upper() == "DELETE" else "avactl sets it to FREE"
         yield Diagnostic(
             "refused-property",
             f"`{name}: {value}` is refused: {loses}",
@@ -88,7 +88,7 @@ def _property(item: Item, path: tuple[str, str], name: str, value: str) -> Itera
     elif "\n" in value or "\r" in value or not value.isprintable():
         yield Diagnostic(
             "invalid-value",
-            f"the value of `{name}` has more than one line, or characters that cannot be printed",
+            f"the value of `{name}` spans several lines or contains unprintable characters",
             item.span(*path, name),
-            hint="write one line",
+            hint="write a single line",
         )

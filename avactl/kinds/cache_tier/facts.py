@@ -1,4 +1,4 @@
-"""What a person wants to see of a tier, and of a change to it."""
+"""Headline facts of a tier for `diff` and `graph`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from avactl.kinds.registry import Fact
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """The headline numbers of one tier."""
+    """Return the headline numbers of one tier."""
     spec = item.spec
     workers = worker_count(item, program)
     result: dict[str, Fact] = {
@@ -31,7 +31,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
 
 
 def capacity(item: Item, program: Program) -> int | None:
-    """Bytes that a tier holds on all its workers; None where the specs do not say how many there are."""
+    """Return a tier's capacity over all workers, in bytes; None if the number of workers is unknown."""
     workers = worker_count(item, program)
     if not workers or any(pool in {name for _, name in program.broken} for pool in item.spec.workers.pools):
         return None

@@ -1,4 +1,4 @@
-"""FUSE: the tier as a directory of each machine."""
+"""FUSE: the tier as a directory on each machine."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from avactl.kinds.program import Item, Program, pool_size
 
 
 def start_spread(item: Item, program: Program) -> int:
-    """Over how many seconds the starts of FUSE are spread, about one a second.
+    """Seconds over which FUSE starts are spread, about one per second.
 
-    From about 40 at once some fail (Alluxio issue #15016).
+    When about 40 start at once, some fail (Alluxio issue #15016).
     """
     machines = sum(pool_size(pool) for pool in program.pools(item.spec.cluster))
     return max(10, min(machines, 300))
 
 
 def fuse_script(item: Item, program: Program) -> str:
-    """What the FUSE container runs: wait a random while, clean up after a predecessor, mount."""
+    """Return the FUSE container's script: wait a random time, clean up a stale mount, mount."""
     at = shlex.quote(host_path(item, "/"))
-    # New entry points take the mount point as an argument, old ones from MOUNT_POINT.
+    # New entry points take the mount point as an argument, old ones read MOUNT_POINT.
     return f"""\
 #!/bin/bash
 set -eu
@@ -50,7 +50,7 @@ exec /entrypoint.sh fuse --fuse-opts={",".join(fuse_options(item))} "$MOUNT_POIN
 
 
 def fuse_pod(item: Item, program: Program) -> Body:
-    """FUSE. Its mount must be seen by the machine and other pods, for which it has to be privileged."""
+    """Build the FUSE DaemonSet's pod. The machine and other pods must see its mount, so it has to be privileged."""
     fuse = item.spec.fuse
     at = host_path(item, "/")
     memory = mebibytes(fuse.memory)
@@ -62,7 +62,7 @@ def fuse_pod(item: Item, program: Program) -> Body:
         "env": [field("HOST_IP", "status.hostIP"), {"name": "ALLUXIO_FUSE_JAVA_OPTS", "value": options}],
         "resources": resources(fuse.cpu, fuse.memory),
         "readinessProbe": {
-            # Whether it is mounted; not whether the masters answer, for whose silence FUSE is not to blame.
+            # Check that it is mounted, not that the masters answer: FUSE is not at fault when they are down.
             "exec": {"command": ["grep", "-q", f" {at} fuse", "/proc/mounts"]},
             "periodSeconds": 10,
         },
@@ -79,7 +79,7 @@ def fuse_pod(item: Item, program: Program) -> Body:
     }
     return pod(
         item, program,
-        # Pods that want no GPU run on any machine, so FUSE does too.
+        # Pods without GPUs run on any machine, so FUSE does too.
         nodeSelector={"kubernetes.io/os": "linux"},
         tolerations=tolerations(program.pools(item.spec.cluster)),
         containers=[container],

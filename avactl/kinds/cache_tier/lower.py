@@ -19,7 +19,7 @@ from avactl.kinds.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one tier."""
+    """Return the objects of one tier."""
     properties = render(site(item))
     configuration = k8s.digest([properties, LOGGING])
     scripts = {"mount.sh": mount_script(item), "load.sh": LOAD_SCRIPT, "free.sh": FREE_SCRIPT}
@@ -59,7 +59,7 @@ def _masters(item: Item, program: Program, configuration: str) -> list[Manifest]
         "selector": {"matchLabels": select},
         # A quorum needs several masters before the first one is ready.
         "podManagementPolicy": "Parallel",
-        # Time for a master that comes back to catch up, before the next one goes.
+        # Give a restarted master time to catch up before the next one restarts.
         "minReadySeconds": 30,
         "persistentVolumeClaimRetentionPolicy": {
             "whenDeleted": "Delete" if delete else "Retain",
@@ -74,7 +74,7 @@ def _masters(item: Item, program: Program, configuration: str) -> list[Manifest]
     }  # fmt: skip
     return [
         _object(item, "apps/v1", "StatefulSet", name, "master", holds_data=not delete, spec=spec),
-        # Masters find each other before any of them is ready; clients ask each for the primary.
+        # Masters find each other before any of them is ready; clients ask each master for the primary.
         k8s.service(
             item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports,
             headless=True, publish_not_ready=True, component="master",
@@ -96,10 +96,10 @@ def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]
     service = k8s.service(
         item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports, headless=True, component="worker"
     )
-    # In mode `async` a worker has data that the store does not have yet.
+    # In mode `async` a worker holds data that is not yet persisted.
     holds = {"holds_data": dirty(item) and item.spec.deletion_policy != "delete"}
     if workers.replicas is None:
-        # Never more workers away than there are copies of what the store does not have.
+        # Never evict more workers than there are replicas of unpersisted data.
         body["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
         return [_object(item, "apps/v1", "DaemonSet", name, "worker", spec=body, **holds), service]
     spec = {"replicas": workers.replicas, "serviceName": name, "podManagementPolicy": "Parallel", **body}
@@ -113,14 +113,14 @@ def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]
 
 
 def dirty(item: Item) -> bool:
-    """Whether workers hold data that the store may not have yet."""
+    """Return True if workers may hold data that is not yet persisted."""
     return bool(item.spec.role == "write" and item.spec.write_back.mode == "async")
 
 
 def _fuse(item: Item, program: Program, configuration: str) -> Manifest:
     spec: Body = {
         "selector": {"matchLabels": k8s.selector(item, "fuse")},
-        # A FUSE that starts anew takes the mounts of all running pods of its machine with it: only on purpose, pod by
+        # Restarting FUSE breaks the mounts of all running pods on its machine, so restart it only on purpose, pod by
         # pod, when the machine is idle.
         "updateStrategy": {"type": "OnDelete"},
         "template": template(item, "fuse", configuration, fuse_pod(item, program)),
@@ -134,8 +134,8 @@ def _mounts(item: Item, program: Program, script: str) -> Manifest:
 
 
 def _network(item: Item, program: Program) -> Manifest:
-    """Only pods of the cache and avactl's daemons may talk to a tier: Alluxio believes any name that a client gives,
-    so a tenant who could reach it could read and delete everybody's data. Pods of teams read through FUSE."""
+    """Restrict access to a tier to cache pods and avactl's daemons: Alluxio trusts any user name that a client sends,
+    so a tenant with network access could read and delete all data. Team pods read through FUSE."""
     system = program.cluster_spec(item.spec.cluster).system_namespace
     spec: Body = {
         "podSelector": {

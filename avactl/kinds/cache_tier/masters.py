@@ -1,4 +1,4 @@
-"""Masters: they hold the namespace, in a journal that a quorum of them keeps."""
+"""Masters: they hold the namespace in a journal replicated by a quorum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from avactl.kinds.program import Item, Program
 
 
 def master_pod(item: Item, program: Program) -> Body:
-    """Master and job master. They satisfy pod security `restricted`."""
+    """Build the pod of master and job master. It satisfies pod security `restricted`."""
     masters = item.spec.masters
     main, job = split_memory(masters.memory)
     host = f"-Dalluxio.master.hostname={names.master_host(item, '$(POD_NAME)')}"
@@ -30,9 +30,9 @@ def master_pod(item: Item, program: Program) -> Body:
         process(
             item, program, "master", "rpc",
             {"rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT},
-            # The port for clients closes for a while when another master takes over; that of the journal does not.
+            # The client port closes for a while when another master becomes primary; the journal port does not.
             alive="journal",
-            # The journal is on its volume, and a master that starts must never format it.
+            # The journal is on its volume; a starting master must never format it.
             args=["master-only", "--no-format"],
             env=[pod_name, {"name": "ALLUXIO_MASTER_JAVA_OPTS", "value": f"{java(main, direct=False)} {host}"}],
             resources=resources(masters.cpu, f"{main}Mi"),
@@ -54,6 +54,6 @@ def master_pod(item: Item, program: Program) -> Body:
         affinity={"podAntiAffinity": apart(item, "master")} if masters.replicas > 1 else None,
         tolerations=spare_tolerations(item, program),
         containers=containers,
-        # Jobs that were lost are given out again, so their journal need not outlive the pod.
+        # Lost jobs are reassigned, so the job journal need not outlive the pod.
         volumes=[config_volume(item), {"name": "job-journal", "emptyDir": {}}],
     )  # fmt: skip

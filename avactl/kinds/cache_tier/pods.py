@@ -1,4 +1,4 @@
-"""What the pods of a cache tier share: containers of Alluxio's processes, and where they run."""
+"""Shared parts of cache-tier pods: containers of Alluxio processes, and scheduling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from avactl.names import POOL_LABEL
 
 MIB = 1024 * 1024
 JOB_SHARE = 4
-"""A part of this size of a master's or worker's memory belongs to the job master or job worker beside it."""
+"""Fraction of a master's or worker's memory for its job master or job worker."""
 
 
 def mebibytes(text: str) -> int:
@@ -23,15 +23,15 @@ def mebibytes(text: str) -> int:
 
 
 def split_memory(text: str) -> tuple[int, int]:
-    """Memory of a process and of the job process beside it, MiB."""
+    """Memory of a process and of its job process, in MiB."""
     total = mebibytes(text)
     return total - total // JOB_SHARE, total // JOB_SHARE
 
 
 def java(memory: int, direct: bool) -> str:
-    """Java's share of a container's memory, MiB: the rest is threads, code, RocksDB.
+    """JVM memory options for a container's memory in MiB; the rest is for threads, code and RocksDB.
 
-    Processes that move data (`direct`) keep it outside of the heap.
+    Processes that move data (`direct`) buffer it outside the heap.
     """
     if direct:
         return f"-Xmx{memory * 2 // 5}m -XX:MaxDirectMemorySize={memory * 2 // 5}m"
@@ -49,9 +49,9 @@ def _tcp(port: str, *, period: int, failures: int) -> Body:
 def process(
     item: Item, program: Program, process: str, port: str, ports: dict[str, int], *, alive: str = "", **fields: Any
 ) -> Body:
-    """A container that runs one of Alluxio's processes by the image's entry point.
+    """Build a container that runs one Alluxio process through the image's entry point.
 
-    It is ready when `port` answers, and alive as long as `alive` does (by default the same).
+    It is ready when `port` answers, and alive while `alive` answers (by default the same port).
     """
     alive = alive or port
     return {
@@ -61,7 +61,7 @@ def process(
         "ports": [{"name": name, "containerPort": number} for name, number in ports.items()],
         "readinessProbe": _tcp(port, period=10, failures=3),
         "livenessProbe": _tcp(alive, period=20, failures=6),
-        # Reading the journal of many million files takes its time.
+        # Reading the journal of many million files takes a long time.
         "startupProbe": _tcp(alive, period=10, failures=180),
         "securityContext": container_security(),
         **fields,
@@ -69,14 +69,14 @@ def process(
 
 
 def image(item: Item, program: Program) -> str | None:
-    """The image of all processes; that there is one has been checked."""
+    """Return the image of all processes; the checks ensure that it is set."""
     found: str | None = program.cluster_spec(item.spec.cluster).images.alluxio
     return found
 
 
 SITE_MOUNT: Body = {
     "name": "config",
-    # One file, because Alluxio keeps others beside it and its entry point writes there.
+    # Mount a single file: Alluxio keeps others next to it and its entry point writes there.
     "mountPath": f"{names.HOME}/conf/alluxio-site.properties",
     "subPath": "alluxio-site.properties",
     "readOnly": True,
@@ -96,7 +96,7 @@ def config_volume(item: Item) -> Body:
 
 
 def pod(item: Item, program: Program, **fields: Any) -> Body:
-    """A pod spec with what all pods of a tier share. None of them talks to the Kubernetes API."""
+    """Build a pod spec with the fields shared by a tier's pods. None of them talks to the Kubernetes API."""
     cluster = program.cluster_spec(item.spec.cluster)
     return k8s.compact(
         automountServiceAccountToken=False,
@@ -109,7 +109,7 @@ def pod(item: Item, program: Program, **fields: Any) -> Body:
 
 
 def template(item: Item, component: str, configuration: str, spec: Body) -> Body:
-    """A pod template; pods start anew when the configuration changes."""
+    """Build a pod template; pods restart when the configuration changes."""
     return {
         "metadata": {
             "labels": k8s.labels(item, component),
@@ -123,13 +123,13 @@ def template(item: Item, component: str, configuration: str, spec: Body) -> Body
 
 
 def pools(item: Item, program: Program) -> list[Item]:
-    """The pools that the workers run on: those that are named, else all of the cluster."""
+    """Return the pools that the workers run on: the named ones, else all of the cluster."""
     wanted = item.spec.workers.pools
     return [pool for pool in program.pools(item.spec.cluster) if not wanted or pool.name in wanted]
 
 
 def worker_count(item: Item, program: Program) -> int:
-    """How many workers there are at the most; 0 where the specs do not say."""
+    """Return the maximum number of workers; 0 if the specs do not say."""
     replicas: int | None = item.spec.workers.replicas
     return replicas if replicas is not None else sum(pool_size(pool) for pool in pools(item, program))
 
@@ -145,7 +145,7 @@ def tolerations(some: list[Item]) -> list[Body] | None:
 
 
 def spare_tolerations(item: Item, program: Program) -> list[Body] | None:
-    """Tolerations of pods that belong to no pool: they stay off tainted machines, unless there are no others."""
+    """Tolerations of pods without a pool: they avoid tainted machines unless all machines are tainted."""
     all_pools = program.pools(item.spec.cluster)
     keeping_off = [any(taint.effect != "PreferNoSchedule" for taint in pool.spec.taints) for pool in all_pools]
     return tolerations(all_pools) if all(keeping_off) else None
@@ -165,11 +165,11 @@ def on_pools(item: Item, program: Program) -> Body | None:
 
 
 def apart(item: Item, component: str) -> Body:
-    """Pod anti-affinity: one pod of a component a machine."""
+    """Pod anti-affinity: one pod of a component per machine."""
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": k8s.selector(item, component)}}
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
 def socket_volume(item: Item) -> Body:
-    """The directory on the machine with the workers' sockets."""
+    """Host directory with the worker sockets."""
     return {"name": "sockets", "hostPath": {"path": f"/run/avactl/{item.name}", "type": "DirectoryOrCreate"}}

@@ -1,4 +1,4 @@
-"""The properties of an Alluxio cluster: `alluxio-site.properties` of all its processes.
+"""Properties of an Alluxio cluster: the `alluxio-site.properties` of all its processes.
 
 Names and defaults: Alluxio 2.9.4, `alluxio.conf.PropertyKey`.
 """
@@ -11,8 +11,8 @@ from avactl.kinds.fields.values import quantity, seconds
 from avactl.kinds.program import Item
 
 USER = "alluxio"
-"""The user that all processes log in as. Alluxio's `SIMPLE` authentication believes what a client says, so tenants
-are kept apart by the network policy of the tier, and by volumes that show one directory each."""
+"""The user that all processes log in as. Alluxio's `SIMPLE` authentication trusts the client's user name, so tenants
+are isolated by the tier's network policy, and by volumes that expose one directory each."""
 
 
 def _milliseconds(duration: str) -> str:
@@ -20,7 +20,7 @@ def _milliseconds(duration: str) -> str:
 
 
 def site(item: Item) -> dict[str, str]:
-    """All properties of a tier, in the order in which they are written; those of the spec come last."""
+    """Return all properties of a tier in output order; those of the spec come last."""
     return {
         **_masters(item),
         **_storage(item),
@@ -31,7 +31,7 @@ def site(item: Item) -> dict[str, str]:
 
 
 def render(properties: dict[str, str]) -> str:
-    """The text of a Java properties file."""
+    """Return the text of a Java properties file."""
     return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
 
 
@@ -43,15 +43,15 @@ def _masters(item: Item) -> dict[str, str]:
         "alluxio.master.journal.folder": names.JOURNAL_DIR,
         "alluxio.master.metastore": "ROCKS",
         "alluxio.master.metastore.dir": f"{names.JOURNAL_DIR}/metastore",
-        # No calls to the vendor.
+        # Disable phone-home.
         "alluxio.master.update.check.enabled": "false",
         "alluxio.security.login.username": USER,
-        # Permissions of an object store's own mean nothing here, and asking for them costs a request an object.
+        # Object-store permissions have no meaning here, and reading them costs a request per object.
         "alluxio.underfs.s3.inherit.acl": "false",
         "alluxio.underfs.s3.default.mode": "0755",
     }
     if len(hosts) == 1:
-        # With several masters each gives its own name, and the others find them by the journal's addresses.
+        # With several masters each sets its own name, and the others find it by the journal addresses.
         properties["alluxio.master.hostname"] = hosts[0]
     return properties
 
@@ -66,20 +66,21 @@ def _storage(item: Item) -> dict[str, str]:
         properties[f"{prefix}.dirs.quota"] = f"{int(quantity(tier.quota))}B"
         properties[f"{prefix}.dirs.mediumtype"] = tier.medium
     if item.spec.fuse.enabled:
-        # Short circuit between pods of one machine: a socket a worker in a directory that FUSE sees too.
+        # Short-circuit reads between pods of one machine: one socket per worker in a directory that FUSE sees too.
         properties["alluxio.worker.data.server.domain.socket.address"] = names.SOCKET_DIR
         properties["alluxio.worker.data.server.domain.socket.as.uuid"] = "true"
     return properties
 
 
 def _clients(item: Item) -> dict[str, str]:
-    """Defaults of clients; they get them from the master."""
+    """Return the client defaults; clients get them from the master."""
     spec = item.spec
     if spec.role == "read":
         properties = {
             "alluxio.user.file.writetype.default": "THROUGH",
-            # One copy in the cluster, on a worker that the block's id says: else each machine that reads a data set
-            # fetches all of it from the store, and keeps all of it.
+            # Keep one copy in the cluster, on a worker derived from the block ID: otherwise each machine that reads a
+            # dataset
+            # fetches and caches all of it.
             "alluxio.user.file.passive.cache.enabled": "false",
             "alluxio.user.ufs.block.read.location.policy": "alluxio.client.block.policy.DeterministicHashPolicy",
             "alluxio.user.metadata.cache.enabled": "true",
@@ -94,7 +95,7 @@ def _clients(item: Item) -> dict[str, str]:
             properties["alluxio.user.file.persistence.initial.wait.time"] = _milliseconds(back.delay)
         refresh = spec.refresh or "5m"
     properties["alluxio.user.file.metadata.sync.interval"] = _milliseconds(refresh) if refresh else "-1"
-    # FREE only drops the copy in the cache; DELETE would take the object in the store with it.
+    # FREE drops only the cached copy; DELETE would delete the object in the store too.
     properties["alluxio.user.file.create.ttl.action"] = "FREE"
     if spec.ttl:
         properties["alluxio.user.file.create.ttl"] = _milliseconds(spec.ttl)
@@ -112,9 +113,9 @@ def _fuse(item: Item) -> dict[str, str]:
 
 
 def fuse_options(item: Item) -> list[str]:
-    """Mount options of FUSE. Pods run as other users than FUSE, so `allow_other`.
+    """Return the mount options of FUSE. Pods run as other users than FUSE, so `allow_other`.
 
-    Read tiers are read-only and their files do not change, so the kernel may keep attributes and pages.
+    Read tiers are read-only and their files do not change, so the kernel may cache attributes and pages.
     """
     if item.spec.role == "read":
         return ["allow_other", "ro", "kernel_cache", "attr_timeout=600", "entry_timeout=600"]

@@ -1,4 +1,4 @@
-"""Jobs that run Alluxio's shell: mount under-stores, load data, free it."""
+"""Jobs that run the Alluxio shell: mount under-stores, load data, free it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
 MEMORY = 1024
-"""Memory of a shell, MiB. Listing a directory of a million files takes a few hundred."""
+"""Memory of a shell, in MiB. Listing a directory of a million files takes a few hundred."""
 
 
 def shell_pod(tier: Item, program: Program, script: str, args: Sequence[str], env: Sequence[Body] = ()) -> Body:
-    """A pod that runs a script of the tier's ConfigMap with Alluxio's shell. It satisfies `restricted`."""
+    """Build a pod that runs a script of the tier's ConfigMap with the Alluxio shell. It satisfies `restricted`."""
     container = {
         "name": "alluxio",
         "image": image(tier, program),
@@ -37,10 +37,10 @@ def shell_pod(tier: Item, program: Program, script: str, args: Sequence[str], en
 
 
 def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -> Manifest:
-    """A Job that runs once for each content of its template.
+    """Build a Job that runs once for each content of its template.
 
-    A Job's template cannot be changed, so its name carries the digest: what changes is a new Job, and the old one is
-    pruned. It has no TTL: a Job that were gone would be drift, and run again.
+    A Job's template is immutable, so its name carries a digest: a change creates a new Job, and the old one is
+    pruned. It has no TTL: a deleted Job would count as drift and run again.
     """
     spec: Body = {"backoffLimit": 10, "template": template}
     return k8s.manifest(

@@ -1,4 +1,4 @@
-"""Under-stores: the options of their mounts, and the script that makes the mount table what the spec says."""
+"""Under-stores: mount options, and the script that reconciles the mount table with the spec."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from avactl.kinds.program import Item
 
 
 class Scheme(NamedTuple):
-    """How Alluxio is told of a store. Source: Alluxio 2.9.4, `alluxio.conf.PropertyKey`."""
+    """Alluxio's settings for one URL scheme. Source: Alluxio 2.9.4, `alluxio.conf.PropertyKey`."""
 
     access_key: str | None
-    """Option for `accessKeyId` of the Secret; None where the store takes no such credentials."""
+    """Option for `accessKeyId` of the Secret; None if the store does not use access keys."""
     secret_key: str | None
     endpoint: str | None
-    """Option for the endpoint; None where the store has none."""
+    """Option for the endpoint; None if the store has none."""
     fixed: tuple[tuple[str, str], ...] = ()
     needs_endpoint: bool = False
     needs_options: tuple[str, ...] = ()
-    """Options that the store cannot be reached without."""
+    """Options that the store requires."""
 
 
 SCHEMES: dict[str, Scheme] = {
     "s3": Scheme("s3a.accessKeyId", "s3a.secretKey", "alluxio.underfs.s3.endpoint"),
-    # Version 1 takes HMAC keys; version 2 wants a key file on every machine.
+    # Version 1 takes HMAC keys; version 2 needs a key file on every machine.
     "gs": Scheme("fs.gcs.accessKeyId", "fs.gcs.secretAccessKey", None, (("alluxio.underfs.gcs.version", "1"),)),
     "oss": Scheme("fs.oss.accessKeyId", "fs.oss.accessKeySecret", "fs.oss.endpoint", needs_endpoint=True),
     "cos": Scheme("fs.cos.access.key", "fs.cos.secret.key", None, needs_options=("fs.cos.region", "fs.cos.app.id")),
@@ -39,12 +39,12 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def scheme(store: Any) -> Scheme:
-    """The scheme of an `UnderStore`."""
+    """Return the scheme of an `UnderStore`."""
     return SCHEMES[store.url.partition("://")[0]]
 
 
 def foreign(store: Any) -> bool:
-    """Whether an S3 store is not Amazon's: Ceph, MinIO and others, which want the bucket in the path."""
+    """Return True if an S3 store is not Amazon's (Ceph, MinIO, …); those need the bucket in the path."""
     return bool(store.url.startswith("s3://") and store.endpoint and ".amazonaws.com" not in store.endpoint)
 
 
@@ -53,7 +53,7 @@ def _variables(index: int) -> tuple[str, str]:
 
 
 def _options(store: Any, index: int) -> list[str]:
-    """`--option` words of one mount, quoted for the shell; credentials only as names of variables."""
+    """Return the `--option` arguments of one mount, shell-quoted; credentials only as variable names."""
     kind = scheme(store)
     plain = dict(kind.fixed)
     if store.endpoint and kind.endpoint:
@@ -71,7 +71,7 @@ def _options(store: Any, index: int) -> list[str]:
 
 
 def environment(item: Item) -> list[Body]:
-    """The credentials of the stores, by reference to their Secrets."""
+    """Return the credentials of the stores as references to their Secrets."""
     env: list[Body] = []
     for index, store in enumerate(item.spec.under_stores):
         if store.secret and scheme(store).access_key:
@@ -142,10 +142,10 @@ done
 
 
 def mount_script(item: Item) -> str:
-    """The script of the mount Job. No secret value can be in it: credentials come from its environment."""
+    """Return the script of the mount Job. It contains no secret values: credentials come from the environment."""
     stores = item.spec.under_stores
     writes = item.spec.role == "write"
-    # What a write tier has not pushed yet goes to the store before its mount goes away.
+    # Persist the write tier's pending data before unmounting.
     persist = 'alluxio fs persist "$1"' if writes else ": # nothing is written here, so nothing can be lost"
     text = _PRELUDE.format(
         name=item.name,

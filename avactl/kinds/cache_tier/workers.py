@@ -29,10 +29,10 @@ from avactl.kinds.program import Item, Program
 
 
 def worker_pod(item: Item, program: Program) -> Body:
-    """Worker and job worker.
+    """Build the pod of worker and job worker.
 
-    Without SSD, HDD and FUSE they satisfy pod security `restricted`. With them they need directories of the machine,
-    which only `privileged` allows, and a first container that gives those directories to Alluxio's user.
+    Without SSD, HDD and FUSE it satisfies pod security `restricted`. Otherwise it needs host directories, which only
+    `privileged` allows, and an init container that gives those directories to Alluxio's user.
     """
     workers = item.spec.workers
     main, job = split_memory(workers.memory)
@@ -56,12 +56,12 @@ def worker_pod(item: Item, program: Program) -> Body:
         on_machine += sockets
     top = names.storage_dir(workers.tiers[0].medium)
     addresses = [field("HOST_IP", "status.hostIP"), field("POD_IP", "status.podIP")]
-    # The machine's address tells who is near; the pod's is where the worker is reached.
+    # The host address determines locality; the pod address is where the worker is reached.
     host = "-Dalluxio.worker.hostname=$(HOST_IP) -Dalluxio.worker.container.hostname=$(POD_IP)"
     env = [
         *addresses,
         {"name": "ALLUXIO_WORKER_JAVA_OPTS", "value": f"{java(main, direct=True)} {host}"},
-        # The entry point would put the top tier into /dev/shm where these do not say otherwise.
+        # Without these the entry point would put the top tier into /dev/shm.
         {"name": "ALLUXIO_WORKER_TIEREDSTORE_LEVEL0_DIRS_PATH", "value": top},
     ]
     if workers.tiers[0].medium == "MEM":
@@ -105,12 +105,12 @@ def worker_pod(item: Item, program: Program) -> Body:
 
 
 def _worker_limit(item: Item, job: int) -> str:
-    """Memory of the worker's container: all of the pod's but the job worker's."""
+    """Memory of the worker container: the pod's memory minus the job worker's."""
     return format_quantity(worker_memory(item) - job * MIB)
 
 
 def _give(item: Item, program: Program, mounts: list[Body]) -> Body:
-    """The container that makes directories of the machine belong to Alluxio's user: kubelet makes them root's."""
+    """Build the init container that changes the owner of host directories, which the kubelet creates as root."""
     return {
         "name": "directories",
         "image": image(item, program),

@@ -1,4 +1,4 @@
-"""The built-in reconciler in its own cluster: a Deployment that follows the specs' branch, and what it may do."""
+"""The built-in reconciler in its own cluster: a Deployment that follows the specs' branch, and its RBAC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from avactl.kinds.program import Item
 NAME = "avactl-reconcile"
 COMPONENT = "reconcile"
 _CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
-# git asks a program for credentials, which reads the files anew each time: a Secret that changes needs no restart.
+# git's credential helper reads the files on each use, so a changed Secret needs no restart.
 _HELPER = (
     f'!f() {{ printf "username=%s\\npassword=%s\\n" '
     f'"$(cat {_CREDENTIALS}/username)" "$(cat {_CREDENTIALS}/password)"; }}; f'
@@ -22,13 +22,13 @@ _HELPER = (
 
 
 def follows(item: Item) -> bool:
-    """Whether the cluster runs the reconciler itself."""
+    """Return True if the cluster runs the reconciler itself."""
     spec = item.spec.reconcile
     return spec.mode == "builtin" and spec.repository is not None
 
 
 def reconciler(item: Item, priority: str, port: int) -> list[Manifest]:
-    """The Deployment, its account and its rights; nothing where no `repository` is named."""
+    """Return the Deployment, its service account and RBAC; nothing if no `repository` is set."""
     if not follows(item):
         return []
     system = item.spec.system_namespace
@@ -82,7 +82,7 @@ def _deployment(item: Item, priority: str, port: int) -> Body:
         ],
         "ports": [{"name": "http", "containerPort": port}],
         "livenessProbe": {"httpGet": {"path": "/livez", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
-        # It is ready when it has read the branch: the first time of a large repository takes long.
+        # It is ready once it has read the branch: the first read of a large repository takes long.
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 10},
         "resources": resources("500m", "1Gi"),
         "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
@@ -99,7 +99,7 @@ def _deployment(item: Item, priority: str, port: int) -> Body:
         volumes=volumes,
     )
     return {
-        # One: the cluster goes on without it. Whoever else runs at the same time waits for the Lease.
+        # One replica: the cluster keeps running without it. Any concurrent instance waits for the Lease.
         "replicas": 1,
         "selector": {"matchLabels": dict(select)},
         "template": {"metadata": {"labels": dict(select)}, "spec": pod},

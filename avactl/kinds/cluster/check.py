@@ -1,4 +1,4 @@
-"""Rules that a Cluster must keep."""
+"""Checks of a Cluster."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from avactl.kinds.lowering import namespaces
 from avactl.kinds.program import Item, Program
 
 OLDEST = (1, 29)
-"""Oldest minor version that avactl compiles for."""
+"""Oldest Kubernetes minor version that avactl supports."""
 POLICIES = (1, 30)
-"""First minor version with ValidatingAdmissionPolicy (KEP-3488) and tokens that name their node (KEP-4193)."""
+"""First minor version with ValidatingAdmissionPolicy (KEP-3488) and node-bound tokens (KEP-4193)."""
 DRA = (1, 34)
 """First minor version that serves `resource.k8s.io/v1` (KEP-4381, stable in 1.34)."""
 
 
 def check(item: Item, program: Program) -> Iterable[Diagnostic]:
-    """The problems of one cluster."""
+    """Yield the problems of one cluster."""
     spec = item.spec
     yield from _version(item, program)
     yield from price_problems(item, program)
@@ -32,7 +32,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
     yield from check_reconcile.problems(item)
     on = [daemon for daemon in ("scheduler", "cache", "topology") if getattr(spec.daemons, daemon)]
-    # All daemons are one image: one missing image is one problem.
+    # All daemons share one image, so report a missing image once.
     if on:
         yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))
     elif builtin.follows(item):
@@ -45,18 +45,19 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
     if minor < OLDEST:
         yield Diagnostic(
             "kubernetes-version",
-            f"Kubernetes {version} is too old: avactl compiles for {_text(OLDEST)} and newer",
+            f"Kubernetes {version} is not supported: avactl requires {_text(OLDEST)} or newer",
             item.span("spec", "kubernetesVersion"),
-            hint=f'upgrade the cluster, and write `kubernetesVersion: "{_text(OLDEST)}"` or newer',
+            hint=f'upgrade the cluster and write `kubernetesVersion: "{_text(OLDEST)}"` or newer',
         )
         return
     if minor < POLICIES and item.spec.daemons.topology:
         yield Diagnostic(
             "kubernetes-version",
-            f"Kubernetes {version} cannot hold the topology daemon to its own node: that begins with {_text(POLICIES)}",
+            f"Kubernetes {version} cannot restrict the topology daemon to its own node: this requires "
+            f"{_text(POLICIES)}",
             item.span("spec", "kubernetesVersion"),
             hint=f"upgrade the cluster to {_text(POLICIES)}, or remove `topology: true`",
-            notes=(Note(item.span("spec", "daemons", "topology"), "the daemon is switched on"),),
+            notes=(Note(item.span("spec", "daemons", "topology"), "the daemon is enabled here"),),
         )
         return
     if minor >= DRA:
@@ -66,13 +67,13 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
         note = Note(dra.span("spec", "allocation"), f"{dra} uses DRA")
         hint = f"upgrade the cluster to {_text(DRA)}, or write `allocation: devicePlugin` in the pool"
     elif item.spec.device_classes:
-        note = Note(item.span("spec", "deviceClasses", key=True), "device classes belong to DRA")
+        note = Note(item.span("spec", "deviceClasses", key=True), "device classes require DRA")
         hint = f"upgrade the cluster to {_text(DRA)}, or remove `deviceClasses`"
     else:
         return
     yield Diagnostic(
         "kubernetes-version",
-        f"Kubernetes {version} does not serve DRA (`resource.k8s.io/v1`), which begins with {_text(DRA)}",
+        f"Kubernetes {version} does not serve DRA (`resource.k8s.io/v1`), which requires {_text(DRA)}",
         item.span("spec", "kubernetesVersion"),
         hint=hint,
         notes=(note,),

@@ -1,4 +1,4 @@
-"""Rules of `Cluster.spec.reconcile`: an engine gets what it needs, and nothing that it does not know."""
+"""Checks of `Cluster.spec.reconcile`: required settings of the engine are present, unsupported ones absent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from avactl.kinds.program import Item
 
 
 def problems(item: Item) -> Iterator[Diagnostic]:
-    """The problems of one cluster's `reconcile`."""
+    """Yield the problems of one cluster's `reconcile`."""
     spec: Reconcile = item.spec.reconcile
     given = [name for name in type(spec).model_fields if name in spec.model_fields_set and name != "mode"]
     used = USED.get(spec.mode, frozenset())
@@ -22,7 +22,7 @@ def problems(item: Item) -> Iterator[Diagnostic]:
         if name not in used:
             yield Diagnostic(
                 "conflicting-keys",
-                f"`{to_camel(name)}` means nothing with `mode: {spec.mode}`",
+                f"`{to_camel(name)}` has no effect with `mode: {spec.mode}`",
                 item.span("spec", "reconcile", to_camel(name), key=True),
                 hint=_elsewhere(name, spec.mode),
             )
@@ -33,7 +33,7 @@ def problems(item: Item) -> Iterator[Diagnostic]:
         if known:
             yield Diagnostic(
                 "missing-key",
-                f"`{to_camel(known[0])}` is for an engine that follows a repository, and no `repository` is named",
+                f"`{to_camel(known[0])}` requires `repository`, the repository that the engine follows",
                 item.span("spec", "reconcile", to_camel(known[0]), key=True),
                 hint="add `repository: https://…`, or remove the key",
             )
@@ -41,37 +41,38 @@ def problems(item: Item) -> Iterator[Diagnostic]:
     if spec.mode == "pulumiOperator" and spec.service_account is None:
         yield Diagnostic(
             "missing-key",
-            "the Pulumi operator runs stacks as a service account, and none is named",
+            "the Pulumi operator needs a service account to run stacks",
             item.span("spec", "reconcile", key=True),
-            hint="add `serviceAccount: NAME`, one that may apply what the specs compile to: docs/gitops.md",
+            hint="add `serviceAccount: NAME` with permission to apply the compiled objects; see docs/gitops.md",
         )
     if spec.mode == "pulumiOperator" and spec.interval is not None and seconds(spec.interval) < 60:
         yield Diagnostic(
             "invalid-value",
-            f"spec.reconcile.interval: the Pulumi operator looks once a minute at the most, not every {spec.interval}",
+            f"spec.reconcile.interval: the Pulumi operator polls at most once a minute, not every {spec.interval}",
             item.span("spec", "reconcile", "interval"),
             hint="write `1m` or more",
         )
     if spec.mode == "builtin" and str(spec.repository).startswith("ssh:"):
         yield Diagnostic(
             "invalid-value",
-            "spec.reconcile.repository: the built-in reconciler reads repositories over https",
+            "spec.reconcile.repository: the built-in reconciler supports only https",
             item.span("spec", "reconcile", "repository"),
-            hint=f"write `{_over_https(str(spec.repository))}`, and in `secret` a Secret with `username` and `password`"
+            hint=f"write `{_over_https(str(spec.repository))}` and set `secret` to a Secret with `username` and "
+            "`password`"
             if spec.secret is None
-            else f"write `{_over_https(str(spec.repository))}`; `secret` has the keys `username` and `password`",
+            else f"write `{_over_https(str(spec.repository))}`; the Secret needs the keys `username` and `password`",
         )
     if spec.secret is not None and str(spec.repository).startswith("http:"):
         yield Diagnostic(
             "invalid-value",
-            "spec.reconcile.repository: over http the credentials of `secret` would be readable on the way",
+            "spec.reconcile.repository: http would send the credentials of `secret` unencrypted",
             item.span("spec", "reconcile", "repository"),
             hint=f"write `https{str(spec.repository)[4:]}`",
         )
 
 
 def _over_https(url: str) -> str:
-    """Where a repository that is reached over ssh usually is over https."""
+    """Return the usual https URL of a repository given by its ssh URL."""
     place, _, path = url.removeprefix("ssh://").rpartition("@")[2].partition("/")
     return f"https://{place.partition(':')[0]}/{path}"
 

@@ -14,14 +14,14 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
 POLICY = "avactl-policy"
-"""ConfigMap of the system namespace that tells the daemons the cluster's placement policy."""
+"""ConfigMap in the system namespace with the placement policy, which the daemons read."""
 SYSTEM_PRIORITY = "avactl-system"
 HTTP_PORT = 8080
-"""Metrics (`/metrics`) and probes (`/livez`, `/readyz`) of the daemons."""
+"""Port of the daemons' metrics (`/metrics`) and probes (`/livez`, `/readyz`)."""
 
 
 def policy(item: Item) -> Manifest:
-    """The ConfigMap with the placement policy."""
+    """Return the ConfigMap with the placement policy."""
     spec = item.spec
     data = {
         "cluster": item.name,
@@ -36,7 +36,7 @@ def policy(item: Item) -> Manifest:
 
 
 def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
-    """The objects of the daemons that are on; `config` is the ConfigMap that they read."""
+    """Return the objects of the enabled daemons; `config` is the ConfigMap that they read."""
     system = item.spec.system_namespace
     result: list[Manifest] = []
     on = item.spec.daemons
@@ -67,7 +67,7 @@ def _object(item: Item, api_version: str, kind: str, name: str, component: str, 
 
 
 def _daemon(item: Item, component: str, name: str, config: Manifest, compute: Body) -> list[Manifest]:
-    """Two replicas, of which the holder of the Lease works; the other takes over."""
+    """Return a daemon with two replicas: the Lease holder is active, the other on standby."""
     select = k8s.selector(item, component)
     pod: Body = {
         "serviceAccountName": name,
@@ -77,7 +77,7 @@ def _daemon(item: Item, component: str, name: str, config: Manifest, compute: Bo
         "enableServiceLinks": False,
         "affinity": {
             "podAntiAffinity": {
-                # Preferred: on a cluster of one machine both shall start.
+                # Preferred, not required: on a single-node cluster both replicas must start.
                 "preferredDuringSchedulingIgnoredDuringExecution": [
                     {
                         "weight": 100,
@@ -111,7 +111,7 @@ def _daemon(item: Item, component: str, name: str, config: Manifest, compute: Bo
     template = {
         "metadata": {
             "labels": dict(select),
-            # The daemons read their configuration once: a changed one starts them anew.
+            # The daemons read their configuration at startup: a changed digest restarts them.
             "annotations": {f"{GROUP}/config": k8s.digest(config.body["data"])},
         },
         "spec": pod,
@@ -162,7 +162,7 @@ def _role(item: Item, name: str, component: str, namespace: str, rules: list[Bod
 
 
 def _ingress(item: Item) -> Manifest:
-    """Nobody reaches the daemons but at their metrics."""
+    """Return the NetworkPolicy that allows ingress to the daemons' metrics port only."""
     spec = {
         "podSelector": {},
         "policyTypes": ["Ingress"],

@@ -1,4 +1,4 @@
-"""DRA device classes: one for each GPU model of the cluster's DRA pools, and the declared ones."""
+"""DRA device classes: one per GPU model of the cluster's DRA pools, plus the declared ones."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ NVIDIA = "gpu.nvidia.com"
 
 
 def dra_models(item: Item, program: Program) -> list[str]:
-    """The GPU models of the cluster's pools that use DRA, by name."""
+    """GPU models of the cluster's pools that use DRA, by name."""
     pools = (pool for pool in program.pools(item.name) if pool.spec.allocation == "dra")
     return sorted({program.machine(pool).gpus.model for pool in pools})
 
 
 def selector(driver: str, model: str) -> str:
-    """The CEL expression that selects whole GPUs of a model.
+    """Return the CEL expression that selects whole GPUs of a model.
 
-    A driver publishes the product's full name (`Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`), so each word of the
-    model must be a word of it: `A10` is not `A100`, and `A100-80GB` is the larger of the two A100. NVIDIA's driver
-    publishes parts of GPUs (MIG) and passed-through ones too, and tells them apart by `type`.
+    Drivers publish the full product name (`Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`), so each word of the
+    model must be one of its words: `A10` does not match `A100`, and `A100-80GB` is the larger A100. NVIDIA's driver
+    also publishes GPU partitions (MIG) and passed-through GPUs, distinguished by `type`.
     Sources: NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go (`type`, `productName`);
     kubernetes-sigs/dra-example-driver (`model`).
     """
@@ -41,7 +41,7 @@ def selector(driver: str, model: str) -> str:
 
 
 def device_classes(item: Item, program: Program) -> list[Manifest]:
-    """The DeviceClass objects of a cluster. A declared one takes the place of avactl's of the same name."""
+    """Return the DeviceClass objects of a cluster. A declared class replaces avactl's class of the same name."""
     driver = item.spec.gpu_driver
     expressions = {device_class(model): selector(driver, model) for model in dra_models(item, program)}
     expressions.update((declared.name, declared.cel) for declared in item.spec.device_classes)

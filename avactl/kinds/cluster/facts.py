@@ -1,4 +1,4 @@
-"""The headline numbers of a Cluster."""
+"""Headline facts of a Cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The objects that make a GitOps engine follow a branch: of Flux, Argo CD or the Pulumi Kubernetes Operator.
+"""Objects that make a GitOps engine follow a branch: for Flux, Argo CD or the Pulumi Kubernetes Operator.
 
-They are objects of the cluster like all others, so the engine keeps them up to date too; somebody applies them once by
-hand. The platform's objects come first, and each team has its own unit after it: a team's mistake stops nobody else.
+They are compiled like any other object, so the engine also updates them; they are applied once by hand to
+bootstrap. The platform's objects come first, then one unit per team: one team's error does not block the others.
 
 API: fluxcd/source-controller v1, fluxcd/kustomize-controller v1, argoproj v1alpha1, pulumi.com/v1 (operator 2).
 """
@@ -20,17 +20,17 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
 NAMESPACES = {"flux": "flux-system", "argocd": "argocd", "pulumiOperator": "pulumi-kubernetes-operator"}
-"""Where each engine is installed by its own instructions."""
+"""Default namespace of each engine."""
 _FLUX_SOURCE = "source.toolkit.fluxcd.io/v1"
 _FLUX_KUSTOMIZE = "kustomize.toolkit.fluxcd.io/v1"
 _DRIFT = "10m"
 _RETRY = "1m"
 _LONGEST = 63
-"""Engines put the names into labels."""
+"""Maximum length of a unit's name: engines put it in labels."""
 
 
 def follow(item: Item, program: Program) -> list[Manifest]:
-    """The objects of the cluster's engine; none where `repository` is not named."""
+    """Return the objects of the cluster's engine; none if `repository` is not set."""
     spec = item.spec.reconcile
     if spec.repository is None:
         return []
@@ -42,7 +42,7 @@ def follow(item: Item, program: Program) -> list[Manifest]:
 
 
 def teams(program: Program, cluster: str) -> list[str]:
-    """The teams that have objects of their own in a cluster: each is a directory and a stack."""
+    """Teams with objects of their own in a cluster; each is a directory and a stack."""
     found = {
         spec.team
         for kind in registry.names()
@@ -54,7 +54,7 @@ def teams(program: Program, cluster: str) -> list[str]:
 
 
 def _unit(cluster: str, team: str) -> str:
-    """What the unit of a team is called; it ends up in labels, which are short."""
+    """Name of a team's unit; it ends up in labels, which are limited in length."""
     name = f"{cluster}-{team}"
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 11]}-{k8s.digest([cluster, team])}"
 
@@ -67,7 +67,7 @@ def _object(item: Item, api_version: str, kind: str, name: str, spec: Body, **mo
 
 
 def _directory(item: Item, owner: str) -> str:
-    """Where rendered files of the platform (`_platform`) or a team are in the branch (`avactl.emit.paths`)."""
+    """Directory of the rendered files of the platform (`_platform`) or a team in the branch (`avactl.emit.paths`)."""
     path = (item.spec.reconcile.path or "").strip("/")
     return "/".join(part for part in path.split("/") if part not in ("", ".")) + f"/{item.name}/{owner}"
 
@@ -80,7 +80,7 @@ def _flux(item: Item, program: Program) -> list[Manifest]:
         interval=_flux_time(spec.interval or "1m"),
         secretRef={"name": spec.secret} if spec.secret else None,
     )
-    # If these two left git, Flux would delete them and, with them, all that they ever applied.
+    # If these two left git, Flux would delete them and everything that they ever applied.
     stay = {"kustomize.toolkit.fluxcd.io/prune": "disabled"}
 
     def kustomization(name: str, owner: str, **more: Any) -> Manifest:
@@ -88,7 +88,7 @@ def _flux(item: Item, program: Program) -> list[Manifest]:
             sourceRef={"kind": "GitRepository", "name": item.name},
             path=f"./{_directory(item, owner).lstrip('/')}",
             prune=True,
-            # Not ready is not broken: machines are away, jobs wait for GPUs.
+            # Not ready does not mean broken: machines are down, jobs wait for GPUs.
             wait=spec.wait and owner != "_platform",
             interval=_DRIFT,
             retryInterval=_RETRY,
@@ -109,13 +109,13 @@ def _flux(item: Item, program: Program) -> list[Manifest]:
 
 
 def _flux_time(value: str) -> str:
-    """A duration without days, which Go does not know."""
+    """Format a duration without days, which Go does not parse."""
     return f"{int(seconds(value))}s" if "d" in value else value
 
 
 def _argocd(item: Item, program: Program) -> list[Manifest]:
     spec = item.spec.reconcile
-    # If it left git, its objects would go with it.
+    # Pruning this object would delete everything that it applied.
     stay = {"argocd.argoproj.io/sync-options": "Prune=false,Delete=false"}
 
     def application(path: str) -> Body:
@@ -132,7 +132,7 @@ def _argocd(item: Item, program: Program) -> list[Manifest]:
                 "automated": {"prune": True, "selfHeal": True},
                 # Without ApplyOutOfSyncOnly every change would replace, and so restart, every job of the team.
                 "syncOptions": ["ApplyOutOfSyncOnly=true", "ServerSideApply=true", "RespectIgnoreDifferences=true"],
-                # A team's namespaces come with the platform's objects, which may be applied later.
+                # A team's namespaces belong to the platform's objects, which may be applied later.
                 "retry": {"limit": 10, "backoff": {"duration": "10s", "factor": 2, "maxDuration": "5m"}},
             },
         }
@@ -151,7 +151,7 @@ def _argocd(item: Item, program: Program) -> list[Manifest]:
         metadata = {
             "name": "{{.name}}",
             "labels": {**k8s.labels(item, "reconcile"), f"{GROUP}/team": "{{.team}}"},
-            # A team that leaves git takes its objects with it; what holds data is marked, and stays.
+            # A removed team's objects are pruned; objects that hold data carry a keep mark.
             "finalizers": ["resources-finalizer.argocd.argoproj.io"],
         }
         each = {
@@ -181,7 +181,7 @@ def _operator(item: Item, program: Program) -> list[Manifest]:
             refresh=True,
             continueResyncOnCommitMatch=True,
             resyncFrequencySeconds=max(60, int(seconds(spec.interval or "10m"))),
-            # Deleting the object, e.g. because the cluster goes over to another engine, must not delete the platform.
+            # Deleting this object, e.g. to migrate to another engine, must not delete the platform.
             destroyOnFinalize=False,
             prerequisites=[{"name": item.name}] if team else None,
             workspaceTemplate={"spec": {"envFrom": [{"secretRef": {"name": spec.state_secret}}]}}

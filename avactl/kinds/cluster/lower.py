@@ -1,5 +1,5 @@
 """Cluster → namespaces, priority classes, device classes, the placement policy, the daemons with their RBAC, and
-what the GitOps engine needs to follow the repository."""
+the objects that make the GitOps engine follow the repository."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
     ("avactl-normal", 1_000, True, "Training jobs."),
     ("avactl-low", 100, False, "Training jobs that fill what is idle and push nobody out."),
 )
-"""Name, value, whether its pods may push out lower ones, description."""
+"""Name, value, whether its pods preempt lower-priority pods, description."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one cluster."""
+    """Return the objects of one cluster."""
     config = policy(item)
     return [
         *_namespaces(item, program),
@@ -37,10 +37,11 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 
 def _namespaces(item: Item, program: Program) -> list[Manifest]:
-    """Namespaces of the platform. They hold Secrets and volumes that no spec can make again, so they stay."""
+    """Return the platform's namespaces. They hold Secrets and volumes that no spec can recreate, so they are never
+    pruned."""
     wanted: list[tuple[str, str, dict[str, str]]] = [(item.spec.system_namespace, "restricted", {})]
     if program.tiers(item.name):
-        # FUSE needs /dev/fuse, CAP_SYS_ADMIN and mounts that the host sees: nothing below `privileged` allows it.
+        # FUSE needs /dev/fuse, CAP_SYS_ADMIN and mount propagation to the host: only `privileged` allows that.
         wanted.append((CACHE_NAMESPACE, "privileged", {}))
     wanted += [(namespace.name, namespace.pod_security, namespace.labels) for namespace in item.spec.namespaces]
     return [

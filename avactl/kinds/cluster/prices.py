@@ -1,4 +1,4 @@
-"""What a cluster's machines cost, for plans of changes."""
+"""Prices of a cluster's machines, for cost estimates in plans."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def _currency(value: str) -> str:
     if len(value) != 3 or not value.isascii() or not value.isalpha() or not value.isupper():
         known = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "CNY"}
         fixed = known.get(value, value.upper() if len(value) == 3 and value.isascii() and value.isalpha() else "EUR")
-        raise bad(f"`{value[:40]}` is not a currency", f"write its three letters (ISO 4217), e.g. `{fixed}`")
+        raise bad(f"`{value[:40]}` is not a currency", f"use the three-letter code (ISO 4217), e.g. `{fixed}`")
     return value
 
 
 Currency = Annotated[str, AfterValidator(_currency), WithJsonSchema({"type": "string", "pattern": _CURRENCY_PATTERN})]
-"""A currency by its three letters (ISO 4217)."""
+"""A three-letter currency code (ISO 4217)."""
 Price = Annotated[float | int, Field(ge=0)]
 
 
 class Prices(Model):
-    """Prices by the hour. `avactl plan` tells with them what a change costs; nothing else reads them."""
+    """Hourly prices, which `avactl plan` uses to estimate the cost of a change."""
 
-    currency: Currency = Field(description="Currency of all of them, e.g. `EUR` (ISO 4217).")
+    currency: Currency = Field(description="Currency of all prices, such as `EUR` (ISO 4217).")
     gpus: dict[GpuModel, Price] = Field(
-        default_factory=dict, description="One GPU for an hour, by model; its part of the machine included."
+        default_factory=dict, description="Price per GPU-hour by model, including the GPU's share of the machine."
     )
-    cpu: Price | None = Field(None, description="One CPU core for an hour, where cores are paid for by themselves.")
-    memory: Price | None = Field(None, description="One GiB of memory for an hour, where it is paid for by itself.")
+    cpu: Price | None = Field(None, description="Price per core-hour, if CPU is billed separately.")
+    memory: Price | None = Field(None, description="Price per GiB-hour of memory, if memory is billed separately.")
 
 
 def price_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Prices of GPUs that the cluster does not have: those that it has would then cost nothing."""
+    """Yield the prices of GPU models that the cluster does not have: a misspelt model would be priced at zero."""
     prices: Prices | None = item.spec.prices
     if prices is None or program.lacks_machines:
         return
@@ -50,7 +50,7 @@ def price_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     for model in prices.gpus:
         if model in known:
             continue
-        # `v100` and `V100-32GB` mean V100; H100 does not, however near the letters are.
+        # `v100` and `V100-32GB` mean V100; H100 does not, even though it is a near match.
         folded = model.lower().replace("-", "").replace(".", "")
         near = [name for name in known if folded.startswith(name.lower()) or name.lower().startswith(folded)]
         if len(near) == 1:
@@ -61,7 +61,7 @@ def price_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             )
         yield Diagnostic(
             "gpu-not-in-cluster",
-            f"cluster {item.name} has no GPU `{model}`, and so no price of one",
+            f"cluster {item.name} has no GPU `{model}` to price",
             item.span("spec", "prices", "gpus", model, key=True),
             hint=hint,
         )

@@ -1,4 +1,4 @@
-"""What avactl's daemons may do in a cluster. Each rule says what it is for; docs/security.md lists the same."""
+"""RBAC of avactl's daemons. Each rule has a comment with its reason; docs/security.md lists the same rules."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ WATCH = ("get", "list", "watch")
 
 
 def scheduler_cluster_rules() -> list[Body]:
-    """The scheduler, in all namespaces. No Secrets, no ConfigMaps, no right to create or change pods."""
+    """Rules of the scheduler, in all namespaces. No Secrets, no ConfigMaps; it cannot create or update pods."""
     return [
-        # Capacity, labels, taints and cordons of machines.
+        # Capacity, labels, taints and cordons of nodes.
         rule([""], ["nodes"], WATCH),
         # The team of a pod, and namespace selectors of pod affinity.
         rule([""], ["namespaces"], WATCH),
-        # All pods: those that wait for this scheduler, and what the others use. Deleting is how a pod is preempted or
-        # reclaimed: its Job or StatefulSet makes it anew.
+        # All pods: pending pods of this scheduler, and the usage of other pods. Preemption and reclaim delete a pod;
+        # its
+        # Job or StatefulSet recreates it.
         rule([""], ["pods"], (*WATCH, "delete")),
-        # The decision itself.
+        # The binding itself.
         rule([""], ["pods/binding"], ("create",)),
-        # Why a pod waits (PodScheduled), for whom it must go (DisruptionTarget), and the machine it is nominated for.
+        # The reason a pod waits (PodScheduled), its preemptor (DisruptionTarget), and its nominated node.
         rule([""], ["pods/status"], ("patch",)),
-        # Volumes that exist on some machines only. The patch sets volume.kubernetes.io/selected-node, the annotation by
-        # which a claim of a WaitForFirstConsumer class learns its machine.
+        # Volumes restricted to some nodes. The patch sets volume.kubernetes.io/selected-node, the annotation that tells
+        # the provisioner of a WaitForFirstConsumer claim its node.
         rule([""], ["persistentvolumeclaims"], (*WATCH, "patch")),
-        # The patch names the claim for which a volume is that is there already.
+        # The patch binds an existing volume to its claim.
         rule([""], ["persistentvolumes"], (*WATCH, "patch")),
-        # When a class binds its volumes, and how many volumes of a driver a machine takes and has.
+        # Binding mode of storage classes, and volume limits and usage of each CSI driver per node.
         rule(["storage.k8s.io"], ["storageclasses", "csinodes", "volumeattachments"], WATCH),
-        # Which drivers say how much room they have for new volumes, and how much that is.
+        # CSI drivers that report storage capacity, and the capacity.
         rule(["storage.k8s.io"], ["csidrivers", "csistoragecapacities"], WATCH),
-        # Preemption spares pods that a budget protects.
+        # Preemption respects PodDisruptionBudgets.
         rule(["policy"], ["poddisruptionbudgets"], WATCH),
-        # GPUs under DRA: what there is, and what is asked for.
+        # DRA: available devices and claims.
         rule(["resource.k8s.io"], ["resourceslices", "deviceclasses"], WATCH),
-        # The patch adds the finalizer that keeps an allocated claim from vanishing under its pod.
+        # The patch adds the finalizer that protects an allocated claim in use by a pod.
         rule(["resource.k8s.io"], ["resourceclaims"], (*WATCH, "patch")),
-        # The allocation and who it is reserved for. From Kubernetes 1.36 the second, synthetic subresource is asked for
-        # beside the first (feature DRAResourceClaimGranularStatusAuthorization).
+        # The allocation and `reservedFor`. From Kubernetes 1.36 on, the API server also requires the second, synthetic
+        # subresource (feature DRAResourceClaimGranularStatusAuthorization).
         rule(["resource.k8s.io"], ["resourceclaims/status", "resourceclaims/binding"], ("patch",)),
         # Scheduled, FailedScheduling and Preempted events, in the namespaces of the pods.
         rule(["events.k8s.io"], ["events"], ("create", "patch")),
@@ -46,7 +47,7 @@ def scheduler_cluster_rules() -> list[Body]:
 
 
 def leader_rules(lease: str) -> list[Body]:
-    """Leader election by one Lease, in the system namespace. RBAC cannot hold `create` to a name."""
+    """Rules for leader election with one Lease in the system namespace. RBAC cannot restrict `create` by name."""
     return [
         rule(["coordination.k8s.io"], ["leases"], ("create",)),
         rule(["coordination.k8s.io"], ["leases"], ("get", "update"), resourceNames=[lease]),
@@ -54,43 +55,43 @@ def leader_rules(lease: str) -> list[Body]:
 
 
 def config_rule() -> Body:
-    """Policy, topology of the pools and the quota tree are ConfigMaps of the system namespace."""
+    """Rule to read the policy, pool topology and quota tree: ConfigMaps of the system namespace."""
     return rule([""], ["configmaps"], WATCH)
 
 
 def topology_cluster_rules() -> list[Body]:
-    """The daemon that compares machines with their type. An admission policy holds it to its own node's condition."""
+    """Rules of the topology daemon. An admission policy restricts it to its own node's condition."""
     return [
-        # The condition avactl.dev/TopologyMatches. Reading is not needed: a patch returns the node.
+        # The condition avactl.dev/TopologyMatches. `get` is not needed: a patch returns the node.
         rule([""], ["nodes/status"], ("patch",)),
     ]
 
 
 def topology_event_rules() -> list[Body]:
-    """The same daemon, where events of nodes are."""
+    """Rules of the topology daemon in the namespace of node events."""
     return [
-        # That a machine no longer is what its pool says, or is again.
+        # Events when a machine stops or starts matching its pool.
         rule(["events.k8s.io"], ["events"], ("create",)),
     ]
 
 
 def cache_rules() -> list[Body]:
-    """The cache daemon, in the namespace of the cache tiers. All else it does through Alluxio's own API."""
+    """Rules of the cache daemon in the cache-tier namespace. Everything else goes through Alluxio's own API."""
     return [
-        # The tiers' properties, and which masters, workers and FUSE pods run.
+        # The tiers' properties, and the running master, worker and FUSE pods.
         rule([""], ["configmaps", "pods"], WATCH),
-        # What it did: loaded, pinned, written back.
+        # Events: loaded, pinned, persisted.
         rule(["events.k8s.io"], ["events"], ("create", "patch")),
     ]
 
 
 APPLY = (*WATCH, "create", "patch", "delete")
 CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology")
-"""Roles over all namespaces that avactl's daemons have."""
+"""Cluster-wide roles of avactl's daemons."""
 
 
 def reconcile_cluster_rules() -> list[Body]:
-    """The built-in reconciler: what it takes to apply and prune each kind that avactl compiles. No Secrets."""
+    """Rules of the built-in reconciler: apply and prune each kind that avactl compiles. No Secrets."""
     kinds = {
         "": (
             "namespaces", "serviceaccounts", "resourcequotas", "limitranges", "configmaps", "persistentvolumes",
@@ -111,23 +112,23 @@ def reconcile_cluster_rules() -> list[Body]:
     roles = ["rbac.authorization.k8s.io"]
     return [
         *(rule([group], resources, APPLY) for group, resources in kinds.items()),
-        # Who makes a role must have the rights in it, or these two verbs. Roles of teams: their names are the specs'.
+        # Creating a role requires holding its permissions, or these two verbs. Team role names come from the specs.
         rule(roles, ["roles"], ("escalate", "bind")),
-        # Over all namespaces only the daemons', and not its own: it cannot widen itself there.
+        # Cluster-wide only the daemons' roles, and not its own: it cannot escalate there.
         rule(roles, ["clusterroles"], ("escalate", "bind"), resourceNames=list(CLUSTER_ROLES)),
-        # Labels and taints of machines.
+        # Labels and taints of nodes.
         rule([""], ["nodes"], (*WATCH, "patch")),
-        # Why a workload is not ready.
+        # The reasons why a workload is not ready.
         rule([""], ["pods"], ("list",)),
-        # What it did, on the objects.
+        # Events on the objects that it applies.
         rule(["events.k8s.io"], ["events"], ("create",)),
     ]
 
 
 def reconcile_rules(lease: str, record: str) -> list[Body]:
-    """The same, in the system namespace."""
+    """Rules of the built-in reconciler in the system namespace."""
     return [
         *leader_rules(lease),
-        # The inventory's record, which is replaced as a whole; ConfigMaps elsewhere are patched.
+        # The inventory, which is replaced as a whole; ConfigMaps elsewhere are patched.
         rule([""], ["configmaps"], ("update",), resourceNames=[record]),
     ]

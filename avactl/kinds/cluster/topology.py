@@ -1,4 +1,4 @@
-"""The daemon that compares GPU machines with their declared type: a DaemonSet a pool, and what it may do."""
+"""The topology daemon, which compares GPU machines with their declared type: a DaemonSet per pool, and its RBAC."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from avactl.kinds.program import Item, Program
 NAME = "avactl-topology"
 COMPONENT = "topology"
 EVENTS_NAMESPACE = "default"
-"""Events of objects without a namespace, such as nodes, are there."""
+"""Namespace of events on cluster-scoped objects, such as nodes."""
 _KEPT = ("metadata.labels", "metadata.annotations", "metadata.finalizers", "metadata.ownerReferences")
 _KEPT_STATUS = (
     "capacity", "allocatable", "phase", "addresses", "daemonEndpoints", "nodeInfo", "images", "volumesInUse",
     "volumesAttached", "config", "runtimeHandlers", "features", "declaredFeatures",
 )  # fmt: skip
-"""Fields of a node's status beside its conditions. Source: k8s.io/api/core/v1, NodeStatus."""
+"""Fields of a node's status besides its conditions. Source: k8s.io/api/core/v1, NodeStatus."""
 
 
 def pools(item: Item, program: Program) -> list[Item]:
-    """The pools whose machines have NVIDIA's GPUs."""
+    """Pools whose machines have NVIDIA GPUs."""
     return [
         pool
         for pool in program.pools(item.name)
@@ -33,7 +33,7 @@ def pools(item: Item, program: Program) -> list[Item]:
 
 
 def daemon_sets(item: Item, program: Program, priority: str) -> list[Manifest]:
-    """The daemon on the machines of each pool, its account, its rights, and what holds it to its own node."""
+    """Return the DaemonSet of each pool, its service account, RBAC, and the admission policy that limits it."""
     made = [_daemon_set(item, program, pool, priority) for pool in pools(item, program)]
     if not made:
         return []
@@ -47,10 +47,10 @@ def _object(item: Item, api_version: str, kind: str, name: str = NAME, **fields:
 
 
 def _daemon_set(item: Item, program: Program, pool: Item, priority: str) -> Manifest:
-    """GPUs are shown by NVIDIA's runtime, which must be the machines' default, as for all pods; none is taken."""
+    """Build the pod. The NVIDIA runtime, which must be the nodes' default, exposes the GPUs; none is allocated."""
     select = {**k8s.selector(item, COMPONENT), names.POOL_LABEL: pool.name}
     env = {
-        # The daemon looks at all of them, and computes on none: drivers' utilities are enough.
+        # It inspects all GPUs and computes on none: the driver utilities are enough.
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "utility",
     }
@@ -68,7 +68,7 @@ def _daemon_set(item: Item, program: Program, pool: Item, priority: str) -> Mani
         ],
         "resources": resources("50m", "128Mi"),
         "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
-        # As a directory: the kubelet keeps it up to date when the pool changes.
+        # Mounted as a directory: the kubelet keeps it up to date when the pool changes.
         "volumeMounts": [{"name": "pool", "mountPath": "/etc/avactl", "readOnly": True}],
     }
     pod: Body = {
@@ -78,7 +78,7 @@ def _daemon_set(item: Item, program: Program, pool: Item, priority: str) -> Mani
         "securityContext": pod_security(),
         "enableServiceLinks": False,
         "nodeSelector": {names.POOL_LABEL: pool.name},
-        # A machine that is being looked after is looked at too.
+        # Cordoned machines are checked too.
         "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
         "containers": [container],
         "volumes": [{"name": "pool", "configMap": {"name": f"avactl-pool-{pool.name}"}}],
@@ -114,7 +114,7 @@ def _rights(item: Item, system: str) -> list[Manifest]:
 
 
 def _own_node_only(item: Item, system: str) -> list[Manifest]:
-    """RBAC cannot hold an account to one node, nor to one condition of it: this does.
+    """Return the admission policy that restricts the account to one condition of its own node, which RBAC cannot do.
 
     The API server knows the node of a pod from the pod's token (KEP-4193, on by default since Kubernetes 1.30).
     """
@@ -125,7 +125,7 @@ def _own_node_only(item: Item, system: str) -> list[Manifest]:
     validations = [
         {
             "expression": f"request.userInfo.?extra['{node_name}'].orValue([]).exists(n, n == request.name)",
-            "message": f"a pod of {NAME} may only speak of the node that it runs on",
+            "message": f"a pod of {NAME} may only update the node that it runs on",
         },
         {
             "expression": f"{others.format('object')} == {others.format('oldObject')}",

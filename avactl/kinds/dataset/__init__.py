@@ -1,4 +1,4 @@
-"""Dataset: data in object stores, by version."""
+"""Dataset: versioned data in object stores."""
 
 from avactl.kinds.dataset.check import check, check_all
 from avactl.kinds.dataset.facts import facts

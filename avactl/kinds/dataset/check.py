@@ -1,4 +1,4 @@
-"""Rules that a Dataset must keep, alone and beside the others of its cache tier."""
+"""Checks of a Dataset, alone and together with the others of its cache tier."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one dataset."""
+    """Yield the problems of one dataset."""
     spec = item.spec
     yield from duplicates(item, ("spec", "versions"), (version.name for version in spec.versions), "version")
     yield from duplicates(item, ("spec", "sharedWith"), spec.shared_with, "team", key=None)
@@ -38,7 +38,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     if spec.keep and seconds(spec.keep) < 2 * 86400:
         yield Diagnostic(
             "invalid-value",
-            f"spec.keep: `{spec.keep}` is shorter than what Alluxio can tell: it notes reads by the day",
+            f"spec.keep: `{spec.keep}` is too short: Alluxio records reads with a resolution of one day",
             item.span("spec", "keep"),
             hint="write `2d` or more",
         )
@@ -51,29 +51,29 @@ def _version(item: Item, program: Program, version: Any, path: Path) -> Iterator
     if version.url and version.manifest:
         yield Diagnostic(
             "conflicting-keys",
-            f"version {version.name}: `url` and `manifest` both say what is in it",
+            f"version {version.name}: `url` and `manifest` exclude each other",
             item.span(*path, "manifest", key=True),
-            hint="keep `url` for a whole directory, `manifest` for chosen objects",
+            hint="keep `url` for a whole directory, `manifest` for selected objects",
             notes=(Note(item.span(*path, "url", key=True), "`url`"),),
         )
         return
     if not version.url and not version.manifest:
         yield Diagnostic(
             "missing-key",
-            f"version {version.name} needs `url` or `manifest`: what is in it",
+            f"version {version.name} needs `url` or `manifest`",
             item.span(*path, "name"),
             hint="add `url: s3://bucket/directory`, or `manifest: FILE.jsonl`",
         )
         return
     if version.url:
         if version.sha256:
-            yield _without_effect(item, (*path, "sha256"), "it is that of a manifest, and the version has none")
+            yield _without_effect(item, (*path, "sha256"), "it applies to a manifest, and the version has none")
         if item.spec.tier:
             yield from url_in_tier(item, program, item.spec.tier, version.url, (*path, "url"))
     elif item.spec.tier is None:
         yield Diagnostic(
             "missing-tier",
-            f"version {version.name}: pods see the objects of a manifest through a cache tier, and there is none",
+            f"version {version.name}: a dataset with a manifest needs a cache tier",
             item.span(*path, "manifest", key=True),
             hint="add `tier: NAME` to the dataset, or give the version a `url`",
         )
@@ -88,18 +88,19 @@ def _manifest(item: Item, program: Program, version: Any, path: Path) -> Iterato
     if found is None:
         yield Diagnostic(
             "file-unreadable",
-            f"there is no file `{version.manifest}` beside {item.doc.file} that can be read",
+            f"cannot read `{version.manifest}` (relative to {item.doc.file})",
             item.span(*path, "manifest"),
-            hint=f"its path is relative to the spec file; in the repository, and of {MAX_INPUT >> 20} MiB at most",
+            hint="the path is relative to the spec file; the file must be in the repository and at most "
+            f"{MAX_INPUT >> 20} MiB",
         )
         return
     if version.sha256 and found.sha256 != version.sha256:
         yield Diagnostic(
             "manifest-changed",
-            f"`{version.manifest}` is not what version {version.name} was made of",
+            f"`{version.manifest}` does not match the `sha256` of version {version.name}",
             item.span(*path, "sha256"),
             label=f"now {found.sha256}",
-            hint="a version does not change: put the file back, and declare a new version for new content",
+            hint="versions are immutable: restore the file, and declare a new version for new content",
             notes=(Note(item.span(*path, "manifest"), "the file"),),
         )
         return
@@ -109,9 +110,9 @@ def _manifest(item: Item, program: Program, version: Any, path: Path) -> Iterato
     if len(found.data) > MAX_LIST and version.manifest_url is None:
         yield Diagnostic(
             "manifest-too-large",
-            f"`{version.manifest}` has {len(found.data) // 1024} KiB, and a ConfigMap takes {MAX_LIST // 1024}",
+            f"`{version.manifest}` has {len(found.data) // 1024} KiB; a ConfigMap holds at most {MAX_LIST // 1024}",
             item.span(*path, "manifest"),
-            hint="put a copy into the object store and name it: `manifestUrl: s3://…`",
+            hint="upload a copy to the object store and set `manifestUrl: s3://…`",
         )
     yield from url_in_tier(item, program, item.spec.tier, found.prefix, (*path, "manifest"))
 
@@ -122,8 +123,8 @@ def _manifest(item: Item, program: Program, version: Any, path: Path) -> Iterato
 def _without_tier(item: Item) -> Iterator[Diagnostic]:
     spec = item.spec
     for key, value, why in (
-        ("prewarm", spec.prewarm, "there is no cache to load it into"),
-        ("keep", spec.keep, "there is no cache to free it from"),
+        ("prewarm", spec.prewarm, "the dataset has no cache to load"),
+        ("keep", spec.keep, "the dataset has no cache to free"),
     ):
         if value is not None:
             yield Diagnostic(
@@ -135,7 +136,7 @@ def _without_tier(item: Item) -> Iterator[Diagnostic]:
     if spec.size is None and spec.prewarm is None and not spec.keep and all(version.url for version in spec.versions):
         yield Diagnostic(
             "missing-key",
-            f"{item} needs `size`: without a cache tier each pod copies it, and that room must be known",
+            f"{item} needs `size`: without a cache tier each pod copies the data and must reserve space for it",
             item.span("spec", key=True),
             hint="add `size: …`, or `tier: NAME`",
         )
@@ -149,34 +150,34 @@ def _tier(item: Item, tier: Item) -> Iterator[Diagnostic]:
         team = f"team {item.team} works on {one_of(item.clusters)}"
         yield Diagnostic(
             "other-cluster",
-            f"cache tier `{spec.tier}` is on cluster `{cluster}`, and "
+            f"cache tier `{spec.tier}` is on cluster `{cluster}`, but "
             + (f"the dataset is for `{spec.cluster}`" if own else team),
             item.span("spec", "tier"),
-            hint=f"name a tier of {one_of(item.clusters)}" + (", or remove `cluster`" if own else ""),
-            notes=(Note(tier.span("spec", "cluster"), f"cache tier {tier.spec_name} runs there"),),
+            hint=f"use a tier of {one_of(item.clusters)}" + (", or remove `cluster`" if own else ""),
+            notes=(Note(tier.span("spec", "cluster"), f"cache tier {tier.spec_name} runs on this cluster"),),
         )
     elif tier.spec.role == "write":
         yield Diagnostic(
             "tier-cannot-serve",
-            f"cache tier `{spec.tier}` takes what is written; datasets are read",
+            f"cache tier `{spec.tier}` has role `write`, but datasets need a read tier",
             item.span("spec", "tier"),
-            hint="name a tier with `role: read`",
+            hint="use a tier with `role: read`",
             notes=(Note(tier.span("spec", "role"), "the tier's role"),),
         )
     elif not tier.spec.fuse.enabled:
         yield Diagnostic(
             "tier-cannot-serve",
-            f"cache tier `{spec.tier}` mounts nothing, as its FUSE is off",
+            f"cache tier `{spec.tier}` has FUSE disabled, so pods cannot mount it",
             item.span("spec", "tier"),
             hint=f"write `fuse: {{enabled: true}}` in CacheTier {spec.tier}",
-            notes=(Note(tier.span("spec", "fuse", "enabled"), "FUSE is off"),),
+            notes=(Note(tier.span("spec", "fuse", "enabled"), "FUSE is disabled here"),),
         )
     if spec.secret is not None:
-        yield _without_effect(item, ("spec", "secret"), "the cache tier has credentials of its own")
+        yield _without_effect(item, ("spec", "secret"), "the cache tier has its own credentials")
 
 
 def _needs(item: Item) -> Fraction:
-    """Bytes that a dataset takes of its tier: what is loaded ahead, else the newest version."""
+    """Bytes that a dataset occupies in its tier: the prewarmed versions, else the newest version."""
     spec = item.spec
     size = quantity(spec.size) if spec.size else Fraction(0)
     return size * len(prewarmed(item)) * spec.prewarm.replicas if spec.prewarm is not None else size
@@ -194,25 +195,25 @@ def _capacity(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
     what = f"{format_quantity(needs)} to load" if loads else f"{item.spec.size}"
     yield Diagnostic(
         "cache-too-small",
-        f"{item} has {what}, and cache tier `{item.spec.tier}` holds {_rounded(holds)}",
+        f"{item} has {what}, but cache tier `{item.spec.tier}` holds only {_rounded(holds)}",
         item.span("spec", "size"),
         severity="error" if loads else "warning",
         label=" × ".join([str(item.spec.size), *times]) if times else "",
-        hint="make the tier larger, load fewer copies, or leave `prewarm` out"
+        hint="enlarge the tier, load fewer replicas, or remove `prewarm`"
         if loads
-        else "what was read last is kept; a job that reads all of it again and again reads it from the store",
-        notes=(Note(tier.span("spec", "workers", "tiers", key=True), f"the tiers of {tier.spec_name}"),),
+        else "the cache keeps the most recently read data; jobs that read all of it repeatedly go to the store",
+        notes=(Note(tier.span("spec", "workers", "tiers", key=True), f"tiers of {tier.spec_name}"),),
     )
 
 
 def _rounded(value: int) -> str:
-    """Bytes in TiB or GiB, rounded down to a tenth."""
+    """Format bytes in TiB or GiB, rounded down to a tenth."""
     unit, size = ("Ti", 2**40) if value >= 2**40 else ("Gi", 2**30)
     return f"{value * 10 // size / 10:g}{unit}"
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
-    """Tiers into which more is loaded ahead than they hold."""
+    """Yield a problem for each tier whose prewarmed datasets exceed its capacity."""
     loaded: dict[str, list[Item]] = {}
     for item in program.of("Dataset"):
         if item.spec.tier and item.spec.prewarm is not None and item.spec.size:
@@ -227,12 +228,12 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
             largest = max(items, key=_needs)
             yield Diagnostic(
                 "cache-too-small",
-                f"{len(items)} datasets load {_rounded(int(total))} into cache tier `{name}`, which holds "
-                f"{_rounded(holds)}: they push each other out",
+                f"{len(items)} datasets load {_rounded(int(total))} into cache tier `{name}`, which holds only "
+                f"{_rounded(holds)}: they evict each other",
                 largest.span("spec", "prewarm", key=True),
                 severity="warning",
-                label="the largest of them",
-                hint="make the tier larger, or leave `prewarm` out where the first epoch may be slower",
+                label="the largest dataset",
+                hint="enlarge the tier, or remove `prewarm` if a slower first epoch is acceptable",
                 notes=tuple(
                     Note(item.span("spec", "prewarm", key=True), str(item)) for item in items if item is not largest
                 )[:5],
@@ -245,12 +246,12 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 def _shared(item: Item) -> Iterator[Diagnostic]:
     for index, team in enumerate(item.spec.shared_with):
         if item.team is None:
-            yield _without_effect(item, ("spec", "sharedWith"), "every team may read a dataset of the platform")
+            yield _without_effect(item, ("spec", "sharedWith"), "every team may read a platform dataset")
             return
         if team == item.team:
             yield Diagnostic(
                 "without-effect",
-                f"sharedWith: `{team}` owns the dataset",
+                f"sharedWith: team `{team}` already owns the dataset",
                 item.span("spec", "sharedWith", index),
                 severity="warning",
                 hint="remove it",
@@ -263,7 +264,7 @@ def _prewarm_versions(item: Item) -> Iterator[Diagnostic]:
         if name not in known:
             yield Diagnostic(
                 "missing-reference",
-                f"{item} has no version `{name}`",
+                f"{item} does not have version `{name}`",
                 item.span("spec", "prewarm", "versions", index),
                 hint=did_you_mean(name, set(known), "its versions"),
             )

@@ -1,4 +1,4 @@
-"""What a person wants to see of a dataset, and of a change to it."""
+"""Headline facts of a dataset for `diff` and `graph`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from avactl.kinds.registry import Fact
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """The headline words of one dataset."""
+    """Return the headline facts of one dataset."""
     spec = item.spec
     result: dict[str, Fact] = {
         "newest": spec.versions[-1].name,

@@ -1,4 +1,4 @@
-"""Manifest files of datasets: JSON lines in the repository, one object of the store and its labels a line."""
+"""Manifest files of datasets: JSON lines in the repository, one store object and its labels per line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from avactl.kinds.fields.values import OBJECT_SCHEMES
 from avactl.kinds.program import Item, Program
 
 MAX_LIST = 900 * 1024
-"""Largest manifest that goes to pods in a ConfigMap, bytes. Kubernetes takes 1 MiB, with what is around it."""
+"""Largest manifest put in a ConfigMap, in bytes. Kubernetes allows 1 MiB, including metadata."""
 MAX_PROBLEMS = 10
-"""Problems that are told of one manifest; the lines with others are counted."""
+"""Problems reported per manifest; further ones are only counted."""
 MAX_VALUES = 20
-"""Values of one label that are counted one by one; with more of them it is text, not a class."""
+"""Maximum number of values per label that are counted individually; more make it free text, not a class."""
 
 _URL = re.compile(rf"({'|'.join(OBJECT_SCHEMES)})://[^\s/?#@]+/\S+").fullmatch
 
 
-_FORM = 'each line is like `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
+_FORM = 'write each line as `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'
 
 
 class Listing(NamedTuple):
-    """What is in a manifest."""
+    """Contents of a manifest."""
 
     path: str
     """Path of the file in the repository."""
@@ -36,14 +36,14 @@ class Listing(NamedTuple):
     sha256: str
     objects: int
     prefix: str
-    """The directory in the store that all objects are in; "" where there is none."""
+    """Common directory of all objects in the store; "" if there is none."""
     labels: dict[str, Any]
-    """Label → number of objects by value, or of objects that have it where there are many values."""
+    """Label → number of objects by value, or number of objects with the label if there are many values."""
     problems: tuple[Diagnostic, ...]
 
 
 def listing(item: Item, program: Program, version: Any) -> Listing | None:
-    """The manifest of a version; None if the file is not there. Each file is read and parsed once."""
+    """Return the manifest of a version; None if the file does not exist. Each file is read and parsed once."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(item.doc.file), version.manifest))
 
     def make() -> Listing | None:
@@ -61,7 +61,7 @@ def parse(path: str, data: bytes) -> Listing:
     for number, line in _lines(data):
         reader.line(number, line)
     if not reader.seen and not reader.problems:
-        reader.problems.append(Diagnostic("manifest-line", "the manifest names no object", Span(path), hint=_FORM))
+        reader.problems.append(Diagnostic("manifest-line", "the manifest lists no objects", Span(path), hint=_FORM))
     if reader.hidden:
         last = reader.problems[-1]
         reader.problems.append(
@@ -69,7 +69,7 @@ def parse(path: str, data: bytes) -> Listing:
                 "manifest-line",
                 f"{reader.hidden} more lines of the manifest have problems",
                 Span(path, reader.hidden_at),
-                hint=f"correct those before line {last.span.line} first; they may have one cause",
+                hint=f"correct those before line {last.span.line} first; they may have the same cause",
             )
         )
     return Listing(
@@ -78,7 +78,7 @@ def parse(path: str, data: bytes) -> Listing:
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not empty, with their numbers, without a copy of the whole."""
+    """Non-empty lines with their numbers, without copying the whole file."""
     start = number = 0
     while start < len(data):
         end = data.find(b"\n", start)
@@ -91,7 +91,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class _Reader:
-    """What is known of a manifest after some of its lines."""
+    """State of a manifest parse."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -117,19 +117,19 @@ class _Reader:
         column = line.find(url.encode()) + 1 or 1
         span = Span(self.path, number, column, column + len(url))
         if not _URL(url):
-            self._problem(span, f"the `url` of line {number} is not an object of an object store")
+            self._problem(span, f"the `url` of line {number} is not an object-store URL")
             return
         first = self.seen.setdefault(url, number)
         if first != number:
             note = Note(Span(self.path, first), f"line {first}")
-            hint = "remove one of the two"
-            self._problem(span, f"line {number} names the same object as line {first}", hint, note)
+            hint = "remove one of them"
+            self._problem(span, f"line {number} lists the same object as line {first}", hint, note)
             return
         if not self._together(url):
             first = next(iter(self.seen.values()))
             note = Note(Span(self.path, first), f"line {first}")
-            hint = "make a version for each bucket"
-            self._problem(span, f"the object of line {number} is in another bucket than line {first}'s", hint, note)
+            hint = "declare one version per bucket"
+            self._problem(span, f"the object of line {number} is in a different bucket from line {first}", hint, note)
             return
         labels = entry.get("labels", {})
         if not isinstance(labels, dict):
@@ -139,7 +139,7 @@ class _Reader:
             self._count(key, value)
 
     def _together(self, url: str) -> bool:
-        """Shrink the common directory to one that holds this object too; whether there is any left."""
+        """Shrink the common directory to include this object; return False if none is left."""
         prefix = self.prefix or url.rpartition("/")[0] + "/"
         while not url.startswith(prefix):
             prefix = prefix[:-1].rpartition("/")[0] + "/"

@@ -1,4 +1,4 @@
-"""Dataset → volumes and claims where it is read, its metadata, the jobs that load it and free it."""
+"""Dataset → volumes and claims in each reading namespace, metadata, and the Jobs that prewarm and free it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Place = tuple[str, str, str | None]
 """Cluster, namespace and team of pods that read a dataset."""
 
 REQUEST = "1Mi"
-"""What a claim asks for. It means nothing for an object store, and a real size would eat the storage quota."""
+"""Requested size of a claim. It has no meaning for an object store; a real size would use up the storage quota."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one dataset. None of them holds data: that is in the object store."""
+    """Return the objects of one dataset. None of them holds data: that is in the object store."""
     tier = program.get("CacheTier", item.spec.tier) if item.spec.tier else None
     result = [_metadata(item, program, cluster, tier) for cluster in clusters(item, tier)]
     if tier is None:
@@ -46,7 +46,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 
 def clusters(item: Item, tier: Item | None) -> tuple[str, ...]:
-    """The clusters on which a dataset can be read: with a tier that of the tier."""
+    """Clusters where a dataset can be read: with a tier, the tier's cluster."""
     return item.clusters if tier is None else (tier.spec.cluster,)
 
 
@@ -54,7 +54,7 @@ def clusters(item: Item, tier: Item | None) -> tuple[str, ...]:
 
 
 def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]]]:
-    """Dataset → where pods read it → which versions. Made once for all datasets."""
+    """Dataset → reading places → versions. Computed once for all datasets."""
 
     def make() -> dict[tuple[str, str, str], dict[Place, set[str]]]:
         index: dict[tuple[str, str, str], dict[Place, set[str]]] = {}
@@ -70,9 +70,9 @@ def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]
 
 
 def places(item: Item, program: Program, tier: Item) -> dict[Place, set[str]]:
-    """Where volumes of a dataset are needed: all versions where its owner is, others where pods mount them.
+    """Return where volumes of a dataset are needed: all versions for the owner, mounted versions elsewhere.
 
-    Not for everybody who may: with many teams and versions that were far more objects than are used.
+    Not for every team with access: many teams and versions would create far more objects than are used.
     """
     found = {place: set(names) for place, names in readers(program).get(item.key, {}).items()}
     if item.team is not None:
@@ -85,7 +85,7 @@ def places(item: Item, program: Program, tier: Item) -> dict[Place, set[str]]:
 
 
 def source(item: Item, program: Program, version: Any) -> str:
-    """The directory in the object store that a version is in; that it has one has been checked."""
+    """Directory of a version in the object store; the checks ensure that it has one."""
     if version.url:
         return str(version.url)
     found = listing(item, program, version)
@@ -102,7 +102,7 @@ def _path(item: Item, program: Program, tier: Item, version: Any) -> str:
 def _volume(
     item: Item, program: Program, tier: Item, version: Any, cluster: str, namespace: str, team: str | None
 ) -> list[Manifest]:
-    """A read-only PersistentVolume on the tier's FUSE mount, its claim, and the list of objects if there is one."""
+    """Return a read-only PersistentVolume on the tier's FUSE mount, its claim, and the object list if there is one."""
     claim = claim_name(item, version.name, team)
     volume = f"{namespace}-{claim}"
     volume_spec: Body = {
@@ -112,7 +112,7 @@ def _volume(
         "storageClassName": "",
         # No other namespace can bind it.
         "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory below.
+        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath.
         "hostPath": {"path": host_path(tier, _path(item, program, tier, version)), "type": "Directory"},
     }
     claim_spec: Body = {
@@ -140,7 +140,7 @@ def _volume(
 
 
 def _metadata(item: Item, program: Program, cluster: str, tier: Item | None) -> Manifest:
-    """What is known of all versions, for people and for programs."""
+    """Metadata of all versions, for people and programs."""
     spec = item.spec
     about = k8s.compact(
         name=item.spec_name,
@@ -175,7 +175,7 @@ def _version(item: Item, program: Program, version: Any, tier: Item | None) -> B
 
 
 def _short(text: str, longest: int) -> str:
-    """A name that fits; one that is cut ends with a digest of the whole."""
+    """Return a name within the length limit; a truncated name ends with a digest of the full name."""
     return text if len(text) <= longest else f"{text[: longest - 7].rstrip('-')}-{k8s.digest(text, 6)}"
 
 
@@ -184,7 +184,7 @@ def _full_name(item: Item) -> str:
 
 
 def prewarmed(item: Item) -> list[Any]:
-    """The versions that are loaded ahead of jobs."""
+    """Versions to prewarm."""
     prewarm = item.spec.prewarm
     if prewarm is None:
         return []
@@ -192,7 +192,7 @@ def prewarmed(item: Item) -> list[Any]:
 
 
 def _prewarm(item: Item, program: Program, tier: Item) -> Manifest:
-    """The Job that loads the versions; a version more, and it runs again."""
+    """Return the Job that prewarms the versions; a new version makes it run again."""
     prewarm = item.spec.prewarm
     bandwidth = str(int(quantity(prewarm.bandwidth))) if prewarm.bandwidth else "0"
     paths = [_path(item, program, tier, version) for version in prewarmed(item)]
@@ -202,7 +202,7 @@ def _prewarm(item: Item, program: Program, tier: Item) -> Manifest:
 
 
 def _free(item: Item, program: Program, tier: Item) -> Manifest:
-    """The CronJob that frees versions that nobody reads; the hour of the night depends on the name."""
+    """Return the CronJob that frees unused versions; its start time at night is derived from the name."""
     paths = [_path(item, program, tier, version) for version in item.spec.versions]
     pod = shell_pod(tier, program, "free.sh", [str(int(seconds(item.spec.keep))), *paths])
     moment = int(k8s.digest(item.key, 8), 16)

@@ -1,1 +1,1 @@
-"""Does it fit: capacity of pools, pods on machines, overhead of cache tiers."""
+"""Feasibility checks: pool capacity, pods per machine, and overhead of cache tiers."""

@@ -1,4 +1,4 @@
-"""What the cache takes of every machine of a pool before anybody's work does."""
+"""CPU and memory that cache tiers reserve on each node."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from avactl.kinds.fields.values import quantity
 from avactl.kinds.program import Item, Program
 
 JOB_WORKER_CPU = "500m"
-"""CPU of the job worker beside each cache worker."""
+"""CPU requested by the job worker next to each cache worker."""
 
 
 class Taken(NamedTuple):
-    """CPU cores and bytes of memory that are taken of one machine, and by whom."""
+    """CPU cores and bytes of memory reserved on one machine, and the tiers that reserve them."""
 
     cpu: Fraction
     memory: Fraction
     by: tuple[str, ...]
-    """Names of cache tiers."""
+    """Names of the cache tiers."""
 
 
 def worker_memory(item: Item) -> int:
-    """Memory of a cache worker's pod, bytes: its processes and the MEM tier, whose files count to it."""
+    """Memory of a cache worker's pod, in bytes: its processes plus the MEM tier, whose files count as pod memory."""
     workers = item.spec.workers
     in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
     return int(quantity(workers.memory) + in_memory)
 
 
 def _of_tier(item: Item, program: Program) -> tuple[str, tuple[str, ...], str, int, str, int]:
-    """Cluster; pools, CPU and memory of workers that run on each machine; CPU and memory of FUSE."""
+    """Cluster; pools, CPU and memory of workers that run on every machine; CPU and memory of FUSE."""
     workers, fuse = item.spec.workers, item.spec.fuse
     everywhere = workers.replicas is None
     cpu = quantity(workers.cpu) + quantity(JOB_WORKER_CPU) if everywhere else Fraction(0)
@@ -45,10 +45,10 @@ def _of_tier(item: Item, program: Program) -> tuple[str, tuple[str, ...], str, i
 
 
 def taken(program: Program, pool: Item) -> Taken:
-    """What the DaemonSets of cache tiers ask for on each machine of a pool.
+    """Return the sum of the requests of cache-tier DaemonSets on each machine of a pool.
 
-    Workers of a tier that says how many there are stand on some machines only: they are not counted, so that what does
-    not fit beside the rest never fits.
+    A tier with a fixed number of workers occupies only some machines. Those workers are not counted, so a pod that
+    does not fit next to the rest never fits.
     """
     cpu, memory, by = Fraction(0), Fraction(0), []
     for tier in program.tiers():

@@ -1,4 +1,4 @@
-"""How many pods the machines of a cluster's pools can hold, and what to say where it is too few."""
+"""How many pods the machines of a cluster's pools can hold, and the diagnostics when there are too few."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Path = tuple[str | int, ...]
 
 
 class Ask(NamedTuple):
-    """What one pod asks for. `cpu` in cores, `memory` in bytes."""
+    """Requests of one pod. `cpu` in cores, `memory` in bytes."""
 
     gpus: int
     model: str | None
     cpu: Fraction
     memory: Fraction
     link: str
-    """Link level that its GPUs must have; `any` where it does not matter."""
+    """Link level that the pod's GPUs must have; `any` if it does not matter."""
     rdma: bool
 
     @classmethod
     def of(cls, compute: Any, model: str | None, link: str | None) -> Ask:
-        """From a `Compute` or the spec of a Workspace; what that leaves to its team's defaults counts as nothing."""
+        """Build from a `Compute` or a Workspace spec; values left to the team's defaults count as zero."""
         return cls(
             gpus=ceil(compute.gpus),
             model=model,
@@ -45,19 +45,19 @@ class Ask(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """The machines of one pool, empty."""
+    """The empty machines of one pool."""
 
     pool: Item
     machines: int
     topology: Topology
     cpu: Fraction
-    """CPU cores of one machine that pods may have, beside what the cache takes."""
+    """CPU cores of one machine available to pods, after cache overhead."""
     memory: Fraction
-    """The same of memory, bytes."""
+    """Memory of one machine available to pods, after cache overhead, in bytes."""
     taken: Taken
 
     def pods(self, ask: Ask) -> int:
-        """How many such pods one machine holds."""
+        """Return the number of such pods that fit on one machine."""
         limits = []
         if ask.gpus:
             limits.append(self.topology.room(ask.gpus, ask.link))
@@ -68,7 +68,7 @@ class Offer(NamedTuple):
         return min(limits, default=1_000_000)
 
     def limit(self, ask: Ask) -> str:
-        """What keeps a machine from holding more such pods: `CPU`, `memory`, or nothing but GPUs."""
+        """Return the resources that limit such pods on a machine: `CPU`, `memory`, or none if only GPUs do."""
         pods = self.pods(ask)
         if ask.gpus and self.topology.room(ask.gpus, ask.link) == pods:
             return ""
@@ -81,23 +81,23 @@ class Offer(NamedTuple):
 
     @property
     def cache(self) -> str:
-        """Who takes what of each machine, in words; nothing where nobody does."""
+        """Describe the cache tiers' share of each machine; empty if there is none."""
         if not self.taken.by:
             return ""
         tiers = f"cache tier{'' if len(self.taken.by) == 1 else 's'} {' and '.join(self.taken.by)}"
-        takes = "takes" if len(self.taken.by) == 1 else "take"
+        reserve = "reserves" if len(self.taken.by) == 1 else "reserve"
         size = format_quantity(self.taken.memory)
-        return f"{tiers} {takes} {_number(self.taken.cpu)} CPU cores and {size} memory of each machine"
+        return f"{tiers} {reserve} {_number(self.taken.cpu)} CPU cores and {size} of memory on each machine"
 
     @property
     def size_key(self) -> str:
-        """The key of the pool's spec that says how many machines it has."""
+        """Key of the pool's spec that sets its number of machines."""
         spec = self.pool.spec
         return "nodes" if spec.nodes is not None else "autoscaling" if spec.autoscaling is not None else "count"
 
 
 def unknown_capacity(program: Program) -> bool:
-    """Whether pools or machine types have problems of their own, so that nothing can be said about capacity."""
+    """Return True if pools or machine types have errors, so that capacity cannot be checked."""
 
     def find() -> bool:
         return (
@@ -110,7 +110,7 @@ def unknown_capacity(program: Program) -> bool:
 
 
 def offers(program: Program, cluster: str, model: str | None, pool: str | None) -> list[Offer]:
-    """The machines of a cluster that pods asking for this GPU model and pool may run on."""
+    """Machines of a cluster where pods that request this GPU model and pool may run."""
 
     def find() -> list[Offer]:
         found = []
@@ -127,12 +127,12 @@ def offers(program: Program, cluster: str, model: str | None, pool: str | None) 
 
 
 def total_gpus(program: Program, cluster: str, model: str) -> int:
-    """GPUs of a model in all pools of a cluster, at their largest."""
+    """GPUs of a model in all pools of a cluster, at their maximum size."""
     return sum(offer.machines * offer.topology.count for offer in offers(program, cluster, model, None))
 
 
 def room(ask: Ask, found: list[Offer]) -> int:
-    """How many such pods the machines hold at once when they are empty."""
+    """Return the number of such pods that the empty machines hold at the same time."""
     return sum(offer.machines * offer.pods(ask) for offer in found)
 
 
@@ -144,7 +144,7 @@ def _where(item: Item, found: list[Offer]) -> str:
 
 
 def pool_notes(found: list[Offer], most: int = 3, sizes: bool = False) -> tuple[Note, ...]:
-    """The first pools that were looked at, with what they have; `sizes`: CPU and memory matter too."""
+    """Notes that point at the first pools considered and their capacity; `sizes`: include CPU and memory."""
 
     def words(offer: Offer) -> str:
         return f"{offer}; {offer.cache}" if sizes and offer.cache else str(offer)
@@ -153,13 +153,13 @@ def pool_notes(found: list[Offer], most: int = 3, sizes: bool = False) -> tuple[
 
 
 def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
-    """One pod asks for more than any machine has."""
+    """Return the diagnostic for a pod that requests more than any machine has."""
     where = _where(item, found)
     largest = max(offer.topology.count for offer in found)
     if ask.gpus > largest:
         return Diagnostic(
             "pod-never-fits",
-            f"a pod asks for {ask.gpus} {ask.model}, and no machine of {where} has more than {largest}",
+            f"a pod requests {ask.gpus} {ask.model}, but no machine of {where} has more than {largest}",
             item.span(*path, "gpus"),
             hint=f"write `gpus: {largest}` or fewer, and more `replicas`",
             notes=pool_notes(found),
@@ -172,18 +172,19 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
     cpu, memory = max(offer.cpu for offer in linked), max(offer.memory for offer in linked)
     machines = f"machines of {_where(item, linked)}" + (f" with {ask.model}" if ask.model and len(linked) > 1 else "")
     if ask.cpu > cpu:
-        key, message = "cpu", f"a pod asks for {_number(ask.cpu)} CPU cores, and {machines} give pods {_number(cpu)}"
+        key = "cpu"
+        message = f"a pod requests {_number(ask.cpu)} CPU cores, but {machines} offer at most {_number(cpu)}"
         hint = f"write `cpu: {_number(cpu)}` or less"
     elif ask.memory > memory:
         key, size = "memory", format_quantity(memory)
-        message = f"a pod asks for {format_quantity(ask.memory)} memory, and {machines} give pods {size}"
+        message = f"a pod requests {format_quantity(ask.memory)} of memory, but {machines} offer at most {size}"
         hint = f"write `memory: {size}` or less"
     else:
         enough = next(offer for offer in linked if offer.cpu >= ask.cpu)
         key, size = "memory", format_quantity(enough.memory)
-        both = f"{_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} memory"
-        message = f"a pod asks for {both}, and no machine of cluster {item.cluster} has both"
-        hint = f"machines of pool {enough.pool.name} have the cores: write `memory: {size}` or less"
+        both = f"{_number(ask.cpu)} CPU cores and {format_quantity(ask.memory)} of memory"
+        message = f"a pod requests {both}, but no machine of cluster {item.cluster} has both"
+        hint = f"machines of pool {enough.pool.name} have enough cores: write `memory: {size}` or less"
     return Diagnostic("pod-never-fits", message, item.span(*path, key), hint=hint, notes=pool_notes(linked, sizes=True))
 
 
@@ -192,7 +193,7 @@ def _number(value: Fraction) -> str:
 
 
 def _link_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic:
-    """No machine has so many GPUs with the link that the pod requires."""
+    """Return the diagnostic for a machine that lacks enough GPUs with the required link."""
     counts = {offer.topology.count for offer in found}
     reachable = max(
         (count for offer in found for count in range(2, max(counts) + 1) if offer.topology.room(count, ask.link)),
@@ -216,7 +217,7 @@ def _link_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagn
 
 
 def _replicas_path(item: Item, path: Path, replicas: int) -> Path | None:
-    """Where the number of pods stands: the key that has exactly this value."""
+    """Path of the pod count: the key that has exactly this value."""
     for candidate in ((*path, "min"), (*path, "replicas"), ("spec", "replicas", "min"), ("spec", "replicas")):
         if item.doc.get(*candidate) == replicas:
             return candidate
@@ -224,7 +225,7 @@ def _replicas_path(item: Item, path: Path, replicas: int) -> Path | None:
 
 
 def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas: int) -> Diagnostic | None:
-    """All machines together cannot hold all pods at the same time."""
+    """Return the diagnostic for a gang that all machines together cannot hold."""
     most = room(ask, found)
     if replicas <= most:
         return None
@@ -235,14 +236,14 @@ def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas:
     if ask.gpus and "" not in limits:
         one = next(offer for offer in found if offer.pods(ask))
         per = one.pods(ask)
-        why = f", because of {' and '.join(sorted(limits))}: {per} on a machine of {one.topology.count} GPUs"
+        why = f", limited by {' and '.join(sorted(limits))}: {per} per machine of {one.topology.count} GPUs"
     pods = f"{replicas} pods" if not ask.gpus else f"{replicas} pods of {ask}"
     hint = f"at most {most} fit at once: write `{at[-1]}: {most}` or less" if at else f"at most {most} fit at once"
     pools = {offer.pool.name for offer in found}
     hint += f", or add machines to pool {found[0].pool.name}" if len(pools) == 1 else ", or add machines to a pool"
     return Diagnostic(
         "gang-never-fits",
-        f"{pods} never fit at once: {where} has room for {most}{why}",
+        f"{pods} cannot run at the same time: {where} fits {most}{why}",
         item.span(*(at or (*path, "gpus"))),
         label=f"{replicas} × {ask.gpus} = {replicas * ask.gpus} {ask.model}" if ask.gpus else "",
         hint=hint,
@@ -251,16 +252,16 @@ def gang_problem(item: Item, ask: Ask, found: list[Offer], path: Path, replicas:
 
 
 def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
-    """The pools give out GPUs or NICs in different ways, and a pod can be written for one of them only."""
+    """Return the diagnostic for pools that allocate GPUs or NICs in different ways: a pod spec supports only one."""
     if not ask.gpus:
         return None
     specs = [offer.pool.spec for offer in found]
     if ask.rdma and not any(spec.rdma_resource for spec in specs):
         return Diagnostic(
             "rdma-unavailable",
-            f"{_where(item, found)} gives pods with {ask.model} no RDMA NICs",
+            f"{_where(item, found)} offers no RDMA NICs to pods with {ask.model}",
             item.span(*path, "rdma"),
-            hint="add `rdmaResource: …`, the extended resource of the RDMA device plugin, to the pool",
+            hint="add `rdmaResource: …` (the extended resource of the RDMA device plugin) to the pool",
             notes=pool_notes(found),
         )
     ways = {
@@ -279,7 +280,7 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
     )
     return Diagnostic(
         "mixed-allocation",
-        f"the {ask.model} pools of cluster {item.cluster} give pods their devices in different ways",
+        f"the {ask.model} pools of cluster {item.cluster} allocate devices in different ways",
         item.span(*path, "gpus"),
         hint=f"choose one: add `pool: {found[0].pool.name}`",
         notes=notes,
@@ -292,7 +293,7 @@ def _way(spec: Any, ask: Ask) -> str:
 
 
 def link_warning(item: Item, program: Program, ask: Ask, found: list[Offer], path: Path) -> Diagnostic | None:
-    """A required link on a cluster where nobody looks at links when GPUs are chosen."""
+    """Return the warning for a required link on a cluster whose scheduler ignores GPU links."""
     if ask.link == "any" or ask.gpus < 2 or program.cluster_spec(item.cluster).daemons.scheduler:
         return None
     for offer in found:
@@ -300,10 +301,12 @@ def link_warning(item: Item, program: Program, ask: Ask, found: list[Offer], pat
         if level is not None and not satisfies(level, ask.link):
             return Diagnostic(
                 "link-not-enforced",
-                f"link `{ask.link}` is required, and the scheduler of cluster {item.cluster} does not look at links",
+                f"link `{ask.link}` is required, but the scheduler of cluster {item.cluster} ignores GPU links",
                 item.span(*path, "link"),
                 severity="warning",
-                hint="add `daemons: {scheduler: true}` to the Cluster, or take all GPUs of a machine",
-                notes=(Note(offer.pool.span("spec", "machineType"), f"{ask.gpus} GPUs at random have `{level}`"),),
+                hint="add `daemons: {scheduler: true}` to the Cluster, or request all GPUs of a machine",
+                notes=(
+                    Note(offer.pool.span("spec", "machineType"), f"any {ask.gpus} GPUs are only guaranteed `{level}`"),
+                ),
             )
     return None

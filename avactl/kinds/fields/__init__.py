@@ -1,1 +1,1 @@
-"""Fields that several kinds share: quantities, images, GPUs, credentials, and their validation."""
+"""Field types that several kinds share: quantities, images, GPUs, credentials, and their validation."""

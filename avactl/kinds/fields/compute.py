@@ -1,4 +1,4 @@
-"""Parts that workspaces, training jobs and services share: compute, code, mounts."""
+"""Spec parts shared by workspaces, training jobs and services: compute, code, dataset mounts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from avactl.kinds.base import Model
 from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad, want_length
 
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
-"""The slowest connection that GPUs of one pod may have, best first. `any`: also across machines' sockets."""
+"""Slowest connection allowed between GPUs of one pod, best first. `any`: across sockets too."""
 
 _GPU_MODEL_PATTERN = r"^[A-Za-z0-9]+([.-][A-Za-z0-9]+)*$"
 _GPU_MODEL = re.compile(_GPU_MODEL_PATTERN).match
 
 
 def _gpu_model(value: str) -> str:
-    # The model is a node label's value and a part of a device class's name.
+    # The model becomes a node label value and part of a device class name.
     if len(value) > 40 or not _GPU_MODEL(value) or value.endswith("\n"):
         short = re.sub(r"[^A-Za-z0-9.-]+", "-", re.sub(r"^(nvidia|tesla)[\s_-]+", "", value, flags=re.IGNORECASE))
         short = short.strip("-.")[:40]
@@ -38,36 +38,36 @@ GpuModel = Annotated[
 class Compute(Model):
     """CPU, memory and GPUs of one pod."""
 
-    cpu: Cpu = Field("1", description="CPU cores of one pod.")
-    memory: Bytes = Field("2Gi", description="Memory of one pod, bytes.")
-    gpus: int = Field(0, ge=0, le=16, description="GPUs of one pod.")
+    cpu: Cpu = Field("1", description="CPU cores per pod.")
+    memory: Bytes = Field("2Gi", description="Memory per pod, in bytes.")
+    gpus: int = Field(0, ge=0, le=16, description="GPUs per pod.")
     gpu: GpuModel | None = Field(
-        None, description="GPU model. Default: the only one that the cluster has. Needed where there are several."
+        None, description="GPU model. Default: the cluster's only model; required if there are several."
     )
-    pool: NodePoolRef | None = Field(None, description="Node pool to run in. Default: any with the GPU model.")
+    pool: NodePoolRef | None = Field(None, description="Node pool to run in. Default: any pool with the GPU model.")
     shared_memory: Bytes | None = Field(
-        None, description="Size of /dev/shm, bytes; counts to memory. PyTorch data loaders need it."
+        None, description="Size of /dev/shm, in bytes; counts towards `memory`. PyTorch data loaders need it."
     )
 
 
 class GpuLinkCompute(Compute):
-    """Compute of a pod whose GPUs talk to each other."""
+    """Compute of a pod whose GPUs communicate with each other."""
 
     link: Link = Field("any", description="Slowest connection allowed between two GPUs of one pod.")
     link_policy: Literal["required", "preferred"] = Field(
-        "preferred", description="Whether to wait for GPUs with that link, or to take what is free."
+        "preferred", description="`required`: wait for GPUs with that link. `preferred`: use any free GPUs."
     )
     rdma: bool = Field(False, description="Give each pod an RDMA NIC next to its GPUs.")
 
 
-# Each part ends at a character that it cannot hold, so that no text is walked twice.
+# No part can match its own terminator, so matching is linear.
 _GIT_URL = re.compile(r"https://[^\s@/]+/\S+|ssh://[^\s:]\S+|[\w.-]+@[\w.-]+:\S+").fullmatch
 
 
 def _git_url(value: str) -> str:
     want_length(value)
     if not _GIT_URL(value):
-        hint = "write `https://host/path.git` or `git@host:path.git`; credentials belong into `secret`"
+        hint = "write `https://host/path.git` or `git@host:path.git`; put credentials in `secret`"
         shown = re.sub(r"//[^/@]*@", "//***@", value)
         raise bad(f"`{shown}` is not a git URL over https or ssh", hint)
     return value
@@ -83,26 +83,28 @@ class GitCode(Model):
     """Code that an init container fetches before the pod starts."""
 
     url: Annotated[str, AfterValidator(_git_url)] = Field(description="Repository, over https or ssh.")
-    ref: Annotated[str, AfterValidator(_git_ref)] = Field(description="Commit, tag or branch; a commit is repeatable.")
-    path: RelPath = Field(".", description="Directory of the repository to work in.")
-    mount: AbsPath = Field("/workspace/code", description="Where the repository is mounted; the working directory.")
+    ref: Annotated[str, AfterValidator(_git_ref)] = Field(
+        description="Commit, tag or branch; only a commit is reproducible."
+    )
+    path: RelPath = Field(".", description="Subdirectory to use as the working directory.")
+    mount: AbsPath = Field("/workspace/code", description="Mount path of the repository; also the working directory.")
     secret: Name | None = Field(
-        None, description="Secret with `ssh-privatekey`, or `username` and `password`, for a private repository."
+        None, description="Secret with `ssh-privatekey`, or `username` and `password`, for private repositories."
     )
 
 
 class Code(Model):
-    """Where the code comes from when it is not in the image."""
+    """Source of the code if it is not in the image."""
 
     git: GitCode = Field(description="A git repository.")
 
 
 class DatasetMount(Model):
-    """A dataset in a pod."""
+    """A dataset mounted in a pod."""
 
     name: str = Field(
-        description="Dataset of the team or of the platform; `TEAM/NAME` for one that another team shares.",
+        description="Dataset of the team or the platform; `TEAM/NAME` for one shared by another team.",
         pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
     )
     version: Name | None = Field(None, description="Version. Default: the dataset's newest.")
-    mount: AbsPath = Field("/data", description="Directory in the pod. Read-only.")
+    mount: AbsPath = Field("/data", description="Mount path in the pod; read-only.")

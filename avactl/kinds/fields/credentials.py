@@ -1,4 +1,4 @@
-"""Credentials that stand in a spec as text. They belong into a Secret: a spec can only name one."""
+"""Detection of plain-text credentials in specs. A spec may only reference a Secret."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Path = tuple[str | int, ...]
 
 
 def credential_problems(item: Item, env: Mapping[str, Any], path: Path, hint: str = "") -> list[Diagnostic]:
-    """`credential-literal` for each text value of `env`, the mapping at `path` of the document.
+    """Return `credential-literal` for each credential among the values of `env`, the mapping at `path`.
 
-    Values that come from a Secret are fine. `hint` is the remedy where `{secret: …}` cannot be written.
+    Values from Secrets are fine. `hint` is the remedy for fields that do not accept `{secret: …}`.
     """
     return [
-        _problem(item, (*path, name), name, hint or f"put it into a Secret: `{name}: {{secret: {{name: …, key: …}}}}`")
+        _problem(item, (*path, name), name, hint or f"store it in a Secret: `{name}: {{secret: {{name: …, key: …}}}}`")
         for name, value in env.items()
         if isinstance(value, str) and looks_secret(value, name)
     ]
 
 
 def argument_problems(item: Item, arguments: Sequence[str], path: Path) -> list[Diagnostic]:
-    """`credential-literal` for each word of a command or its arguments, the list at `path` of the document.
+    """Return `credential-literal` for each credential in a command or its arguments, the list at `path`.
 
-    Both `--token=VALUE` and `--token VALUE` are seen.
+    Both `--token=VALUE` and `--token VALUE` are detected.
     """
     found = []
     for index, word in enumerate(arguments):
@@ -50,9 +50,9 @@ def argument_problems(item: Item, arguments: Sequence[str], path: Path) -> list[
 def _problem(item: Item, path: Path, what: str, hint: str) -> Diagnostic:
     return Diagnostic(
         "credential-literal",
-        f"`{what}` of {item} looks like a credential, and everybody who reads the repository reads it too",
+        f"`{what}` of {item} looks like a credential and is visible to everyone with access to the repository",
         item.span(*path),
-        label="covered",
-        hint=f"{hint}; take the value out of git's history, or make a new one",
+        label="redacted",
+        hint=f"{hint}; then rotate the credential or purge it from git history",
         secret=True,
     )

@@ -1,4 +1,4 @@
-"""How pods get GPUs: resources, claims, the machines they may run on, and what the scheduler reads of them."""
+"""GPU requests of pods: resources, claims, node selection, and the annotations that the scheduler reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
 NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
-"""Environment of pods without GPUs: CUDA images ask for all, and the NVIDIA runtime gives a GPU machine's to them."""
+"""Environment of pods without GPUs: CUDA images request all GPUs, which the NVIDIA runtime grants on GPU machines."""
 
 
 class _Steering(NamedTuple):
-    """What all requests for one model in one pool have in common."""
+    """Node selection shared by all requests for one model in one pool."""
 
     pools: list[Item]
     select: dict[str, str]
@@ -24,7 +24,7 @@ class _Steering(NamedTuple):
 
 
 class GpuRequest:
-    """How the pods of one role get their GPUs in the pools that they may run in."""
+    """How the pods of one role get their GPUs in the pools where they may run."""
 
     def __init__(self, item: Item, program: Program, compute: Compute, role: str) -> None:
         self.item = item
@@ -42,7 +42,7 @@ class GpuRequest:
         self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
 
     def resources(self) -> dict[str, str]:
-        """Extended resources of the container."""
+        """Return the extended resources of the container."""
         result: dict[str, str] = {}
         if self.count and self.pools and not self.dra:
             result[self.pools[0].spec.resource_name] = str(self.count)
@@ -51,9 +51,9 @@ class GpuRequest:
         return result
 
     def env(self) -> list[Body]:
-        """Which GPUs the NVIDIA runtime shows: none, or those that the scheduler's Binding names.
+        """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
 
-        Under DRA the driver's CDI files say it; without avactl's scheduler the device plugin does.
+        With DRA the driver's CDI files select the devices; without avactl's scheduler the device plugin does.
         """
         if not self.count:
             return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
@@ -63,7 +63,7 @@ class GpuRequest:
         return []
 
     def claim(self, namespace: str) -> list[Manifest]:
-        """The ResourceClaimTemplate, on pools that use DRA."""
+        """Return the ResourceClaimTemplate for pools that use DRA."""
         if not self.dra:
             return []
         exactly = {
@@ -79,7 +79,7 @@ class GpuRequest:
         ]  # fmt: skip
 
     def pod_fields(self) -> Body:
-        """What the pod spec needs: claims, node selector, tolerations."""
+        """Return the pod-spec fields: claims, node selector, tolerations."""
         select, tolerations = self._steering.select, self._steering.tolerations
         return compact(
             resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": self.claim_name}] if self.dra else None,
@@ -93,7 +93,7 @@ def _steering(program: Program, cluster: str, model: str | None, pool: str | Non
     if rdma:
         pools = [item for item in pools if item.spec.rdma_resource]
     if pools:
-        # A pod asks in one way: pools that hand GPUs out in another are none of its candidates.
+        # A pod uses one allocation mode, so pools with another mode are not candidates.
         first = pools[0].spec
         way = (first.allocation, first.resource_name, first.rdma_resource if rdma else None)
         pools = [
@@ -107,7 +107,7 @@ def _steering(program: Program, cluster: str, model: str | None, pool: str | Non
     if model:
         select[names.GPU_LABEL] = model
     if pools:
-        # Labels that all candidate pools share leave other machines out.
+        # Labels shared by all candidate pools exclude other machines.
         for key, value in pools[0].spec.labels.items():
             if all(item.spec.labels.get(key) == value for item in pools):
                 select.setdefault(key, value)
@@ -128,7 +128,7 @@ def _steering(program: Program, cluster: str, model: str | None, pool: str | Non
 
 
 def link_annotations(compute: GpuLinkCompute) -> dict[str, str]:
-    """What the scheduler reads of the link between a pod's GPUs; nothing where it does not matter."""
+    """Return the scheduler's annotations for the link between a pod's GPUs; empty if it does not matter."""
     if compute.gpus < 2 or compute.link == "any":
         return {}
     return {names.LINK: compute.link, names.LINK_POLICY: compute.link_policy}

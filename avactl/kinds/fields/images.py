@@ -1,4 +1,4 @@
-"""The platform's own images: whether the clusters of a spec have those that it needs."""
+"""Platform images: check that a spec's clusters define the images it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Use = Literal["avactl", "alluxio", "git", "tensorboard", "fetch", "kubectl"]
 
 
 def require_image(item: Item, program: Program, use: Use, path: tuple[str | int, ...]) -> list[Diagnostic]:
-    """A problem at `path` of the item for each of its clusters that has no image for this use."""
+    """Return a problem at `path` for each cluster of the item that has no image for this use."""
     problems = []
     dotted = ".".join(str(step) for step in path[1:])
     for name in item.clusters:
@@ -20,12 +20,12 @@ def require_image(item: Item, program: Program, use: Use, path: tuple[str | int,
         if cluster is None or getattr(cluster.spec.images, use) is not None:
             continue
         where: tuple[str, ...] = ("images",) if "images" in cluster.spec.model_fields_set else ()
-        note = Note(cluster.span("spec", *where, key=True), f"the images of cluster {name}")
+        note = Note(cluster.span("spec", *where, key=True), f"images of cluster {name}")
         own = item is cluster
         problems.append(
             Diagnostic(
                 "missing-image",
-                f"{f'`{dotted}`' if own else item} needs the image `{use}`, and Cluster {name} names none",
+                f"{f'`{dotted}`' if own else item} needs the image `{use}`, which Cluster {name} does not define",
                 item.span(*path, key=True),
                 hint=f"add `{use}: NAME@sha256:…` to `images` of Cluster {name}",
                 notes=() if own else (note,),

@@ -1,12 +1,12 @@
-"""What the modes of `Cluster.spec.reconcile` have in common: who applies, and what that engine does by itself."""
+"""Properties of the `Cluster.spec.reconcile` modes: which engine applies, and its own behaviour."""
 
 from __future__ import annotations
 
 STARTS_JOBS_AGAIN = ("flux", "argocd", "pulumiOperator", "builtin")
-"""Modes whose engine starts a job again that Kubernetes removed after its time to live."""
+"""Modes whose engine recreates a Job after Kubernetes has deleted it on TTL expiry."""
 PULUMI = ("pulumi", "pulumiOperator")
-"""Modes that apply by Pulumi stacks."""
+"""Modes that apply through Pulumi stacks."""
 FOLLOW_FILES = ("flux", "argocd")
 """Modes whose engine follows rendered files."""
 RENDERED_BRANCH = "rendered"
-"""The branch that it follows where none is named."""
+"""Default branch of rendered files."""

@@ -1,4 +1,4 @@
-"""Whether an object-store URL is reachable through a cache tier: asked by datasets and by teams' buckets."""
+"""Check that a cache tier serves an object-store URL; used by datasets and team buckets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from avactl.kinds.program import Item, Program
 def url_in_tier(
     item: Item, program: Program, tier_name: str, url: str, path: tuple[str | int, ...]
 ) -> list[Diagnostic]:
-    """The problem that no under-store of the tier holds `url`, which stands at `path` of `item`; else nothing."""
+    """Return a problem if no under-store of the tier contains `url`, which is at `path` of `item`."""
     tier = program.find_tier(tier_name)
     if tier is None or tier_path(tier, url) is not None:
         return []
@@ -19,10 +19,10 @@ def url_in_tier(
     return [
         Diagnostic(
             "url-not-in-tier",
-            f"`{url}` is in no under-store of cache tier `{tier_name}`",
+            f"`{url}` is not in any under-store of cache tier `{tier_name}`",
             item.span(*path),
             label=f"the tier has {stores}",
-            hint=f"add the store to `underStores` of the tier, or name a place below {stores}",
+            hint=f"add the store to `underStores` of the tier, or use a URL under {stores}",
             notes=(Note(tier.span("spec", "underStores", key=True), "the tier's under-stores"),),
         )
     ]

@@ -1,4 +1,4 @@
-"""Lists whose entries have names: no name may stand twice."""
+"""Uniqueness of named list entries."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from avactl.kinds.program import Item
 def duplicates(
     item: Item, path: tuple[str | int, ...], names: Iterable[str], what: str, key: str | None = "name"
 ) -> Iterator[Diagnostic]:
-    """A problem for each name that stands a second time in the list at `path`.
+    """Yield a problem for each duplicate name in the list at `path`.
 
-    `what` names one entry (`bucket`); `key` is where an entry has its name, None where it is a name itself.
+    `what` describes one entry (`bucket`); `key` holds an entry's name, or is None if the entry itself is the name.
     """
     first: dict[str, int] = {}
     tail = () if key is None else (key,)
@@ -22,9 +22,9 @@ def duplicates(
         if before != index:
             yield Diagnostic(
                 "duplicate-entry",
-                f"{what} `{name}` stands twice in `{path[-1]}`",
+                f"duplicate {what} `{name}` in `{path[-1]}`",
                 item.span(*path, index, *tail),
-                label="second time",
-                hint="rename or remove one of the two",
-                notes=(Note(item.span(*path, before, *tail), "first time"),),
+                label="duplicate",
+                hint="rename or remove one of them",
+                notes=(Note(item.span(*path, before, *tail), "first occurrence"),),
             )

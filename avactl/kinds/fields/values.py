@@ -1,6 +1,6 @@
-"""Value types that the kinds share: names, quantities, durations, images, paths, references.
+"""Value types shared by the kinds: names, quantities, durations, images, paths, references.
 
-Each is a plain `str` or number with a check, so that Python authors write literals. Errors raised here are
+Each is a plain `str` or number with a validator, so that Python authors write literals. Errors are
 `PydanticCustomError`s whose context may carry a `hint`, the remedy.
 """
 
@@ -20,14 +20,14 @@ from avactl.terminal import shortened
 
 
 def bad(message: str, hint: str = "") -> PydanticCustomError:
-    """The error of a value check: what is wrong, and the remedy."""
-    # The text goes through the context, because pydantic would read braces in a template.
+    """Build the error of a value check: the problem and the remedy."""
+    # Pass the text through the context: pydantic would interpret braces in a template.
     return PydanticCustomError("invalid_value", "{message}", {"message": message, "hint": hint})
 
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """What a value is, in the words of `avactl explain`: its form and its unit."""
+    """Description of a value type for `avactl explain`: its form and its unit."""
 
     text: str
 
@@ -40,15 +40,16 @@ NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 def _suggest_name(value: str) -> str:
     fixed = re.sub(r"[^a-z0-9-]+", "-", value.lower()).strip("-")[:63].strip("-")
-    return f"write `{fixed}`" if fixed else "use small letters, digits and `-`"
+    return f"write `{fixed}`" if fixed else "use lowercase letters, digits and `-`"
 
 
 def _name(value: str) -> str:
     if len(value) > 63:
-        raise bad(f"`{value[:24]}…` has {len(value)} characters, and a name may have 63", "choose a shorter name")
+        raise bad(f"`{value[:24]}…` has {len(value)} characters; a name has at most 63", "choose a shorter name")
     if not _LABEL(value):
         raise bad(
-            f"`{value}` is not a name: small letters, digits and `-`, beginning and ending with a letter or digit",
+            f"`{value}` is not a valid name: use lowercase letters, digits and `-`, "
+            "beginning and ending with a letter or digit",
             _suggest_name(value),
         )
     return value
@@ -58,9 +59,9 @@ Name = Annotated[
     str,
     AfterValidator(_name),
     WithJsonSchema({"type": "string", "pattern": NAME_PATTERN, "maxLength": 63}),
-    Says("name: small letters, digits, `-`"),
+    Says("name: lowercase letters, digits, `-`"),
 ]
-"""A DNS label (RFC 1123): what Kubernetes takes as the name of most objects."""
+"""A DNS label (RFC 1123): the form of most Kubernetes object names."""
 
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*").fullmatch
@@ -73,24 +74,24 @@ _LABEL_NAME = re.compile(_LABEL_NAME_PATTERN).fullmatch
 
 
 def label_key(value: str, what: str = "a label key") -> str:
-    """Check the key of a Kubernetes label, taint or annotation: a name, with or without a DNS prefix."""
+    """Check the key of a Kubernetes label, taint or annotation: a name with an optional DNS prefix."""
     prefix, slash, name = value.rpartition("/")
     if not _LABEL_NAME(name) or (slash and (len(prefix) > 253 or not _SUBDOMAIN(prefix))):
         raise bad(
             f"`{value[:80]}` is not {what}",
-            "write a name of at most 63 letters, digits, `-`, `_`, `.`, with or without a prefix: `example.com/name`",
+            "use at most 63 letters, digits, `-`, `_`, `.`, with an optional prefix: `example.com/name`",
         )
     return value
 
 
 def label_value(value: str) -> str:
-    """Check the value of a Kubernetes label or taint: at most 63 letters, digits, `-`, `_`, `.`; or nothing."""
+    """Check the value of a Kubernetes label or taint: at most 63 letters, digits, `-`, `_`, `.`; may be empty."""
     if len(value) > 63:
-        raise bad(f"`{value[:24]}…` has {len(value)} characters, and a label's value may have 63", "shorten it")
+        raise bad(f"`{value[:24]}…` has {len(value)} characters; a label value has at most 63", "shorten it")
     if value and not _LABEL_NAME(value):
         raise bad(
-            f"`{value}` is not a label's value",
-            "use letters, digits, `-`, `_`, `.`, beginning and ending with a letter or digit",
+            f"`{value}` is not a label value",
+            "use letters, digits, `-`, `_`, `.`; begin and end with a letter or digit",
         )
     return value
 
@@ -114,9 +115,9 @@ _QUANTITY = re.compile(
     r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?P<suffix>m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"
 ).fullmatch
 MAX_QUANTITY = 40
-"""Most characters of a quantity: 2^63 has 19 digits, and nanos nine more."""
+"""Maximum length of a quantity: 2^63 has 19 digits, plus nine for nanos."""
 _LARGEST = 2**63
-"""Where a quantity ends. Source: k8s.io/apimachinery/pkg/api/resource, "no number greater than 2^63-1"."""
+"""Upper bound of a quantity. Source: k8s.io/apimachinery/pkg/api/resource, "no number greater than 2^63-1"."""
 _SUFFIX: dict[str, Fraction] = {"": Fraction(1), "m": Fraction(1, 1000)}
 _SUFFIX |= {suffix: Fraction(10 ** (3 * i)) for i, suffix in enumerate("kMGTPE", 1)}
 _SUFFIX |= {suffix: Fraction(2 ** (10 * i)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
@@ -125,9 +126,9 @@ QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]+)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|
 
 @lru_cache(maxsize=4096)
 def quantity(value: str | int | float) -> Fraction:
-    """A Kubernetes resource quantity as an exact number: `500m` → 1/2, `1Ki` → 1024.
+    """Parse a Kubernetes resource quantity into an exact number: `500m` → 1/2, `1Ki` → 1024.
 
-    Source: k8s.io/apimachinery/pkg/api/resource. Raises ValueError on anything else, and on more than `MAX_QUANTITY`
+    Source: k8s.io/apimachinery/pkg/api/resource. Raises ValueError for anything else, and for more than `MAX_QUANTITY`
     characters.
     """
     text = str(value)
@@ -138,7 +139,7 @@ def quantity(value: str | int | float) -> Fraction:
 
 
 def format_quantity(value: Fraction | int, binary: bool = True) -> str:
-    """The shortest exact quantity: 1073741824 → `1Gi`, 1/2 → `500m`; `binary` prefers Ki to k."""
+    """Format a number as the shortest exact quantity: 1073741824 → `1Gi`, 1/2 → `500m`; `binary` prefers Ki to k."""
     fraction = Fraction(value)
     if fraction.denominator != 1:
         return f"{-(-fraction.numerator * 1000 // fraction.denominator)}m"
@@ -178,14 +179,14 @@ def _quantity(value: Any) -> str:
         raise PydanticCustomError("quantity_type", "expected a quantity such as `512Gi` or 4")
     if isinstance(value, float):
         if not 0 <= value < 1e18:
-            raise bad(f"{value} is not a quantity", "write a number from 0, with a suffix such as `Gi`")
+            raise bad(f"{value} is not a quantity", "write a non-negative number with a suffix such as `Gi`")
         value = format(Decimal(repr(value)), "f")
     if isinstance(value, int) and abs(value) >= _LARGEST:
-        raise bad("a number of this size is not a quantity", "write a number below 2^63, or one with a suffix")
+        raise bad("the number is too large for a quantity", "write a number below 2^63, or one with a suffix")
     text = str(value).strip()
     if len(text) > MAX_QUANTITY:
-        hint = "write fewer digits, and a suffix such as `Gi`"
-        raise bad(f"`{text[:24]}…` has {len(text)} characters, and a quantity may have {MAX_QUANTITY}", hint)
+        hint = "write fewer digits, with a suffix such as `Gi`"
+        raise bad(f"`{text[:24]}…` has {len(text)} characters; a quantity has at most {MAX_QUANTITY}", hint)
     if _QUANTITY(text) is None:
         hint = "write a number and a suffix: m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi"
         number = re.match(r"[0-9.]+", text)
@@ -193,7 +194,7 @@ def _quantity(value: Any) -> str:
             hint = f"write `{number[0]}{suffix}`"
         raise bad(f"`{text}` is not a quantity", hint)
     if quantity(text) >= _LARGEST:
-        raise bad(f"`{text}` is more than a quantity can be", "write less than 8Ei")
+        raise bad(f"`{text}` is too large for a quantity", "write less than 8Ei")
     return text
 
 
@@ -210,7 +211,7 @@ _QUANTITY_SCHEMA = WithJsonSchema(
 def _enough(value: str) -> str:
     if value.endswith("m") or 0 < quantity(value) < 1000:
         number = re.sub("[^0-9.]", "", value)
-        raise bad(f"`{value}` is less than a kilobyte: the suffix is missing, or wrong", f"write `{number}Gi`")
+        raise bad(f"`{value}` is less than a kilobyte: the suffix is missing or wrong", f"write `{number}Gi`")
     return value
 
 
@@ -225,7 +226,7 @@ _BYTES_SCHEMA = WithJsonSchema(
     }
 )
 AnyBytes = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("bytes, as a quantity: `512Gi`")]
-"""An amount of bytes of which the kind's own rules say what is too small."""
+"""A number of bytes; the kind's own checks define the minimum."""
 Bytes = Annotated[
     str,
     BeforeValidator(_quantity),
@@ -233,7 +234,7 @@ Bytes = Annotated[
     _BYTES_SCHEMA,
     Says("bytes, as a quantity: `512Gi`"),
 ]
-"""An amount of memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
+"""Memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
 Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("CPU cores, as a quantity: `4`, `500m`")]
 """CPU cores, as a Kubernetes quantity: `4`, `500m`."""
 
@@ -243,26 +244,26 @@ _DURATION = re.compile(r"(?:[0-9]+(?:d|h|ms|m|s))+").fullmatch
 _DURATION_PART = re.compile(r"([0-9]+)(d|h|ms|m|s)").findall
 _SECONDS = {"d": Fraction(86400), "h": Fraction(3600), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 1000)}
 _LONGEST = 2**31 - 1
-"""Seconds that Kubernetes has room for in a field such as ttlSecondsAfterFinished."""
+"""Maximum seconds in Kubernetes fields such as ttlSecondsAfterFinished."""
 MAX_DURATION = 40
-"""Most characters of a duration."""
+"""Maximum length of a duration."""
 DURATION_PATTERN = "^([0-9]+(d|h|ms|m|s))+$"
 
 
 def seconds(value: str) -> Fraction:
-    """A duration in seconds: `1h30m` → 5400."""
+    """Parse a duration into seconds: `1h30m` → 5400."""
     return sum((int(number) * _SECONDS[unit] for number, unit in _DURATION_PART(value)), Fraction(0))
 
 
 def _duration(value: str) -> str:
     if len(value) > MAX_DURATION:
         hint = "write a number and a unit: `1h30m`"
-        raise bad(f"`{value[:24]}…` has {len(value)} characters, and a duration may have {MAX_DURATION}", hint)
+        raise bad(f"`{value[:24]}…` has {len(value)} characters; a duration has at most {MAX_DURATION}", hint)
     if not _DURATION(value):
         hint = f"write `{value}s`" if value.isdigit() else "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
         raise bad(f"`{value}` is not a duration", hint)
     if seconds(value) > _LONGEST:
-        raise bad(f"`{value}` is longer than 68 years", "write a shorter time, or leave the key out")
+        raise bad(f"`{value}` is longer than 68 years", "write a shorter duration, or omit the key")
     return value
 
 
@@ -279,14 +280,14 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "maxLength": MAX_DURATION}),
     Says("duration: `1h30m`"),
 ]
-"""A span of time: numbers with units d, h, m, s, ms."""
+"""A duration: numbers with units d, h, m, s, ms."""
 
 # -- images, URLs, paths -------------------------------------------------------------------------------------------
 
 MAX_PATH = 4096
-"""Most characters of a path (Linux's PATH_MAX) and of a URL."""
+"""Maximum length of a path (Linux's PATH_MAX) and of a URL."""
 MAX_IMAGE = 511
-"""Most characters of an image reference: a name of 255, a tag of 128, a digest, and room for a registry's port."""
+"""Maximum length of an image reference: a name of 255, a tag of 128, a digest, and space for a registry port."""
 
 _IMAGE = re.compile(
     r"(?P<name>[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*)"
@@ -296,10 +297,10 @@ _IMAGE = re.compile(
 
 def _image(value: str) -> str:
     if len(value) > MAX_IMAGE:
-        message = f"`{value[:60]}…` has {len(value):,} characters, and an image reference may have {MAX_IMAGE}"
+        message = f"`{value[:60]}…` has {len(value):,} characters; an image reference has at most {MAX_IMAGE}"
         raise bad(message, "shorten it")
     if not _IMAGE(value):
-        hint = "write `registry/name:tag` or `registry/name@sha256:` and 64 hex digits"
+        hint = "write `registry/name:tag` or `registry/name@sha256:` followed by 64 hex digits"
         if "@sha256:" in value:
             digits = len(value.rpartition(":")[2])
             hint = f"a sha256 digest has 64 hex digits, this has {digits}"
@@ -310,7 +311,7 @@ def _image(value: str) -> str:
 def _pinned_image(value: str) -> str:
     if "@" not in _image(value):
         raise bad(
-            f"`{value}` is not pinned by digest", "a tag can be moved; write `name@sha256:…` (`crane digest` prints it)"
+            f"`{value}` is not pinned by digest", "tags are mutable; write `name@sha256:…` (`crane digest` prints it)"
         )
     return value
 
@@ -340,7 +341,7 @@ def _object_url(value: str) -> str:
     want_length(value)
     if not _URL(value) or value.partition("://")[0] not in OBJECT_SCHEMES:
         schemes = ", ".join(f"{scheme}://" for scheme in OBJECT_SCHEMES)
-        hint = "credentials belong into a Secret, not into a URL" if "@" in value else f"begin with {schemes}"
+        hint = "put credentials in a Secret, not in a URL" if "@" in value else f"use one of {schemes}"
         raise bad(f"`{value.partition('@')[2] or value}` is not an object-store URL", hint)
     return value
 
@@ -351,13 +352,13 @@ ObjectUrl = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(OBJECT_SCHEMES)})://[^\\s/?#@]+(/[^\\s?#]*)?$"}),
     Says("object-store URL: `s3://bucket/prefix`"),
 ]
-"""A place in an object store: `s3://bucket/prefix`."""
+"""An object-store location: `s3://bucket/prefix`."""
 
 
 def want_length(value: str) -> None:
-    """Raise the error of a path or URL that is longer than programs take."""
+    """Raise an error if a path or URL is too long."""
     if len(value) > MAX_PATH:
-        raise bad(f"the text has {len(value):,} characters, and may have {MAX_PATH:,}", "shorten it")
+        raise bad(f"the value has {len(value):,} characters; the limit is {MAX_PATH:,}", "shorten it")
 
 
 def _abs_path(value: str) -> str:
@@ -377,13 +378,13 @@ def _rel_path(value: str) -> str:
         raise PydanticCustomError(
             "unsafe_path",
             "{message}",
-            {"message": f"{value!r} has a control character in it", "hint": "write a relative path without `..`"},
+            {"message": f"{value!r} contains a control character", "hint": "write a relative path without `..`"},
         )
     if value.startswith(("/", "~")) or ".." in value.split("/") or "\\" in value:
         raise PydanticCustomError(
             "unsafe_path",
             "{message}",
-            {"message": f"`{value}` leaves the directory it is in", "hint": "write a relative path without `..`"},
+            {"message": f"`{value}` points outside its directory", "hint": "write a relative path without `..`"},
         )
     return value
 
@@ -394,14 +395,14 @@ AbsPath = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^/(?!(.*/)?\.\.(/|$))"}),
     Says("absolute path"),
 ]
-"""A path in a container: absolute, without `..`."""
+"""An absolute container path without `..`."""
 RelPath = Annotated[
     str,
     AfterValidator(_rel_path),
     WithJsonSchema({"type": "string", "pattern": r"^(?![/~])(?!(.*/)?\.\.(/|$))[^\\]*$"}),
     Says("relative path"),
 ]
-"""A path below a given directory."""
+"""A relative path without `..`."""
 
 
 def _repository_file(value: str) -> str:
@@ -410,8 +411,8 @@ def _repository_file(value: str) -> str:
             "unsafe_path",
             "{message}",
             {
-                "message": f"`{value}` is hidden, and a spec names no hidden file",
-                "hint": "put the file where no part of its path begins with `.`",
+                "message": f"`{value}` is hidden; specs cannot reference hidden files",
+                "hint": "move the file to a path without components that begin with `.`",
             },
         )
     return value
@@ -421,11 +422,11 @@ RepositoryFile = Annotated[
     RelPath,
     AfterValidator(_repository_file),
     WithJsonSchema({"type": "string", "pattern": r"^(?![/~])(?!(.*/)?\.[^/])[^\\]*$"}),
-    Says("file of the repository, by its path from the spec file"),
+    Says("file in the repository, relative to the spec file"),
 ]
-"""A file that a spec names: not hidden, so neither `.env` nor a part of `.git`."""
+"""A file referenced by a spec: not hidden, so neither `.env` nor part of `.git`."""
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
-"""How many of something, from 1."""
+"""A count of at least 1."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 """A TCP port."""

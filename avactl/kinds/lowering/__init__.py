@@ -1,1 +1,1 @@
-"""Building blocks of Kubernetes objects that the kinds lower to."""
+"""Shared builders for the Kubernetes objects that the kinds lower to."""

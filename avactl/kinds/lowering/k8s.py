@@ -1,4 +1,4 @@
-"""Building blocks of Kubernetes objects that lowerings share."""
+"""Builders for Kubernetes objects, shared by the lowerings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANAGER = "avactl"
 
 
 def labels(item: Item, component: str | None = None) -> dict[str, str]:
-    """Labels of every object of a spec: the recommended ones of Kubernetes, and avactl's own."""
+    """Labels of every object of a spec: Kubernetes' recommended labels, and avactl's own."""
     metadata = item.resource.metadata
     result = {
         "app.kubernetes.io/managed-by": MANAGER,
@@ -32,7 +32,7 @@ def labels(item: Item, component: str | None = None) -> dict[str, str]:
 
 
 def selector(item: Item, component: str) -> dict[str, str]:
-    """The labels that select the pods of one component of a spec, and no other spec's."""
+    """Labels that select the pods of one component of one spec."""
     return {
         "app.kubernetes.io/name": name_label(item.kind),
         "app.kubernetes.io/instance": item.name,
@@ -56,9 +56,9 @@ def manifest(
     owned: tuple[str, ...] = (),
     **fields: Any,
 ) -> Manifest:
-    """An object with avactl's labels; `fields` are its other top-level keys (`spec`, `data`, `rules`, …).
+    """Build an object with avactl's labels; `fields` are its other top-level keys (`spec`, `data`, `rules`, …).
 
-    A field that is None is left out.
+    Fields that are None are omitted.
     """
     metadata: Body = {"name": name, "labels": {**labels(item, component), **(extra_labels or {})}}
     if namespace is not None:
@@ -72,23 +72,23 @@ def manifest(
 
 
 def compact(**fields: Any) -> Body:
-    """A mapping without the fields that are None."""
+    """Return a mapping without the fields that are None."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def json_text(value: Any) -> str:
-    """Stable JSON for ConfigMaps: sorted keys, two spaces, a newline at the end."""
+    """Return stable JSON for ConfigMaps: sorted keys, two-space indent, trailing newline."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(value, option=options).decode()
 
 
 def digest(value: Any, length: int = 10) -> str:
-    """A short stable hash of plain data, for annotations that restart pods when their configuration changes."""
+    """Return a short stable hash of plain data, for annotations that restart pods on configuration changes."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
 
 
 def config_map(item: Item, cluster: str, name: str, namespace: str, data: Mapping[str, str], **more: Any) -> Manifest:
-    """A ConfigMap."""
+    """Build a ConfigMap."""
     return manifest(item, cluster, "v1", "ConfigMap", name, namespace=namespace, data=dict(data), **more)
 
 
@@ -104,7 +104,7 @@ def service(
     publish_not_ready: bool = False,
     component: str | None = None,
 ) -> Manifest:
-    """A Service; `ports` by name. `headless` gives each pod an address of its own."""
+    """Build a Service; `ports` by name. `headless` gives each pod its own address."""
     spec = compact(
         selector=dict(select),
         ports=[{"name": port, "port": number, "targetPort": number} for port, number in ports.items()],
@@ -117,7 +117,7 @@ def service(
 def disruption_budget(
     item: Item, cluster: str, name: str, namespace: str, select: Mapping[str, str], *, component: str, **spec: Any
 ) -> Manifest:
-    """A PodDisruptionBudget; `spec` is `minAvailable` or `maxUnavailable`."""
+    """Build a PodDisruptionBudget; `spec` is `minAvailable` or `maxUnavailable`."""
     return manifest(
         item, cluster, "policy/v1", "PodDisruptionBudget", name, namespace=namespace, component=component,
         spec={"selector": {"matchLabels": dict(select)}, **spec},
@@ -125,12 +125,12 @@ def disruption_budget(
 
 
 def policy_rule(groups: Iterable[str], resources: Iterable[str], verbs: Iterable[str], **more: Any) -> Body:
-    """One RBAC rule."""
+    """Build one RBAC rule."""
     return {"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs), **more}
 
 
 def storage_class(program: Program, cluster: str, use: str) -> str | None:
-    """The storage class of a use (`workspace`, `cache`, `checkpoint`); None is the cluster's default."""
+    """Storage class for a use (`workspace`, `cache`, `checkpoint`); None is the cluster's default."""
     classes = program.cluster_spec(cluster).storage_classes
     name: str | None = getattr(classes, use) or classes.default
     return name
@@ -140,7 +140,7 @@ def volume_claim(
     item: Item, program: Program, cluster: str, name: str, namespace: str, size: str, *, use: str, keep: bool,
     component: str | None = None, mode: str = "ReadWriteOnce",
 ) -> Manifest:  # fmt: skip
-    """A PersistentVolumeClaim of `size` bytes; `keep`: it holds data that outlives the spec."""
+    """Build a PersistentVolumeClaim of `size` bytes; `keep`: it holds data that outlives the spec."""
     spec = compact(
         accessModes=[mode],
         resources={"requests": {"storage": size}},

@@ -1,4 +1,4 @@
-"""Namespaces: which spec claims which, the names that nobody may claim, and their pod-security labels."""
+"""Namespaces: claims of specs, reserved names, and pod-security labels."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from avactl.kinds.program import Item, Program
 
 
 class Claim(NamedTuple):
-    """A namespace that a spec asks for; `path` leads to its name in the document."""
+    """A namespace that a spec claims; `path` leads to its name in the document."""
 
     name: str
     item: Item
     path: tuple[str | int, ...]
     what: str
-    """What it is for, e.g. `namespace of team vision`."""
+    """Its purpose, e.g. `namespace of team vision`."""
 
 
 def of_cluster(item: Item, program: Program) -> Iterator[Claim]:
-    """The namespaces of a cluster itself."""
+    """Namespaces of the cluster itself."""
     own = ("spec", "systemNamespace") if item.doc.get("spec", "systemNamespace") else ("metadata", "name")
     yield Claim(item.spec.system_namespace, item, own, "namespace of avactl's daemons")
     for tier in program.tiers(item.name)[:1]:
@@ -34,7 +34,7 @@ def of_cluster(item: Item, program: Program) -> Iterator[Claim]:
 
 
 def of_team(team: Item) -> Iterator[Claim]:
-    """The namespaces of a team, the default one first."""
+    """Namespaces of a team, the default one first."""
     what = f"namespace of team {team.name}"
     if not team.spec.namespaces:
         yield Claim(team.name, team, ("metadata", "name"), what)
@@ -43,8 +43,8 @@ def of_team(team: Item) -> Iterator[Claim]:
 
 
 def _claimed(program: Program, cluster: str) -> dict[str, Claim]:
-    """The claim of each namespace of a cluster that counts: the cluster's own, then that of a team whose name it is,
-    then the teams' by name."""
+    """Return the claim that owns each namespace of a cluster: first the cluster's own, then a team of that name,
+    then the other teams by name."""
     claimed: dict[str, Claim] = program.memo(("namespaces", cluster), lambda: _first_claims(program, cluster))
     return claimed
 
@@ -63,11 +63,11 @@ def _first_claims(program: Program, cluster: str) -> dict[str, Claim]:
 def _rename(claim: Claim) -> str:
     if claim.path[0] == "spec":
         return "choose another name"
-    return "rename the team, or give it namespaces of other names: `namespaces: [{name: …}]`"
+    return "rename the team, or set other namespaces: `namespaces: [{name: …}]`"
 
 
 def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
-    """Of the claims of one spec: reserved names, and names that another claim has already on one of the clusters."""
+    """Yield the problems of one spec's claims: reserved names, and names already claimed on one of the clusters."""
     for claim in claims:
         if claim.name in ("default", CACHE_NAMESPACE) or claim.name.startswith("kube-"):
             if claim.what == "namespace of the cache tiers":
@@ -75,7 +75,7 @@ def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Progra
             owner = "avactl's cache tiers" if claim.name == CACHE_NAMESPACE else "Kubernetes"
             yield Diagnostic(
                 "reserved-namespace",
-                f"namespace `{claim.name}` belongs to {owner}",
+                f"namespace `{claim.name}` is reserved for {owner}",
                 claim.item.span(*claim.path),
                 hint=_rename(claim),
             )
@@ -85,7 +85,7 @@ def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Progra
             if (other.item, other.path) != (claim.item, claim.path):
                 yield Diagnostic(
                     "duplicate-namespace",
-                    f"namespace `{claim.name}` is taken on cluster {cluster}: it is the {other.what}",
+                    f"namespace `{claim.name}` is already in use on cluster {cluster}: {other.what}",
                     claim.item.span(*claim.path),
                     hint=_rename(claim),
                     notes=(Note(other.item.span(*other.path), other.what),),
@@ -94,8 +94,8 @@ def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Progra
 
 
 def pod_security(program: Program, cluster: str, level: str) -> dict[str, str]:
-    """Labels of pod-security admission: `level` is enforced, and audit and warn say the same, all at the cluster's
-    minor version, so that an upgrade of Kubernetes changes them in one reviewed step.
+    """Labels of pod-security admission: `level` is enforced, audited and warned about, all at the cluster's
+    minor version, so that a Kubernetes upgrade changes them in one reviewed step.
 
     Source: https://kubernetes.io/docs/concepts/security/pod-security-admission/
     """
@@ -110,6 +110,6 @@ def pod_security(program: Program, cluster: str, level: str) -> dict[str, str]:
 def manifest(
     item: Item, program: Program, cluster: str, name: str, level: str, labels: Mapping[str, str], *, holds_data: bool
 ) -> Manifest:
-    """A Namespace. Labels of the spec come first, so that they cannot weaken pod security."""
+    """Build a Namespace. The spec's labels come first, so that they cannot weaken pod security."""
     extra = {**labels, **pod_security(program, cluster, level)}
     return k8s.manifest(item, cluster, "v1", "Namespace", name, extra_labels=extra, holds_data=holds_data)

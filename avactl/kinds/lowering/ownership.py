@@ -1,7 +1,7 @@
-"""Fields that controllers write in objects that avactl compiles: nobody puts those back.
+"""Fields that controllers write in compiled objects; avactl never reverts them.
 
-Kinds of avactl declare theirs (`Kind.owned`); here is what Kubernetes itself writes. `avactl explain --drift` shows
-both.
+Kinds declare their own (`Kind.owned`); this module lists the fields that Kubernetes itself writes. `avactl explain
+--drift` shows both.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 
 class Owned(NamedTuple):
-    """A field that is a controller's."""
+    """A field owned by a controller."""
 
     kind: str
     """Kind of the Kubernetes object."""
     path: tuple[str, ...]
     by: str
-    """Who writes it, and when."""
+    """The writer, and when it writes."""
 
     @property
     def field(self) -> str:
-        """The path as `Manifest.owned` and Pulumi write it: `spec.replicas`."""
+        """The path in the form that `Manifest.owned` and Pulumi use: `spec.replicas`."""
         return ".".join(self.path)
 
     def __str__(self) -> str:
@@ -31,18 +31,18 @@ _REVISION = "deployment.kubernetes.io/revision"
 
 KUBERNETES = (
     Owned("*", ("status",), "the controller of the kind"),
-    Owned("*", ("metadata", "finalizers"), "whoever has to clean up before the object goes"),
+    Owned("*", ("metadata", "finalizers"), "controllers that clean up before deletion"),
     Owned("*", ("metadata", "ownerReferences"), "garbage collection"),
     Owned("Namespace", ("spec", "finalizers"), "the namespace controller"),
     Owned("ServiceAccount", ("secrets",), "the token controller"),
-    Owned("ServiceAccount", ("imagePullSecrets",), "clouds that add credentials of their registry"),
+    Owned("ServiceAccount", ("imagePullSecrets",), "cloud controllers that add registry credentials"),
     Owned("Node", ("spec", "podCIDR"), "the node controller"),
     Owned("Node", ("spec", "providerID"), "the cloud's controller"),
-    Owned("Node", ("spec", "unschedulable"), "people and autoscalers who drain the machine"),
+    Owned("Node", ("spec", "unschedulable"), "administrators and autoscalers that drain the node"),
     Owned("PersistentVolume", ("spec", "claimRef", "uid"), "the volume binder"),
     Owned("PersistentVolume", ("spec", "claimRef", "resourceVersion"), "the volume binder"),
-    Owned("PersistentVolumeClaim", ("spec", "volumeName"), "the volume binder, where the spec names no volume"),
-    Owned("Service", ("spec", "clusterIP"), "the API server, where the spec does not say `None`"),
+    Owned("PersistentVolumeClaim", ("spec", "volumeName"), "the volume binder, unless the spec names a volume"),
+    Owned("Service", ("spec", "clusterIP"), "the API server, unless the spec says `None`"),
     Owned("Service", ("spec", "clusterIPs"), "the API server"),
     Owned("Deployment", ("metadata", "annotations", _REVISION), "the deployment controller"),
     Owned("Deployment", ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),
@@ -56,4 +56,4 @@ KUBERNETES = (
     Owned("Job", ("spec", "selector"), "the API server"),
     Owned("Job", ("metadata", "labels", "batch.kubernetes.io/controller-uid"), "the API server"),
 )  # fmt: skip
-"""What Kubernetes writes beside us: `*` is every kind. A field that a spec sets is the spec's all the same."""
+"""Fields that Kubernetes writes; `*` matches every kind. A field that a spec sets still belongs to the spec."""

@@ -1,4 +1,4 @@
-"""Pods of users: the restricted security context, datasets, buckets, code. GPUs are in `avactl.kinds.fields.gpu`."""
+"""User pods: restricted security context, datasets, buckets, code. For GPUs see `avactl.kinds.fields.gpu`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import TEAM_BUCKETS
 
 USER_ID = 1000
-"""User and group of pods of users. Pod security `restricted` wants any but 0."""
+"""User and group of user pods. Pod security `restricted` requires a non-zero value."""
 
 RUN_ANNOTATION = f"{GROUP}/run"
-"""Annotation of a job's objects and pods: digest of all that makes a new run. Another one starts the job anew."""
+"""Annotation of a job's objects and pods: digest of everything that defines a run. A new digest starts a new run."""
 
 TMP = "/tmp"  # noqa: S108 - in the container
 
 
 def container_security() -> Body:
-    """The container's half of pod security `restricted`."""
+    """The container-level fields of pod security `restricted`."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -37,20 +37,20 @@ def container_security() -> Body:
 
 
 def pod_security(user: int = USER_ID) -> Body:
-    """The pod's half of pod security `restricted`."""
+    """The pod-level fields of pod security `restricted`."""
     return {
         "runAsNonRoot": True,
         "runAsUser": user,
         "runAsGroup": user,
         "fsGroup": user,
-        # A volume of a million checkpoint files would else be walked at each start.
+        # Otherwise a volume of a million checkpoint files would be walked at each start.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
 def env_list(env: Mapping[str, Any]) -> list[Body]:
-    """Environment variables in the order of the spec; Secrets by reference."""
+    """Environment variables in spec order; Secrets by reference."""
     result: list[Body] = []
     for name, value in env.items():
         if isinstance(value, SecretValue):
@@ -62,11 +62,11 @@ def env_list(env: Mapping[str, Any]) -> list[Body]:
 
 
 def merge_env(*parts: Iterable[Body]) -> list[Body]:
-    """Environment variables in order; of a name that comes again the last one counts, at its place."""
+    """Environment variables in order; the last of several with the same name wins, at its own position."""
     result: dict[str, Body] = {}
     for part in parts:
         for entry in part:
-            # Kubernetes reads `$(NAME)` of what stands above only, so the later place is the safe one.
+            # Kubernetes expands `$(NAME)` only from variables defined earlier, so the later position is the safe one.
             result.pop(entry["name"], None)
             result[entry["name"]] = entry
     return list(result.values())
@@ -85,7 +85,7 @@ def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, cla
 
 
 class Volumes:
-    """The volumes of a pod and where its main container mounts them, gathered piece by piece."""
+    """The volumes of a pod and the mounts of its main container."""
 
     def __init__(self, item: Item, program: Program) -> None:
         self.item = item
@@ -96,13 +96,13 @@ class Volumes:
         self.env_from: list[Body] = []
 
     def empty(self, name: str, path: str, *, size: str | None = None, memory: bool = False) -> None:
-        """An emptyDir; `size` in bytes."""
+        """Add an emptyDir; `size` in bytes."""
         source = compact(sizeLimit=size, medium="Memory" if memory else None)
         self.volumes.append({"name": name, "emptyDir": source})
         self.mounts.append({"name": name, "mountPath": path})
 
     def claim(self, name: str, claim: str, path: str, *, read_only: bool = False, fuse: bool = False) -> None:
-        """A PersistentVolumeClaim; `fuse`: follow mounts that the host makes anew."""
+        """Add a PersistentVolumeClaim; `fuse`: propagate mounts that the host recreates."""
         source = compact(claimName=claim, readOnly=True if read_only else None)
         self.volumes.append({"name": name, "persistentVolumeClaim": source})
         self.mounts.append(
@@ -117,7 +117,7 @@ class Volumes:
     def config(
         self, name: str, config_map: str, path: str, *, keys: Sequence[str] = (), executable: bool = False
     ) -> None:
-        """A ConfigMap as files: all of its keys, or those given."""
+        """Add a ConfigMap as files: all of its keys, or the given ones."""
         source = compact(
             name=config_map,
             items=[{"key": key, "path": key} for key in keys] or None,
@@ -127,25 +127,25 @@ class Volumes:
         self.mounts.append({"name": name, "mountPath": path, "readOnly": True})
 
     def file(self, volume: str, key: str, path: str) -> None:
-        """One file of a ConfigMap's volume that is there already, at a path of its own."""
+        """Mount one file of an existing ConfigMap volume at its own path."""
         self.mounts.append({"name": volume, "mountPath": path, "subPath": key, "readOnly": True})
 
     def datasets(self, mounts: Sequence[DatasetMount]) -> None:
-        """Datasets, through their cache tier or fetched from the object store."""
+        """Add datasets, through their cache tier or fetched from the object store."""
         for index, mount in enumerate(mounts):
             volume = f"dataset-{index}"
             access = dataset_access.resolve(self.program, self.item, mount)
             if access.claim:
                 self.claim(volume, access.claim, mount.mount, read_only=True, fuse=True)
                 if access.manifest:
-                    # Beside the data: nothing can be mounted below a read-only directory.
+                    # Next to the data: nothing can be mounted under a read-only directory.
                     self.config(f"{volume}-list", access.manifest, f"{mount.mount.rstrip('/')}.manifest")
                 continue
             self.empty(volume, mount.mount, size=access.size)
             self.init.append(fetch_container(self.program, self.item, f"fetch-{index}", access, volume, mount.mount))
 
     def buckets(self) -> None:
-        """The team's buckets: the URLs of all in the environment, those with a cache tier below /buckets."""
+        """Add the team's buckets: all URLs in the environment, and those with a cache tier mounted under /buckets."""
         team = self.program.find_team(self.item.team) if self.item.team else None
         if team is not None and team.spec.buckets:
             self.env_from.append({"configMapRef": {"name": TEAM_BUCKETS}})
@@ -157,7 +157,7 @@ class Volumes:
             )  # fmt: skip
 
     def code(self, git: GitCode) -> None:
-        """A git repository, fetched by an init container."""
+        """Add a git repository, fetched by an init container."""
         self.empty("code", git.mount)
         mounts: list[Body] = [{"name": "code", "mountPath": git.mount}, {"name": "code-tmp", "mountPath": TMP}]
         self.volumes.append({"name": "code-tmp", "emptyDir": {}})
@@ -215,7 +215,7 @@ else
 fi
 git log -1 --format='code: %H %s'
 """
-"""Fetches one revision into TARGET. May run again in a volume that it has filled."""
+"""Fetches one revision into TARGET. Safe to rerun in a volume that it has filled."""
 
 _RCLONE: dict[str, dict[str, str]] = {
     "s3": {"BACKEND": "s3", "RCLONE_S3_PROVIDER": "AWS"},
@@ -241,7 +241,7 @@ exec rclone copy --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "
 
 
 def secret_env(secret: str, variables: Mapping[str, str]) -> list[Body]:
-    """Environment variables from the keys of a Secret that need not be there: variable → key."""
+    """Environment variables from optional keys of a Secret: variable → key."""
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
         for name, key in variables.items()
@@ -251,9 +251,9 @@ def secret_env(secret: str, variables: Mapping[str, str]) -> list[Body]:
 def fetch_container(
     program: Program, item: Item, name: str, access: dataset_access.Access, volume: str, path: str
 ) -> Body:
-    """An init container that copies a prefix of an object store into a volume.
+    """Build an init container that copies an object-store prefix into a volume.
 
-    The Secret's keys: `accessKeyId`, `secretAccessKey`, `endpoint`; `serviceAccount` (JSON) for Google's store.
+    Keys of the Secret: `accessKeyId`, `secretAccessKey`, `endpoint`; `serviceAccount` (JSON) for Google Cloud Storage.
     """
     scheme = access.url.partition("://")[0]
     env = env_list({"SOURCE": access.url, "TARGET": path, "RCLONE_CONFIG": "/notfound", **_RCLONE[scheme]})
@@ -285,10 +285,10 @@ def pod_spec(
     more_containers: Sequence[Body] = (),
     **more: Any,
 ) -> Body:
-    """The spec of a pod around its main container; `more` are further fields of the pod spec.
+    """Build a pod spec around its main container; `more` are further fields of the pod spec.
 
-    The main container gets the volumes' mounts and the security context. Tokens are mounted only for pods whose
-    caller asks with `automountServiceAccountToken=True`.
+    The main container gets the volume mounts and the security context. Tokens are mounted only if the caller sets
+    `automountServiceAccountToken=True`.
     """
     cluster = program.cluster_spec(item.cluster)
     gathered = volumes or Volumes(item, program)

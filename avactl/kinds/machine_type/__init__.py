@@ -1,4 +1,4 @@
-"""The MachineType kind: what is inside of a GPU machine."""
+"""The MachineType kind: the hardware of a GPU machine."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """GPUs, how they are linked, and what else is in the machine."""
+    """GPUs, their links, and the other hardware of the machine."""
     spec = item.spec
     nvlink = spec.nvlink
     if nvlink is None:
         link = None
     elif nvlink.nvswitch_links:
-        link = f"NVSwitch, {nvlink.nvswitch_links} links a GPU, generation {nvlink.generation}"
+        link = f"NVSwitch, {nvlink.nvswitch_links} links per GPU, generation {nvlink.generation}"
     else:
         link = f"{sum(pair.links for pair in nvlink.pairs)} links, generation {nvlink.generation}"
     rdma = [nic for nic in spec.nics if nic.rdma]

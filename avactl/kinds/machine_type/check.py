@@ -1,4 +1,4 @@
-"""Rules that a MachineType must keep: its parts agree with each other, and with what the hardware can be."""
+"""Checks of a MachineType: its parts agree with each other and with the limits of the hardware."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _GIB = 2**30
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one machine type."""
+    """Yield the problems of one machine type."""
     yield from problems(item)
 
 
 def is_sound(item: Item) -> bool:
-    """Whether a machine type has no problem, so that a topology can be made of it."""
+    """Return True if a machine type has no problems, so that a topology can be built from it."""
     return next(problems(item), None) is None
 
 
 def problems(item: Item) -> Iterator[Diagnostic]:
-    """The problems of one machine type. It stands for itself, so the other specs do not matter."""
+    """Yield the problems of one machine type, independently of other specs."""
     yield from _memory(item)
     yield from _switches(item)
     yield from _nics(item)
@@ -41,7 +41,7 @@ def _problem(
 
 
 def _memory(item: Item) -> Iterator[Diagnostic]:
-    """Amounts that can only be a forgotten suffix."""
+    """Yield amounts that indicate a missing suffix."""
     spec = item.spec
     for path, value, least in (
         (("spec", "gpus", "memory"), spec.gpus.memory, _GIB // 4),
@@ -51,16 +51,16 @@ def _memory(item: Item) -> Iterator[Diagnostic]:
             number = value.rstrip("kKMGTPEim")
             yield Diagnostic(
                 "invalid-value",
-                f"{'.'.join(path)}: {value}{' bytes' if number == value else ''} is no machine's memory",
+                f"{'.'.join(path)}: {value}{' bytes' if number == value else ''} is too little memory for a machine",
                 item.span(*path),
                 hint=f"write `{number}Gi`",
             )
     if quantity(spec.cpu) < 1:
         yield Diagnostic(
             "invalid-value",
-            f"spec.cpu: got {spec.cpu} CPU cores, and a machine has at least one",
+            f"spec.cpu: {spec.cpu} CPU cores; a machine has at least one",
             item.span("spec", "cpu"),
-            hint="write how many cores pods may use",
+            hint="write the number of cores that pods may use",
         )
 
 
@@ -81,24 +81,24 @@ def _switches(item: Item) -> Iterator[Diagnostic]:
             here = (*path, "gpus", place)
             if gpu >= count:
                 wrong = True
-                yield _problem(item, here, f"there is no GPU {gpu}", _indexes(count))
+                yield _problem(item, here, f"GPU {gpu} does not exist", _indexes(count))
             elif (before := seen.setdefault(gpu, (index, place))) != (index, place):
                 wrong = True
-                note = Note(item.span("spec", "switches", before[0], "gpus", before[1]), "first time")
-                yield _problem(item, here, f"GPU {gpu} stands under a switch twice", "name each GPU once", note)
+                note = Note(item.span("spec", "switches", before[0], "gpus", before[1]), "first occurrence")
+                yield _problem(item, here, f"GPU {gpu} is listed under a switch twice", "list each GPU once", note)
     missing = [str(gpu) for gpu in range(count) if gpu not in seen]
     if spec.switches and missing and not wrong:
-        which = f"GPU {missing[0]} stands" if len(missing) == 1 else f"GPUs {', '.join(missing)} stand"
-        hint = f"a GPU on a root port of its own is a switch with one GPU: `{{socket: 0, gpus: [{missing[0]}]}}`"
-        yield _problem(item, ("spec", "switches"), f"{which} under no switch", hint, key=True)
+        which = f"GPU {missing[0]} is not" if len(missing) == 1 else f"GPUs {', '.join(missing)} are not"
+        hint = f"declare a GPU on its own root port as a switch with one GPU: `{{socket: 0, gpus: [{missing[0]}]}}`"
+        yield _problem(item, ("spec", "switches"), f"{which} under any switch", hint, key=True)
 
 
 def _no_socket(item: Item, path: tuple[str | int, ...], socket: int) -> Diagnostic:
     sockets = item.spec.sockets
     has = "one socket: 0" if sockets == 1 else f"{sockets} sockets: 0 to {sockets - 1}"
     notes = (Note(item.span("spec", "sockets"), "declared here"),) if item.doc.get("spec", "sockets") else ()
-    hint = f"the machine has {has}" if notes else f"add `sockets: {socket + 1}`; the default is one"
-    return _problem(item, path, f"there is no socket {socket}", hint, *notes)
+    hint = f"the machine has {has}" if notes else f"add `sockets: {socket + 1}`; the default is one socket"
+    return _problem(item, path, f"socket {socket} does not exist", hint, *notes)
 
 
 def _nics(item: Item) -> Iterator[Diagnostic]:
@@ -115,17 +115,18 @@ def _nics(item: Item) -> Iterator[Diagnostic]:
             here = ("spec", "switches", index, "nics", place)
             if name not in by_name:
                 hint = did_you_mean(name, names, "its NICs") if names else "declare it in `nics`"
-                yield _problem(item, here, f"there is no NIC `{name}`", hint)
+                yield _problem(item, here, f"NIC `{name}` does not exist", hint)
                 continue
             before = seen.setdefault(name, (index, place))
             if before != (index, place):
-                note = Note(item.span("spec", "switches", before[0], "nics", before[1]), "first time")
-                yield _problem(item, here, f"NIC `{name}` stands under a switch twice", "name each NIC once", note)
+                note = Note(item.span("spec", "switches", before[0], "nics", before[1]), "first occurrence")
+                yield _problem(item, here, f"NIC `{name}` is listed under a switch twice", "list each NIC once", note)
             elif spec.nics[by_name[name]].socket != switch.socket:
                 socket = spec.nics[by_name[name]].socket
-                note = Note(item.span("spec", "nics", by_name[name]), f"on socket {socket} here")
+                note = Note(item.span("spec", "nics", by_name[name]), f"declared on socket {socket} here")
                 yield _problem(
-                    item, here, f"NIC `{name}` stands under a switch of socket {switch.socket}, and on socket {socket}",
+                    item, here, f"NIC `{name}` is under a switch of socket {switch.socket} but declared on socket "
+                    f"{socket}",
                     f"write `socket: {switch.socket}` in `nics`, or move it to a switch of socket {socket}", note,
                 )  # fmt: skip
 
@@ -135,8 +136,8 @@ def _nvlink(item: Item) -> Iterator[Diagnostic]:
     path = ("spec", "nvlink")
     most = NVLINK[nvlink.generation].max_links
     if bool(nvlink.pairs) == bool(nvlink.nvswitch_links):
-        what = "both direct pairs and NVSwitch" if nvlink.pairs else "neither `pairs` nor `nvswitchLinks`"
-        hint = "give `pairs` for direct links, or `nvswitchLinks` for links to NVSwitch"
+        what = "both `pairs` and `nvswitchLinks`" if nvlink.pairs else "neither `pairs` nor `nvswitchLinks`"
+        hint = "use `pairs` for direct links, or `nvswitchLinks` for links to NVSwitch"
         yield _problem(item, path, f"`spec.nvlink` has {what}", hint, key=True)
     if nvlink.nvswitch_links > most:
         yield _too_many(item, (*path, "nvswitchLinks"), f"{nvlink.nvswitch_links} links to NVSwitch", most)
@@ -148,16 +149,16 @@ def _nvlink(item: Item) -> Iterator[Diagnostic]:
         here = (*path, "pairs", index, "gpus")
         beyond = [place for place, gpu in enumerate(pair.gpus) if gpu >= count]
         if beyond:
-            yield _problem(item, (*here, beyond[0]), f"there is no GPU {pair.gpus[beyond[0]]}", _indexes(count))
+            yield _problem(item, (*here, beyond[0]), f"GPU {pair.gpus[beyond[0]]} does not exist", _indexes(count))
             continue
         if pair.gpus[0] == pair.gpus[1]:
-            yield _problem(item, here, f"GPU {pair.gpus[0]} is linked with itself", "name two GPUs")
+            yield _problem(item, here, f"GPU {pair.gpus[0]} is linked with itself", "name two different GPUs")
             continue
         before = seen.setdefault(frozenset(pair.gpus), index)
         if before != index:
-            note = Note(item.span(*path, "pairs", before), "first time")
-            message = f"GPUs {pair.gpus[0]} and {pair.gpus[1]} are a pair twice"
-            yield _problem(item, here, message, "add up their `links` in one entry", note)
+            note = Note(item.span(*path, "pairs", before), "first occurrence")
+            message = f"GPUs {pair.gpus[0]} and {pair.gpus[1]} are listed as a pair twice"
+            yield _problem(item, here, message, "combine their `links` in one entry", note)
             continue
         for gpu in pair.gpus:
             used[gpu] += pair.links
@@ -170,9 +171,9 @@ def _too_many(item: Item, path: tuple[str | int, ...], what: str, most: int) -> 
     fits = next((number for number, nvlink in NVLINK.items() if nvlink.max_links > most), None)
     hint = f"write {most} or less" if path[-1] == "nvswitchLinks" else "each link counts at both of its ends"
     if fits is not None:
-        hint += f"; generation {fits} has {NVLINK[fits].max_links} links a GPU"
+        hint += f"; generation {fits} has {NVLINK[fits].max_links} links per GPU"
     note = Note(item.span("spec", "nvlink", "generation"), f"generation {generation}")
-    return _problem(item, path, f"{what}, and a GPU of NVLink {generation} has {most}", hint, note)
+    return _problem(item, path, f"{what}, but a GPU with NVLink {generation} has at most {most}", hint, note)
 
 
 def _domain(item: Item) -> Iterator[Diagnostic]:
@@ -180,11 +181,11 @@ def _domain(item: Item) -> Iterator[Diagnostic]:
     path = ("spec", "nvlink", "domain")
     if not nvlink.nvswitch_links:
         yield _problem(
-            item, path, "an NVLink domain over machines needs NVSwitch",
+            item, path, "an NVLink domain that spans machines requires NVSwitch",
             "add `nvswitchLinks`, or remove `domain`",
         )  # fmt: skip
     elif nvlink.domain % count:
         yield _problem(
-            item, path, f"a domain of {nvlink.domain} GPUs is not made of whole machines of {count}",
-            f"write a multiple of {count}; a domain that ends at the machine is left out",
+            item, path, f"a domain of {nvlink.domain} GPUs is not a whole number of machines with {count} GPUs",
+            f"write a multiple of {count}; omit `domain` if it does not span machines",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""From a MachineType spec to the plain facts that placement works with."""
+"""Converts a MachineType spec to the plain hardware facts that placement uses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from avactl.kinds.program import Item, Program
 
 
 def machine_facts(spec: MachineTypeSpec) -> dict[str, Any]:
-    """The facts as JSON: what a pool's topology ConfigMap carries, and `Machine.from_dict` reads.
+    """Return the facts as JSON: the content of a pool's topology ConfigMap, read by `Machine.from_dict`.
 
-    Nothing is left to be guessed: every GPU stands under a switch (its own root port where none is declared, spread
-    evenly over the sockets), and the speed of an NVLink is given. Bandwidths are GB/s in one direction, `domain` is
-    the number of GPUs in an NVLink domain that reaches over machines.
+    All defaults are resolved: every GPU is under a switch (its own root port if none is declared, spread evenly
+    over the sockets), and the NVLink speed is given. Bandwidths are GB/s per direction; `domain` is the number of
+    GPUs in an NVLink domain that spans machines.
     """
     count = spec.gpus.count
     switches = [
@@ -51,7 +51,7 @@ def machine_facts(spec: MachineTypeSpec) -> dict[str, Any]:
 
 
 def pool_topology(program: Program, pool: Item) -> Topology:
-    """The topology of a pool's machines. Their type must have passed its checks."""
+    """Return the topology of a pool's machines. Their type must have passed its checks."""
     name = pool.spec.machine_type
     found: Topology = program.memo(
         ("topology", name), lambda: topology(Machine.from_dict(machine_facts(program.machine(pool))))

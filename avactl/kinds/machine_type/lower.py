@@ -7,5 +7,5 @@ from avactl.kinds.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """No objects: the facts go out with the topology ConfigMap of each pool that has such machines."""
+    """Return no objects: the facts go into the topology ConfigMap of each pool of that type."""
     return []

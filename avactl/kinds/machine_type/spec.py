@@ -1,4 +1,4 @@
-"""The MachineType kind: what is inside of a GPU machine."""
+"""The MachineType kind: the hardware of a GPU machine."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ GpuIndex = Annotated[int, Field(ge=0, le=15)]
 
 
 class Gpus(Model):
-    """The GPUs of one machine. All are of one model."""
+    """The GPUs of one machine, all of one model."""
 
-    model: GpuModel = Field(description="Model, as jobs ask for it: `V100`.")
-    count: Annotated[int, Field(ge=1, le=16)] = Field(description="GPUs in one machine.")
-    memory: AnyBytes = Field(description="Memory of one GPU, bytes.")
+    model: GpuModel = Field(description="GPU model as jobs request it: `V100`.")
+    count: Annotated[int, Field(ge=1, le=16)] = Field(description="GPUs per machine.")
+    memory: AnyBytes = Field(description="Memory per GPU, in bytes.")
 
 
 class Switch(Model):
-    """A PCIe switch (or root port): GPUs under one switch talk without the CPU."""
+    """A PCIe switch (or root port). GPUs under one switch communicate without going through the CPU."""
 
-    socket: Annotated[int, Field(ge=0, le=7)] = Field(0, description="CPU socket that it hangs on.")
-    gpus: list[GpuIndex] = Field(min_length=1, description="Indexes of the GPUs under it.")
-    nics: list[str] = Field(default_factory=list, description="Names of the NICs under it.")
+    socket: Annotated[int, Field(ge=0, le=7)] = Field(0, description="CPU socket that the switch is attached to.")
+    gpus: list[GpuIndex] = Field(min_length=1, description="Indexes of the GPUs under the switch.")
+    nics: list[str] = Field(default_factory=list, description="Names of the NICs under the switch.")
 
 
 class NvlinkPair(Model):
@@ -37,47 +37,48 @@ class NvlinkPair(Model):
 
 
 class Nvlink(Model):
-    """NVLink connections: between pairs, or all to all through NVSwitch."""
+    """NVLink connections: between pairs of GPUs, or all-to-all through NVSwitch."""
 
-    generation: Annotated[int, Field(ge=1, le=6)] = Field(description="NVLink generation; gives the speed of a link.")
-    pairs: list[NvlinkPair] = Field(default_factory=list, description="Direct connections, without NVSwitch.")
+    generation: Annotated[int, Field(ge=1, le=6)] = Field(
+        description="NVLink generation, which determines the speed of a link."
+    )
+    pairs: list[NvlinkPair] = Field(default_factory=list, description="Direct connections without NVSwitch.")
     nvswitch_links: Annotated[int, Field(ge=0, le=36)] = Field(
-        0, description="Links from each GPU to NVSwitch; 0 where there is none."
+        0, description="Links from each GPU to NVSwitch; 0 without NVSwitch."
     )
-    domain: Count | None = Field(
-        None, description="GPUs in one NVLink domain, where it reaches over machines (GB200 NVL72: 72)."
-    )
+    domain: Count | None = Field(None, description="GPUs in one NVLink domain that spans machines (GB200 NVL72: 72).")
 
 
 class Nic(Model):
-    """A network card."""
+    """A network interface card."""
 
     name: Annotated[str, Field(min_length=1, max_length=15)] = Field(description="Name, e.g. `mlx5_0`.")
-    socket: Annotated[int, Field(ge=0, le=7)] = Field(0, description="CPU socket that it hangs on.")
+    socket: Annotated[int, Field(ge=0, le=7)] = Field(0, description="CPU socket that the NIC is attached to.")
     bandwidth: Annotated[float, Field(gt=0)] = Field(description="Speed, Gbit/s.")
-    rdma: bool = Field(False, description="Whether it does RDMA.")
+    rdma: bool = Field(False, description="True if the NIC supports RDMA.")
 
 
 class Bandwidth(Model):
-    """Measured speed between two GPUs by the slowest part on the way, GB/s in one direction."""
+    """Measured bandwidth between two GPUs by the slowest component on the path, in GB/s per direction."""
 
     cross_socket: Annotated[float, Field(gt=0)] = Field(3.0, description="Over QPI or UPI, GB/s.")
     same_socket: Annotated[float, Field(gt=0)] = Field(8.0, description="Over the CPU's root complex, GB/s.")
     pcie_switch: Annotated[float, Field(gt=0)] = Field(12.0, description="Peer to peer under one switch, GB/s.")
     nvlink: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="One NVLink in one direction, GB/s. Default: that of the generation."
+        None, description="One NVLink, GB/s per direction. Default: from the generation."
     )
 
 
 class MachineTypeSpec(Model):
-    """What is inside of one machine."""
+    """Hardware of one machine."""
 
     gpus: Gpus = Field(description="The GPUs.")
     cpu: Cpu = Field(description="CPU cores that pods may use.")
-    memory: AnyBytes = Field(description="Memory that pods may use, bytes.")
+    memory: AnyBytes = Field(description="Memory that pods may use, in bytes.")
     sockets: Annotated[int, Field(ge=1, le=8)] = Field(1, description="CPU sockets.")
     switches: list[Switch] = Field(
-        default_factory=list, description="PCIe switches. Each GPU stands under one. Default: each GPU on its own."
+        default_factory=list,
+        description="PCIe switches; each GPU must be under one. Default: each GPU on its own root port.",
     )
     nvlink: Nvlink | None = Field(None, description="NVLink connections.")
     nics: list[Nic] = Field(default_factory=list, description="Network cards.")
@@ -87,7 +88,7 @@ class MachineTypeSpec(Model):
 class MachineType(Resource):
     """GPUs, sockets, PCIe switches, NVLinks and NICs of one type of machine.
 
-    A library of ready ones ships with avactl; a spec of the same name takes the place of the shipped one.
+    avactl ships a library of machine types; a spec of the same name replaces the shipped one.
     Compiles to hardware facts in the topology ConfigMap of the pools that use it.
     """
 

@@ -14,7 +14,7 @@ __all__ = ["KIND", "Autoscaling", "NodePool", "NodePoolSpec", "Taint"]
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """How many machines and GPUs, and how pods get them."""
+    """Machines and GPUs of the pool, and how pods get them."""
     spec, gpus = item.spec, program.machine(item).gpus
     scaling = spec.autoscaling
     least = pool_size(item) if scaling is None else scaling.min

@@ -1,4 +1,4 @@
-"""Rules that a NodePool must keep, alone and beside the other pools of its cluster."""
+"""Checks of a NodePool, alone and together with the other pools of its cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ RESERVED = {
     "nvidia.com": "NVIDIA's GPU operator",
     "resource.nvidia.com": "NVIDIA's DRA driver",
 }
-"""Prefixes of labels and taints that others set and put back. Pods may select such labels on nodes that avactl does
-not label, so they are refused only where the pool names its nodes.
+"""Prefixes of labels and taints that other controllers set and restore. Pods may select such labels on nodes that
+avactl does not label, so they are rejected only if the pool names its nodes.
 
 Source: https://kubernetes.io/docs/reference/labels-annotations-taints/
 """
 
 _TAINTS_OF_OTHERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
-"""Prefixes of taints that controllers add and remove as a node's state changes. `nvidia.com/gpu` is a usual taint."""
+"""Prefixes of taints that controllers add and remove with node conditions. `nvidia.com/gpu` is an ordinary taint."""
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one pool."""
+    """Yield the problems of one pool."""
     yield from _size(item)
     yield from _labels(item)
     yield from _taints(item)
@@ -40,14 +40,14 @@ def _size(item: Item) -> Iterator[Diagnostic]:
     if not given:
         yield Diagnostic(
             "missing-key",
-            "`spec` needs one of `count`, `nodes`, `autoscaling`: how many machines the pool has",
+            "`spec` needs one of `count`, `nodes` and `autoscaling`, which set the pool's size",
             item.span("spec", key=True),
-            hint="add `count: …`; or `nodes: […]` to have avactl label and taint them",
+            hint="add `count: …`; or `nodes: […]` to let avactl label and taint them",
         )
     elif len(given) > 1:
         yield Diagnostic(
             "conflicting-keys",
-            f"`{given[0]}` and `{given[1]}` both say how many machines the pool has",
+            f"`{given[0]}` and `{given[1]}` exclude each other: both set the pool's size",
             item.span("spec", given[1], key=True),
             hint=f"remove one: {_SIZE_HINTS[given[0], given[1]]}",
             notes=(Note(item.span("spec", given[0], key=True), f"`{given[0]}`"),),
@@ -63,9 +63,9 @@ def _size(item: Item) -> Iterator[Diagnostic]:
 
 
 _SIZE_HINTS = {
-    ("count", "nodes"): "the names are counted by themselves",
-    ("count", "autoscaling"): "a pool that scales itself has bounds instead of a count",
-    ("nodes", "autoscaling"): "nodes that come and go cannot be named",
+    ("count", "nodes"): "avactl counts the names",
+    ("count", "autoscaling"): "an autoscaled pool has bounds instead of a count",
+    ("nodes", "autoscaling"): "autoscaled nodes cannot be named",
 }
 
 
@@ -77,7 +77,7 @@ def _labels(item: Item) -> Iterator[Diagnostic]:
                 "reserved-label",
                 f"label `{key}` is set by {owner}",
                 item.span("spec", "labels", key, key=True),
-                hint="remove it: nodes have it without avactl; for marks of your own choose another prefix",
+                hint="remove it: nodes get it without avactl; use another prefix for your own labels",
             )
 
 
@@ -88,7 +88,7 @@ def _taints(item: Item) -> Iterator[Diagnostic]:
         if taint.key.partition("/")[0] in _TAINTS_OF_OTHERS and "/" in taint.key:
             yield Diagnostic(
                 "reserved-label",
-                f"taint `{taint.key}` is set by Kubernetes as the state of a node changes",
+                f"taint `{taint.key}` is managed by Kubernetes as node conditions change",
                 item.span(*path),
                 hint="choose a prefix of your own",
             )
@@ -96,28 +96,28 @@ def _taints(item: Item) -> Iterator[Diagnostic]:
         if before != index:
             yield Diagnostic(
                 "duplicate-entry",
-                f"taint `{taint.key}` with effect {taint.effect} stands twice in `taints`",
+                f"duplicate taint `{taint.key}` with effect {taint.effect} in `taints`",
                 item.span(*path),
-                label="second time",
-                hint="a node has one value for a key and effect: remove one of the two",
-                notes=(Note(item.span("spec", "taints", before, "key"), "first time"),),
+                label="duplicate",
+                hint="a node has one value per key and effect: remove one of them",
+                notes=(Note(item.span("spec", "taints", before, "key"), "first occurrence"),),
             )
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
-    """Nodes that are named twice in one cluster: the labels of two pools would fight over them."""
+    """Yield nodes listed twice in one cluster: the labels of two pools would conflict."""
     claimed: dict[tuple[str, str], tuple[Item, int]] = {}
-    # Files in the order of their names: of two claims the later one is told.
+    # Files in name order: the later of two claims is reported.
     for pool in sorted(program.of("NodePool"), key=lambda item: (item.doc.file, item.doc.index)):
         for index, name in enumerate(pool.spec.nodes or ()):
             key = (pool.spec.cluster, name)
             other, place = claimed.setdefault(key, (pool, index))
             if (other, place) != (pool, index):
-                where = "twice in the pool" if other is pool else f"in pool {other.name} already"
+                where = "listed twice in the pool" if other is pool else f"already in pool {other.name}"
                 yield Diagnostic(
                     "duplicate-node",
                     f"node `{name}` of cluster {pool.spec.cluster} is {where}",
                     pool.span("spec", "nodes", index),
-                    hint="a node belongs to one pool: remove it from one of the two",
-                    notes=(Note(other.span("spec", "nodes", place), "first time"),),
+                    hint="a node belongs to one pool: remove one of the entries",
+                    notes=(Note(other.span("spec", "nodes", place), "first occurrence"),),
                 )

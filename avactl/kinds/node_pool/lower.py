@@ -13,17 +13,17 @@ from avactl.kinds.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one pool.
+    """Return the objects of one pool.
 
-    Machines are never made here. Nodes that the pool names get its labels and taints; where it has a count or
-    bounds, whoever provides the machines (Karpenter, a cluster autoscaler's node group, kubeadm) starts their
-    kubelets with the labels and taints that the ConfigMap lists, `--node-labels` and `--register-with-taints`.
+    avactl never creates machines. Nodes that the pool names get its labels and taints; for a pool with a count or
+    bounds, the provisioner of the machines (Karpenter, a cluster autoscaler's node group, kubeadm) starts their
+    kubelets with the labels and taints listed in the ConfigMap, `--node-labels` and `--register-with-taints`.
     """
     return [_topology(item, program), *_nodes(item, program)]
 
 
 def node_labels(item: Item, program: Program) -> dict[str, str]:
-    """The labels of a pool's nodes: what pods of the pool select, and those of the spec."""
+    """Labels of a pool's nodes: those that its pods select, and those of the spec."""
     return {**item.spec.labels, names.POOL_LABEL: item.name, names.GPU_LABEL: program.machine(item).gpus.model}
 
 
@@ -32,11 +32,11 @@ def _taints(item: Item) -> list[Body]:
 
 
 def _nodes(item: Item, program: Program) -> list[Manifest]:
-    """One patch a named node: the node exists without us, and only these fields are ours.
+    """Return one patch per named node: the node exists without avactl, which owns only these fields.
 
-    The node gets none of avactl's labels of managed objects, so that nothing that prunes by label takes it for its
-    own. `spec.taints` is one list to the API server (listType=atomic): applying it also takes off what the node
-    lifecycle controller has put there, which that controller puts back within seconds.
+    The node gets none of avactl's labels of managed objects, so that pruning by label never selects it.
+    `spec.taints` is one list to the API server (listType=atomic): applying it also removes the taints of the node
+    lifecycle controller, which restores them within seconds.
     """
     if not item.spec.nodes:
         return []
@@ -62,7 +62,7 @@ def _size(spec: Any) -> Body:
 
 
 def _allocation(item: Item, program: Program) -> Body:
-    """How pods get GPUs and RDMA NICs here."""
+    """How pods get GPUs and RDMA NICs in the pool."""
     spec = item.spec
     if spec.allocation == "dra":
         way = {"deviceClass": device_class(program.machine(item).gpus.model)}
@@ -73,7 +73,7 @@ def _allocation(item: Item, program: Program) -> Body:
 
 
 def _topology(item: Item, program: Program) -> Manifest:
-    """What the scheduler knows of the pool's machines, as JSON; `machine` is read by `hardware.machine.Machine`."""
+    """Return the scheduler's data about the pool's machines as JSON; `hardware.machine.Machine` reads `machine`."""
     cluster = program.cluster_spec(item.cluster)
     data: Body = {
         "version": 1,

@@ -13,8 +13,10 @@ from avactl.kinds.fields.values import ClusterRef, MachineTypeRef, bad, label_ke
 def _taint_key(value: str) -> str:
     key, equals, rest = value.partition("=")
     taint, colon, effect = rest.partition(":")
-    if equals and colon:  # as kubectl writes it
-        raise bad(f"`{value}` is a whole taint, not a key", f"write `{{key: {key}, value: {taint}, effect: {effect}}}`")
+    if equals and colon:  # kubectl's notation
+        raise bad(
+            f"`{value}` is a complete taint, not a key", f"write `{{key: {key}, value: {taint}, effect: {effect}}}`"
+        )
     return label_key(value)
 
 
@@ -27,28 +29,29 @@ class Taint(Model):
 
 
 class Autoscaling(Model):
-    """Bounds of a pool that somebody else scales (cluster autoscaler, Karpenter)."""
+    """Bounds of a pool scaled by an external autoscaler (cluster autoscaler, Karpenter)."""
 
-    min: Annotated[int, Field(ge=0, le=100_000)] = Field(0, description="Fewest machines.")
-    max: Annotated[int, Field(ge=1, le=100_000)] = Field(description="Most machines; capacity checks count these.")
+    min: Annotated[int, Field(ge=0, le=100_000)] = Field(0, description="Minimum number of machines.")
+    max: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        description="Maximum number of machines; capacity checks use it."
+    )
 
 
 class NodePoolSpec(Model):
-    """Machines of one type. One of `count`, `nodes`, `autoscaling` says how many there are."""
+    """Machines of one type. Set one of `count`, `nodes`, `autoscaling`."""
 
     cluster: ClusterRef = Field(description="Cluster that the machines belong to.")
-    machine_type: MachineTypeRef = Field(description="Their type: a MachineType spec or one of the shipped ones.")
-    count: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="How many machines.")
+    machine_type: MachineTypeRef = Field(description="Machine type: a MachineType spec or a shipped type.")
+    count: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Number of machines.")
     nodes: list[Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]] | None = Field(
-        None, min_length=1, description="Names of the nodes. With names, avactl labels and taints them itself."
+        None, min_length=1, description="Names of the nodes, which avactl then labels and taints."
     )
-    autoscaling: Autoscaling | None = Field(None, description="Bounds, where the pool grows and shrinks by itself.")
-    labels: Labels = Field(default_factory=dict, description="Labels of the nodes; pods of the pool select them.")
-    taints: list[Taint] = Field(
-        default_factory=list, description="Taints of the nodes; pods of the pool tolerate them."
-    )
+    autoscaling: Autoscaling | None = Field(None, description="Bounds of an autoscaled pool.")
+    labels: Labels = Field(default_factory=dict, description="Node labels; the pool's pods select them.")
+    taints: list[Taint] = Field(default_factory=list, description="Node taints; the pool's pods tolerate them.")
     allocation: Literal["dra", "devicePlugin"] = Field(
-        "devicePlugin", description="How pods get GPUs: ResourceClaims, or the extended resource of a device plugin."
+        "devicePlugin",
+        description="How pods get GPUs: ResourceClaims (DRA), or the extended resource of a device plugin.",
     )
     resource_name: str = Field(
         "nvidia.com/gpu",
@@ -63,9 +66,9 @@ class NodePoolSpec(Model):
 class NodePool(Resource):
     """Machines of one type in one cluster, and how pods get their GPUs.
 
-    Compiles to the pool's topology ConfigMap, which the scheduler reads, and to labels and taints of the nodes that it
-    names; never to the machines themselves. Machines of a pool without names are to come up with the labels and
-    taints that the ConfigMap lists.
+    Compiles to the pool's topology ConfigMap, which the scheduler reads, and to labels and taints of the named
+    nodes; never to the machines themselves. Machines of a pool without named nodes must register with the labels and
+    taints listed in the ConfigMap.
     """
 
     KIND: ClassVar[str] = "NodePool"

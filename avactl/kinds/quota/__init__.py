@@ -1,4 +1,4 @@
-"""The Quota kind: how much of a cluster a team may use."""
+"""The Quota kind: a team's share of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that quotas must keep, alone and together; what specs ask of them is in `usage`."""
+"""Checks of quotas, alone and together; for the demand of specs see `demand`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from avactl.kinds.quota.limits import entry_span, gpu_limits, in_file_order, quo
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one quota, and of what its team asks for."""
+    """Yield the problems of one quota, and of its team's demand."""
     yield from duplicates(item, ("spec", "gpus"), (entry.gpu for entry in item.spec.gpus), "GPU", key="gpu")
     yield from _amounts(item)
     if not fit.unknown_capacity(program):
@@ -28,38 +28,38 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
             "duplicate-quota",
             f"team {item.team} has two quotas on cluster {item.cluster}: {first.name} and {item.name}",
             item.span("metadata", "name"),
-            hint="put both into one spec",
-            notes=(Note(first.span("metadata", "name"), "the other one"),),
+            hint="merge them into one spec",
+            notes=(Note(first.span("metadata", "name"), "other quota"),),
         )
     if item.resource.metadata.namespace is not None:
         yield Diagnostic(
             "unknown-key",
-            "a Quota is for all namespaces of its team, and has no `metadata.namespace`",
+            "a Quota applies to all namespaces of its team and has no `metadata.namespace`",
             item.span("metadata", "namespace", key=True),
             hint="remove the key",
         )
 
 
 def _amounts(item: Item) -> Iterator[Diagnostic]:
-    """Amounts that can only be slips."""
+    """Yield amounts that are probably mistakes."""
     spec = item.spec
     for key, name in (("cpu", "cpu"), ("podMaxCpu", "pod_max_cpu")):
         value = getattr(spec, name)
         if value is not None and quantity(value) == 0:
             yield Diagnostic(
                 "invalid-value",
-                f"spec.{key}: no pod runs with 0 CPU cores",
+                f"spec.{key}: 0 CPU cores allow no pods",
                 item.span("spec", key),
-                hint="write a number above 0; leave the key out for no limit",
+                hint="write a number above 0, or omit the key for no limit",
             )
     for key, name in (("memory", "memory"), ("storage", "storage"), ("podMaxMemory", "pod_max_memory")):
         value = getattr(spec, name)
         if value is not None and quantity(value) < 2**20:
             yield Diagnostic(
                 "invalid-value",
-                f"spec.{key}: {format_quantity(quantity(value))} bytes is too little for anything",
+                f"spec.{key}: {format_quantity(quantity(value))} bytes is too small for any pod",
                 item.span("spec", key),
-                hint=f"write `{value.rstrip('kKMGTPEim')}Gi`; leave the key out for no limit",
+                hint=f"write `{value.rstrip('kKMGTPEim')}Gi`, or omit the key for no limit",
             )
     for key, most, whole, limit, least in (
         ("podMaxCpu", spec.pod_max_cpu, "cpu", spec.cpu, Fraction(1, 1000)),
@@ -68,7 +68,7 @@ def _amounts(item: Item) -> Iterator[Diagnostic]:
         if most is not None and limit is not None and quantity(most) > quantity(limit) >= least:
             yield Diagnostic(
                 "invalid-value",
-                f"spec.{key}: {most} for one container is more than `{whole}: {limit}` for all",
+                f"spec.{key}: the limit of {most} per container exceeds the total `{whole}: {limit}`",
                 item.span("spec", key),
                 hint=f"write {limit} or less, or raise `{whole}`",
                 notes=(Note(item.span("spec", whole), f"`{whole}`"),),
@@ -76,7 +76,7 @@ def _amounts(item: Item) -> Iterator[Diagnostic]:
 
 
 def _models(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """GPU models that the cluster does not have, and machines that are larger or more than it has."""
+    """Yield GPU models that the cluster does not have, and shapes that exceed its machines."""
     cluster = item.cluster
     known = program.gpu_models(cluster)
     for index, entry in enumerate(item.spec.gpus):
@@ -90,7 +90,7 @@ def _models(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | None:
-    """Whole machines that are larger than the cluster's, or more of them than it has."""
+    """Yield shapes with larger machines than the cluster has, or more of them."""
     shape, cluster = item.spec.shapes[index], item.cluster
     path = ("spec", "shapes", index)
     found = fit.offers(program, cluster, shape.gpu, None)
@@ -100,14 +100,14 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
             "quota-over-capacity",
             f"no machine of cluster {cluster} has {shape.gpus} {shape.gpu}; the largest has {largest}",
             item.span(*path, "gpus"),
-            hint=f"write `gpus: {largest}`, and more `machines`",
+            hint=f"write `gpus: {largest}` and more `machines`",
             notes=fit.pool_notes(found),
         )
     most = sum(offer.machines * offer.topology.room(shape.gpus) for offer in found)
     if shape.machines > most:
         return Diagnostic(
             "quota-over-capacity",
-            f"cluster {cluster} has {shape.gpus} {shape.gpu} together {most} times, not {shape.machines} times",
+            f"cluster {cluster} has room for {most} shapes of {shape.gpus} {shape.gpu}, not {shape.machines}",
             item.span(*path, "machines"),
             hint=f"write `machines: {most}` or less",
             notes=fit.pool_notes(found),
@@ -116,7 +116,7 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
-    """Guarantees against what the clusters have."""
+    """Yield guarantees that exceed the clusters' capacity."""
     if fit.unknown_capacity(program):
         return
     by_cluster: dict[str, list[Item]] = {}
@@ -131,7 +131,7 @@ _MOST_NOTES = 6
 
 
 def _guarantees(program: Program, cluster: str, model: str, quotas: list[Item]) -> Iterator[Diagnostic]:
-    """One diagnostic a cluster and model, at the last quota that guarantees any; the others are notes."""
+    """Return one diagnostic per cluster and model, at the last quota with a guarantee; the others become notes."""
     given = [(item, limit.guaranteed) for item in quotas if (limit := gpu_limits(item.spec).get(model)) is not None]
     given = [(item, count) for item, count in given if count]
     total, has = sum(count for _, count in given), fit.total_gpus(program, cluster, model)
@@ -153,9 +153,9 @@ def _guarantees(program: Program, cluster: str, model: str, quotas: list[Item]) 
     who = "teams are" if others else f"team {last.team} is"
     yield Diagnostic(
         "quota-over-capacity",
-        f"{who} guaranteed {total} {model} on cluster {cluster}, which has {has}",
+        f"{who} guaranteed {total} {model} on cluster {cluster}, which has only {has}",
         entry_span(last, model, "guaranteed"),
         label=f"{own} of {total}" if others else "",
-        hint=f"lower `guaranteed` by {total - has} in all; what teams may have beyond it is `borrow`",
+        hint=f"lower `guaranteed` by {total - has} in total; use `borrow` for GPUs beyond the guarantee",
         notes=tuple(notes),
     )

@@ -1,4 +1,4 @@
-"""What a quota allows, in numbers."""
+"""Limits of a quota as numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from avactl.kinds.quota.spec import QuotaSpec
 
 
 class Limit(NamedTuple):
-    """GPUs of one model that a team may have."""
+    """GPUs of one model that a team may use."""
 
     guaranteed: int
-    """Those that it gets back when it wants them; whole machines included."""
+    """Reserved GPUs, reclaimed on demand; whole machines included."""
     borrow: int
-    """Those that it may take beside them while others leave them idle."""
+    """GPUs beyond the guarantee that the team may borrow while they are idle."""
 
     @property
     def total(self) -> int:
@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 
 def gpu_limits(spec: QuotaSpec) -> dict[str, Limit]:
-    """What a quota gives of each GPU model, in the order of the spec. A model that is not there may not be used."""
+    """Return the limits by GPU model, in spec order. A model that is missing may not be used."""
     result: dict[str, Limit] = {}
     for entry in spec.gpus:
         result[entry.gpu] = Limit(entry.guaranteed, entry.borrow)
@@ -39,12 +39,12 @@ def gpu_limits(spec: QuotaSpec) -> dict[str, Limit]:
 
 
 def in_file_order(items: list[Item]) -> list[Item]:
-    """Specs as a reader meets them."""
+    """Specs in reading order."""
     return sorted(items, key=lambda item: item.origin)
 
 
 def quota_of(program: Program, team: str | None, cluster: str) -> Item | None:
-    """The quota of a team on a cluster: the first where there are two. None: the team has no limits there."""
+    """Return a team's quota on a cluster: the first if there are two; None: no limits there."""
 
     def find() -> dict[tuple[str | None, str], Item]:
         found: dict[tuple[str | None, str], Item] = {}
@@ -57,7 +57,7 @@ def quota_of(program: Program, team: str | None, cluster: str) -> Item | None:
 
 
 def entry_span(quota: Item, model: str, *keys: str) -> Span:
-    """Where a quota speaks of a GPU model: the first of `keys` that its entry has, else the entry or the list."""
+    """Location of a GPU model in a quota: the first of `keys` in its entry, else the entry or the list."""
     for index, entry in enumerate(quota.spec.gpus):
         if entry.gpu == model:
             path = ("spec", "gpus", index)

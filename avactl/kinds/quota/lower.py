@@ -13,16 +13,16 @@ from avactl.kinds.team.names import namespaces
 
 DEFAULT_CPU = "100m"
 DEFAULT_MEMORY = "256Mi"
-"""What a container requests that says nothing. Limits have no default: one below a container's own request would
+"""Requests of a container that sets none. There are no default limits: one below a container's own request would
 make the pod invalid."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one quota.
+    """Return the objects of one quota.
 
-    Kubernetes counts by namespace, so each namespace of the team has the whole limit. Where the team has several,
-    it is exact only with the scheduler, which counts the team as one by the quota tree. The same goes for GPU models
-    that share one extended resource (`nvidia.com/gpu`): the API server counts them together.
+    Kubernetes counts per namespace, so each namespace of the team gets the full limit. For a team with several
+    namespaces the limit is exact only with avactl's scheduler, which counts the whole team by the quota tree. The same
+    applies to GPU models that share an extended resource (`nvidia.com/gpu`): the API server counts them together.
     """
     hard, limits = _hard(item, program), _limit_range(item)
     result = [_leaf(item, program)]
@@ -41,10 +41,10 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 
 def _hard(item: Item, program: Program) -> dict[str, str]:
-    """The hard limits of the ResourceQuota: requests, because a request is what is kept free for a pod.
+    """Return the hard limits of the ResourceQuota. They limit requests, because requests reserve capacity for a pod.
 
-    GPU models that the quota does not name have the limit 0. Sources of the names: extended resources take
-    `requests.` only; DRA devices `CLASS.deviceclass.resource.k8s.io/devices`
+    GPU models that the quota does not list have the limit 0. Sources of the names: extended resources support only
+    `requests.`; DRA devices `CLASS.deviceclass.resource.k8s.io/devices`
     (https://kubernetes.io/docs/concepts/policy/resource-quotas/).
     """
     spec = item.spec
@@ -73,7 +73,7 @@ def _hard(item: Item, program: Program) -> dict[str, str]:
 
 
 def _limit_range(item: Item) -> Body:
-    """Requests for containers that have none, so that they pass the ResourceQuota, and the most one may have."""
+    """Return the LimitRange: default requests, so that pods pass the ResourceQuota, and the maximum per container."""
     spec = item.spec
     most = k8s.compact(cpu=spec.pod_max_cpu, memory=spec.pod_max_memory)
     request = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
@@ -84,7 +84,7 @@ def _limit_range(item: Item) -> Body:
 
 
 def _leaf(item: Item, program: Program) -> Manifest:
-    """The team's leaf of the scheduler's quota tree, as JSON. GPUs are counted over all of its namespaces."""
+    """Return the team's leaf of the scheduler's quota tree as JSON. GPUs count across all of its namespaces."""
     spec = item.spec
     data: Body = {
         "version": 1,

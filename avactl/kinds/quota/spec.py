@@ -1,4 +1,4 @@
-"""The Quota kind: how much of a cluster a team may use."""
+"""The Quota kind: a team's share of a cluster."""
 
 from __future__ import annotations
 
@@ -14,44 +14,48 @@ Gpus = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class GpuQuota(Model):
-    """GPUs of one model."""
+    """Quota for one GPU model."""
 
     gpu: GpuModel = Field(description="GPU model.")
-    guaranteed: Gpus = Field(description="GPUs that the team gets back within a reclaim when it wants them.")
-    borrow: Gpus = Field(0, description="GPUs beyond that it may take while others leave them idle.")
-    weight: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="Share of idle GPUs against other teams.")
+    guaranteed: Gpus = Field(description="GPUs reserved for the team; lent out when idle, reclaimed on demand.")
+    borrow: Gpus = Field(0, description="GPUs beyond the guarantee that the team may borrow while they are idle.")
+    weight: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1, description="Relative share of idle GPUs among borrowing teams."
+    )
 
 
 class Shape(Model):
     """Whole machines: `2 × 8 H100` counts as 16 guaranteed GPUs that stay together."""
 
-    machines: Count = Field(description="How many machines.")
-    gpus: Annotated[int, Field(ge=1, le=16)] = Field(description="GPUs on each.")
+    machines: Count = Field(description="Number of machines.")
+    gpus: Annotated[int, Field(ge=1, le=16)] = Field(description="GPUs per machine.")
     gpu: GpuModel = Field(description="GPU model.")
 
 
 class QuotaSpec(Model):
-    """How much a team may use on one cluster."""
+    """Resource limits of a team on one cluster."""
 
-    cluster: ClusterRef | None = Field(None, description="Cluster. Default: the only one that the team works on.")
+    cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")
     gpus: list[GpuQuota] = Field(
         default_factory=list,
-        description="GPUs by model. A model that stands neither here nor in `shapes` is not for the team.",
+        description="GPUs by model. The team may not use models listed neither here nor in `shapes`.",
     )
-    shapes: list[Shape] = Field(default_factory=list, description="Whole machines, guaranteed beside the GPUs above.")
-    cpu: Cpu | None = Field(None, description="CPU cores in all; no limit if left out.")
-    memory: AnyBytes | None = Field(None, description="Memory in all, bytes; no limit if left out.")
-    storage: AnyBytes | None = Field(None, description="Storage requested by volumes in all, bytes.")
-    pods: Count | None = Field(None, description="Pods in all.")
-    pod_max_cpu: Cpu | None = Field(None, description="CPU cores of one container at the most.")
-    pod_max_memory: AnyBytes | None = Field(None, description="Memory of one container at the most, bytes.")
+    shapes: list[Shape] = Field(default_factory=list, description="Whole machines, guaranteed in addition to `gpus`.")
+    cpu: Cpu | None = Field(None, description="Total CPU cores. Default: no limit.")
+    memory: AnyBytes | None = Field(None, description="Total memory, in bytes. Default: no limit.")
+    storage: AnyBytes | None = Field(
+        None, description="Total storage requested by volumes, in bytes. Default: no limit."
+    )
+    pods: Count | None = Field(None, description="Total number of pods. Default: no limit.")
+    pod_max_cpu: Cpu | None = Field(None, description="Maximum CPU cores per container.")
+    pod_max_memory: AnyBytes | None = Field(None, description="Maximum memory per container, in bytes.")
 
 
 class Quota(Resource):
-    """What a team may use: GPUs by model, guaranteed and borrowed, CPU, memory, storage.
+    """Resource limits of a team: GPUs by model (guaranteed and borrowed), CPU, memory, storage.
 
     Compiles to a ResourceQuota and a LimitRange in each of the team's namespaces, and to the team's leaf of the
-    scheduler's quota tree. Kubernetes counts by namespace: over several namespaces only the scheduler counts exactly.
+    scheduler's quota tree. Kubernetes counts per namespace; across several namespaces only the scheduler is exact.
     A team without a quota on a cluster has no limits there.
     """
 

@@ -1,1 +1,1 @@
-"""Reference of the kinds: `avactl explain`, introspection of models, JSON Schema."""
+"""Reference for the kinds: `avactl explain`, model introspection, JSON Schema."""

@@ -1,4 +1,4 @@
-"""What a kind and its fields mean, as text. Everything comes from the models' docstrings and descriptions."""
+"""Text of `avactl explain`, generated from the models' docstrings and field descriptions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from avactl.kinds.reference import introspect
 
 
 class UnknownTopicError(Exception):
-    """There is no such kind, field or code; `hint` is the remedy."""
+    """Unknown kind, field or code; `hint` is the remedy."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.hint = hint
         super().__init__(message)
 
 
-_PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "true or false", Any: "anything"}
 
 
 def _bounds(marks: tuple[Any, ...]) -> str:
@@ -40,7 +40,7 @@ def _bounds(marks: tuple[Any, ...]) -> str:
 
 
 def type_text(annotation: Any, marks: tuple[Any, ...] = ()) -> str:
-    """A type in words: `list of names`, `one of single, mpi`, `whole number from 1 to 16`."""
+    """Describe a type: `list of names`, `one of single, mpi`, `integer from 1 to 16`."""
     ref = next((mark.kind for mark in marks if isinstance(mark, Ref)), None)
     if ref:
         return f"name of a {ref}"
@@ -57,7 +57,7 @@ def type_text(annotation: Any, marks: tuple[Any, ...] = ()) -> str:
     if origin in (list, tuple):
         return f"list of {type_text(get_args(annotation)[0])}"
     if origin is dict:
-        return f"mapping from text to {type_text(get_args(annotation)[1])}"
+        return f"mapping from string to {type_text(get_args(annotation)[1])}"
     if introspect.is_model(annotation):
         return "mapping"
     branches = [arg for arg in get_args(annotation) if arg is not type(None)]
@@ -105,7 +105,7 @@ def _fields(model: type[BaseModel], style: _Style, indent: str = "  ") -> str:
 
 
 def explain_text(topic: str | None, colour: bool = False) -> str:
-    """The text of `avactl explain`. Raises UnknownTopicError."""
+    """Return the text of `avactl explain`. Raises UnknownTopicError."""
     style = _Style(colour)
     if not topic:
         return _overview(style)
@@ -116,7 +116,7 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
     name = by_lower.get(head.lower())
     if name is None:
         known = [*registry.names(), *(() if head[:1].isupper() else CODES)]
-        raise UnknownTopicError(f"there is no kind or code `{head}`", did_you_mean(head, known, "known kinds"))
+        raise UnknownTopicError(f"unknown kind or diagnostic code `{head}`", did_you_mean(head, known, "known kinds"))
     model: type[BaseModel] = registry.kind(name).model
     if not path:
         return _kind(name, model, style)
@@ -124,7 +124,7 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
 
 
 def drift_text(topic: str | None, colour: bool = False) -> str:
-    """The text of `avactl explain --drift`: what controllers own, of all kinds or of one of avactl's or Kubernetes'.
+    """Return the text of `avactl explain --drift`: controller-owned fields of all kinds, or of one kind.
 
     Raises UnknownTopicError.
     """
@@ -134,15 +134,15 @@ def drift_text(topic: str | None, colour: bool = False) -> str:
     by_lower = {name.lower(): name for name in (*kubernetes, *ours)}
     chosen = by_lower.get(topic.lower()) if topic else None
     if topic and chosen is None:
-        raise UnknownTopicError(f"there is no kind `{topic}`", did_you_mean(topic, sorted(by_lower.values()), "kinds"))
-    out = ["Fields that controllers write: they are no drift, and nobody puts them back.\n"]
+        raise UnknownTopicError(f"unknown kind `{topic}`", did_you_mean(topic, sorted(by_lower.values()), "kinds"))
+    out = ["Fields owned by controllers: changes to them are not drift and are never reverted.\n"]
     if chosen not in ours:
         for kind in ("*", *([chosen] if chosen else sorted(kubernetes))):
             out += _owned(kind if kind != "*" else "every kind", [o for o in KUBERNETES if o.kind == kind], style)
     for name, declared in ours.items():
         if chosen is None or chosen == name or any(owned.kind == chosen for owned in declared):
             if not declared and chosen == name:
-                out.append(f"\n{style.bold}{name}{style.off}\n  none of its own; see `avactl explain --drift`\n")
+                out.append(f"\n{style.bold}{name}{style.off}\n  no fields of its own; see `avactl explain --drift`\n")
             out += _owned(f"{name} (avactl)", declared, style, of=True)
     return "".join(out)
 
@@ -184,8 +184,8 @@ def _field(name: str, model: type[BaseModel], path: list[str], style: _Style) ->
             known = sorted({k for m in models for k in introspect.fields_by_key(m)})
             where = ".".join([name, *path[:depth]])
             if not known:
-                raise UnknownTopicError(f"`{where}` is one value, without fields", f"`avactl explain {where}` tells it")
-            raise UnknownTopicError(f"`{where}` has no field `{key}`", did_you_mean(key, known, "its fields"))
+                raise UnknownTopicError(f"`{where}` is a single value without fields", f"see `avactl explain {where}`")
+            raise UnknownTopicError(f"`{where}` has no field `{key}`", did_you_mean(key, known, "known fields"))
         field = found[0]
         models = list(_sub_models(field.annotation))
     assert field is not None

@@ -1,4 +1,4 @@
-"""Walking the typed models: which model, field or reference stands at a path."""
+"""Introspection of the typed models: the model, field or reference at a path."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from avactl.kinds.fields.values import Ref
 
 
 def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a model by the key that stands in YAML."""
+    """Fields of a model, by YAML key."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 @cache
 def branches(annotation: Any) -> tuple[Any, ...]:
-    """The types that an annotation may be, with Annotated, Optional and unions taken apart; None is left out."""
+    """Return the alternatives of an annotation, with Annotated, Optional and unions unwrapped; None is omitted."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return branches(get_args(annotation)[0])
@@ -34,7 +34,7 @@ def is_model(annotation: Any) -> bool:
 
 
 def models_at(annotation: Any, path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """The models that may stand at `path` below a value of this type."""
+    """Return the models that may occur at `path` below a value of this type."""
     found: list[type[BaseModel]] = []
     for branch in branches(annotation):
         if is_model(branch):
@@ -52,7 +52,7 @@ def models_at(annotation: Any, path: tuple[str | int, ...]) -> list[type[BaseMod
 
 
 def paths_of_key(model: type[BaseModel], key: str, depth: int = 3) -> Iterator[tuple[str, ...]]:
-    """Where else below a model a key may stand, nearest first."""
+    """Yield other paths below a model where a key is valid, nearest first."""
     if depth == 0:
         return
     inner: list[tuple[str, type[BaseModel]]] = []
@@ -69,18 +69,18 @@ def paths_of_key(model: type[BaseModel], key: str, depth: int = 3) -> Iterator[t
 
 
 class RefPlan(NamedTuple):
-    """How to find the references below a model instance: attribute, key, what is there."""
+    """Plan for finding the references below a model instance: attribute, key, target."""
 
     attribute: str
     key: str
     ref: str | None
-    """Kind that the field's text names."""
+    """Kind that the field's text refers to."""
     inner: tuple[RefPlan, ...]
-    """Plans of the model that stands there."""
+    """Plans of the nested model."""
 
 
 def _annotated_ref(annotation: Any) -> str | None:
-    """The kind that text of this type names, through Optional and list."""
+    """Return the kind that text of this type refers to, through Optional and list."""
     if get_origin(annotation) is Annotated:
         for mark in get_args(annotation)[1:]:
             if isinstance(mark, Ref):
@@ -103,7 +103,7 @@ def _item_models(annotation: Any) -> list[type[BaseModel]]:
 
 @cache
 def ref_plan(model: type[BaseModel]) -> tuple[RefPlan, ...]:
-    """The references below a model, worked out once a model."""
+    """Return the reference plan of a model, computed once per model."""
     plans = []
     for name, field in model.model_fields.items():
         ref = next((mark.kind for mark in field.metadata if isinstance(mark, Ref)), None)
@@ -115,7 +115,7 @@ def ref_plan(model: type[BaseModel]) -> tuple[RefPlan, ...]:
 
 
 class Reference(NamedTuple):
-    """A name in a spec that means another spec."""
+    """A name in a spec that refers to another spec."""
 
     kind: str
     name: str
@@ -123,7 +123,7 @@ class Reference(NamedTuple):
 
 
 def references(model: BaseModel, path: tuple[str | int, ...] = ()) -> Iterator[Reference]:
-    """All references below a model instance, with their paths in the document."""
+    """Yield all references below a model instance, with their paths in the document."""
     return _walk(model, ref_plan(type(model)), path)
 
 

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """What is served, by what, and how large."""
+    """Model, runtime and size of the service."""
     spec = item.spec
     least, most = bounds(spec)
     result: dict[str, Fact] = {

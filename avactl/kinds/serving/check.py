@@ -1,4 +1,4 @@
-"""What is wrong with a service, alone and on its cluster."""
+"""Checks of a service, alone and on its cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _RUNTIME_NAMES = {
     "tensorflowServing": "TensorFlow Serving",
     "triton": "Triton",
     "torchServe": "TorchServe",
-    "custom": "a server of your own",
+    "custom": "a custom server",
 }
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one service."""
+    """Yield the problems of one service."""
     spec = item.spec
     yield from _runtime(item)
     yield from _ports(item)
@@ -37,7 +37,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
             "invalid-value",
             f"spec.replicas: min {spec.replicas.min} is above max {spec.replicas.max}",
             item.span("spec", "replicas", "min"),
-            hint="`max` is the most pods that the autoscaler starts",
+            hint="`max` is the autoscaler's upper bound",
         )
         return
     if spec.model.url is not None:
@@ -55,43 +55,43 @@ def _runtime(item: Item) -> Iterator[Diagnostic]:
         if runtime.port is None:
             yield Diagnostic(
                 "missing-key",
-                "`spec.runtime` needs `port`: a custom runtime has no default",
+                "`spec.runtime` requires `port`: custom runtimes have no default",
                 item.span("spec", "runtime", key=True),
                 hint="add `port: …`, the HTTP port that the server listens on",
             )
         if item.spec.probe is None:
             yield Diagnostic(
                 "missing-key",
-                "`spec` needs `probe`: how a custom runtime tells that it serves is not known",
+                "`spec` requires `probe`: custom runtimes have no default probe",
                 item.span("spec", "runtime", "name"),
-                hint="add `probe: {path: /health}`, a path that answers 2xx when the model is loaded",
+                hint="add `probe: {path: /health}`, a path that returns 2xx once the model is loaded",
             )
     elif runtime.name in _VERSIONS and not (model.version.isdecimal() and model.version.isascii()):
         digits = "".join(ch for ch in model.version.partition(".")[0] if ch.isdigit() and ch.isascii())
         yield Diagnostic(
             "invalid-value",
-            f"spec.model.version: {_RUNTIME_NAMES[runtime.name]} wants a whole number, got text `{model.version}`",
+            f"spec.model.version: {_RUNTIME_NAMES[runtime.name]} requires an integer, got string `{model.version}`",
             item.span("spec", "model", "version"),
-            hint=f'write `"{digits}"`' if digits else "its versions are numbered directories: 1, 2, …",
+            hint=f'write `"{digits}"`' if digits else "versions are numbered directories: 1, 2, …",
         )
 
 
 def _exposed(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Teams that may call and have no pods on the service's cluster."""
+    """Yield teams in `exposeTo` that have no pods on the service's cluster."""
     for index, name in enumerate(item.spec.expose_to):
         team = program.get("Team", name)
         if item.cluster not in team.clusters:
             yield Diagnostic(
                 "other-cluster",
-                f"{item} runs on cluster `{item.cluster}`, and team {name} does not work there",
+                f"{item} runs on cluster `{item.cluster}`, but team {name} does not use that cluster",
                 item.span("spec", "exposeTo", index),
                 hint=f"remove it, or add `{item.cluster}` to the team's clusters",
-                notes=(Note(team.span("spec", "clusters"), f"team {name} works on {one_of(team.clusters)}"),),
+                notes=(Note(team.span("spec", "clusters"), f"clusters of team {name}: {one_of(team.clusters)}"),),
             )
 
 
 def _ports(item: Item) -> Iterator[Diagnostic]:
-    """Two listeners on one port: a port of the spec that another of the spec, or one of the runtime's own, has."""
+    """Yield port conflicts: two ports of the spec, or a port of the spec and one of the runtime's own."""
     runtime = item.spec.runtime
     keys = {"http": ("port", runtime.port), "grpc": ("grpcPort", runtime.grpc_port)}
     taken = {port: name for name, port in ports(item.spec).items() if keys.get(name, ("", None))[1] is None}
@@ -102,7 +102,7 @@ def _ports(item: Item) -> Iterator[Diagnostic]:
         default = default_ports(runtime.name).get(name)
         yield Diagnostic(
             "port-conflict",
-            f"spec.runtime.{key}: port {port} is the server's {other.replace('-', ' ')} port too",
+            f"spec.runtime.{key}: port {port} is already the server's {other.replace('-', ' ')} port",
             item.span("spec", "runtime", key),
             hint="choose another port" + (f"; the default is {default}" if default not in (None, port) else ""),
         )
@@ -113,30 +113,30 @@ def _resource_class(item: Item) -> Iterator[Diagnostic]:
     if declared == "gpu" and not gpus:
         yield Diagnostic(
             "resource-class-mismatch",
-            "spec.resourceClass: `gpu`, and the pods ask for no GPUs",
+            "spec.resourceClass: `gpu`, but the pods request no GPUs",
             item.span("spec", "resourceClass"),
             hint="add `gpus: 1` to `resources`, or write `resourceClass: cpu`",
         )
     elif declared == "cpu" and gpus:
         yield Diagnostic(
             "resource-class-mismatch",
-            f"spec.resourceClass: `cpu`, and each pod has {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"spec.resourceClass: `cpu`, but each pod requests {gpus} GPU{'s' if gpus > 1 else ''}",
             item.span("spec", "resourceClass"),
             severity="warning",
-            hint="leave the key out: services with GPUs keep apart from each other then",
+            hint="omit the key, so that services with GPUs are spread across machines",
         )
 
 
 def _batching(item: Item) -> Iterator[Diagnostic]:
     runtime, batching = item.spec.runtime.name, item.spec.batching
     if runtime == "custom":
-        why = "how a custom runtime puts requests together is not known"
-        hint = "remove `batching`, and set it up by the server's own `args` or `env`"
+        why = "avactl cannot configure batching of custom runtimes"
+        hint = "remove `batching` and configure the server through `args` or `env`"
     elif runtime == "triton":
-        why = "Triton reads batching from the model's config.pbtxt only"
+        why = "Triton configures batching in the model's config.pbtxt"
         delay = ceil(seconds(batching.max_delay) * 1_000_000)
         hint = (
-            f"remove `batching`, and write into config.pbtxt: `max_batch_size: {batching.max_size}` and "
+            f"remove `batching` and add to config.pbtxt: `max_batch_size: {batching.max_size}` and "
             f"`dynamic_batching {{ max_queue_delay_microseconds: {delay} }}`"
         )
     else:
@@ -146,7 +146,7 @@ def _batching(item: Item) -> Iterator[Diagnostic]:
 
 
 def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """GPUs that the cluster can never give; and a rollout that can never end."""
+    """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
     spec = item.spec
     least, most = bounds(spec)
     path = ("spec", "resources")
@@ -157,19 +157,20 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     if _never(gpu_problems(item, program, spec.resources, path, most)):
         yield Diagnostic(
             "replicas-do-not-fit",
-            f"spec.replicas: the GPUs of cluster {item.cluster} can never hold {most} pods of {spec.resources.gpus}",
+            f"spec.replicas: the GPUs of cluster {item.cluster} cannot hold {most} pods with {spec.resources.gpus} "
+            "GPUs each",
             item.span("spec", "replicas", "max"),
             severity="warning",
-            hint="the autoscaler's last pods would wait for ever: lower `max`",
+            hint="lower `max`: the remaining pods would stay pending",
         )
     elif spec.max_surge and _never(gpu_problems(item, program, spec.resources, path, least + spec.max_surge)):
         yield Diagnostic(
             "replicas-do-not-fit",
-            f"a rollout wants {least + spec.max_surge} pods at once, and the GPUs of cluster {item.cluster} can never "
-            "hold so many",
+            f"a rollout needs {least + spec.max_surge} pods at once, but the GPUs of cluster {item.cluster} cannot "
+            "hold that many",
             item.span("spec", "maxSurge") if "max_surge" in spec.model_fields_set else item.span("spec", "replicas"),
             severity="warning",
-            hint="write `maxSurge: 0`: one pod stops before its successor starts",
+            hint="write `maxSurge: 0`, which stops a pod before starting its replacement",
             notes=(Note(item.span("spec", "resources", key=True), f"{spec.resources.gpus} GPUs a pod"),),
         )
 

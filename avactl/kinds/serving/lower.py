@@ -18,29 +18,29 @@ from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 
 CLASS_LABEL = f"{GROUP}/resource-class"
-"""Label of a service's pods: what they need most. Pods of one class keep apart, those of different ones attract."""
+"""Label with a service's resource class. Pods of one class repel each other; different classes attract."""
 CLASSES = ("gpu", "cpu", "io")
 PRIORITY = names.SERVING_PRIORITY
 COMPONENT = "server"
-REPLICAS = Owned("Deployment", ("spec", "replicas"), "the HorizontalPodAutoscaler, where `replicas` has bounds")
+REPLICAS = Owned("Deployment", ("spec", "replicas"), "the HorizontalPodAutoscaler, if `replicas` has bounds")
 _KILL_AFTER = 30
-"""Seconds between the end of `drain` and the kill; also the default of Triton's --exit-timeout-secs."""
+"""Seconds between the end of `drain` and SIGKILL; also the default of Triton's --exit-timeout-secs."""
 
 
 def resource_class(spec: Any) -> str:
-    """The class of a service: what its spec says, else by whether it has GPUs."""
+    """Resource class of a service: from its spec, else `gpu` or `cpu` by its requests."""
     declared: str | None = spec.resource_class
     return declared or ("gpu" if spec.resources.gpus else "cpu")
 
 
 def bounds(spec: Any) -> tuple[int, int]:
-    """Fewest and most pods outside of a rollout."""
+    """Minimum and maximum number of pods outside a rollout."""
     replicas = spec.replicas
     return (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one service."""
+    """Return the objects of one service."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
     run = server(spec)
     select = k8s.selector(item, COMPONENT)
@@ -53,7 +53,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     objects.append(_deployment(item, program, run, select, gpu, config_name))
     ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
     objects.append(k8s.service(item, cluster, item.name, ns, select, ports, component=COMPONENT))
-    # Balancing on the client: no proxy's hop and network between, and weights by each machine's power.
+    # Client-side balancing avoids a proxy hop and can weight machines by capacity.
     objects.append(
         k8s.service(item, cluster, f"{item.name}-headless", ns, select, ports, headless=True, component=COMPONENT)
     )
@@ -70,7 +70,7 @@ def _deployment(
     spec = item.spec
     notes: dict[str, str] = {}
     if run.files:
-        # Servers read their options once: another digest starts new pods.
+        # Servers read their options at startup: a changed digest starts new pods.
         notes[f"{GROUP}/config-digest"] = k8s.digest(run.files)
     if run.metrics is not None:
         port, path = run.metrics
@@ -85,7 +85,7 @@ def _deployment(
     body = compact(
         replicas=fixed,
         selector={"matchLabels": select},
-        # With no pod to spare, one must stop before the next can start.
+        # Without a spare pod, one must stop before the next can start.
         strategy={
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1},
@@ -112,7 +112,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         env=[*pods.env_list(own_env), *pods.env_list(spec.env)] or None,
         ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()],
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), claims=gpu.dra),
-        # Clients learn late that an address is gone, and not every server finishes its requests when told to stop.
+        # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM.
         lifecycle={"preStop": _sleep(program, item.cluster, drain)} if drain else None,
         **_probes(spec, run),
     )
@@ -132,7 +132,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
                 "labelSelector": {"matchLabels": k8s.selector(item, COMPONENT)},
-                # Old pods of a rollout do not push the new ones together.
+                # Ignore old pods of a rollout, so that they do not affect the placement of new ones.
                 "matchLabelKeys": ["pod-template-hash"],
             }
         ],
@@ -140,7 +140,8 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
 
 
 def _sleep(program: Program, cluster: str, seconds: int) -> Body:
-    """The hook that waits. The kubelet's own is there from Kubernetes 1.30 on; before, the image must have `sleep`."""
+    """Return the preStop hook that waits. Kubernetes 1.30 has a built-in sleep; earlier, the image must contain
+    `sleep`."""
     if program.cluster_spec(cluster).kubernetes_version.startswith("1.29"):
         return {"exec": {"command": ["sleep", str(seconds)]}}
     return {"sleep": {"seconds": seconds}}
@@ -163,7 +164,7 @@ def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pod
 
 
 def _secret(item: Item, program: Program) -> str | None:
-    """The Secret that the model is fetched with: the spec's, else that of the team's bucket that holds it."""
+    """Secret for fetching the model: the spec's, else that of the team bucket that contains it."""
     model = item.spec.model
     if model.secret is not None:
         return str(model.secret)
@@ -175,7 +176,7 @@ def _secret(item: Item, program: Program) -> str | None:
 
 
 def _probes(spec: Any, run: Server) -> Body:
-    """Startup, readiness and liveness, by the spec's probe or the runtime's own health paths."""
+    """Startup, readiness and liveness probes, from the spec's probe or the runtime's health paths."""
     probe = spec.probe
     if probe is None:
         period, timeout, startup = 10, 2, 600
@@ -190,13 +191,13 @@ def _probes(spec: Any, run: Server) -> Body:
             "httpGet": {"path": ready, "port": port}, **every, "failureThreshold": max(1, ceil(startup / period))
         },
         "readinessProbe": {"httpGet": {"path": ready, "port": port}, **every, "failureThreshold": 3},
-        # Slow is not dead: an overloaded server is taken out of balancing long before it is restarted.
+        # Slow does not mean dead: an overloaded server leaves the endpoints long before it is restarted.
         "livenessProbe": {"httpGet": {"path": live, "port": port}, **every, "failureThreshold": 6},
     }  # fmt: skip
 
 
 def _affinity(own: str) -> Body:
-    """Services that need the same thing keep apart; those that need other things go together. Preferences only."""
+    """Return affinities that spread services of one resource class and co-locate different ones. Preferences only."""
 
     def term(weight: int, classes: list[str]) -> Body:
         return {
@@ -234,7 +235,7 @@ def _autoscaler(item: Item) -> Manifest:
 
 
 def _network_policy(item: Item, program: Program, run: Server, select: dict[str, str]) -> Manifest:
-    """Who may call: the own team and the platform on every port, the teams of `expose_to` on those of the service."""
+    """Return the NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports."""
     spec, cluster = item.spec, item.cluster
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
     rules = [_from([*_of_teams(program, [str(item.team)]), *platform], list(run.ports.values()))]
@@ -253,7 +254,7 @@ def _of_teams(program: Program, teams: list[str]) -> list[str]:
 
 
 def _from(names: list[str], ports: list[int]) -> Body:
-    """An ingress rule for the pods of namespaces, by their names, which nobody else can take."""
+    """Return an ingress rule for pods of namespaces, by namespace names, which cannot be spoofed."""
     match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(set(names))}]
     return {
         "from": [{"namespaceSelector": {"matchExpressions": match}}],

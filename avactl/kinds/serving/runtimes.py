@@ -16,43 +16,43 @@ from avactl.kinds.fields.values import quantity, seconds
 from avactl.kinds.lowering.k8s import compact
 
 CONFIG = "/etc/avactl"
-"""Where the files of `Server.files` are mounted."""
+"""Mount path of `Server.files`."""
 MODELS = "/models"
-"""Where downloaded models are. The images of TensorFlow Serving have theirs there too."""
+"""Directory of downloaded models; TensorFlow Serving images use it too."""
 TORCHSERVE_STORE = "/home/model-server/model-store"
-"""The model store of TorchServe's own image."""
+"""Model store of the TorchServe image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How one service's server is started and asked."""
+    """Command, ports, probes and files of one service's server."""
 
     command: list[str]
     args: list[str]
     ports: dict[str, int]
-    """Ports by name: `http`, and what else the server has of `grpc` and `metrics`."""
+    """Ports by name: `http`, and `grpc` and `metrics` if the server has them."""
     model_path: str
-    """Directory that the model's files are downloaded into."""
+    """Download directory of the model files."""
     ready: str | None = None
-    """HTTP path that answers 2xx when the model serves. None: the spec's probe says."""
+    """HTTP path that returns 2xx when the model serves. None: defined by the spec's probe."""
     live: str | None = None
-    """HTTP path that answers 2xx while the process is well."""
+    """HTTP path that returns 2xx while the process is healthy."""
     metrics: tuple[int, str] | None = None
     """Port and path of Prometheus metrics."""
     files: dict[str, str] = field(default_factory=dict)
-    """Option files by name, below CONFIG."""
+    """Option files by name, under CONFIG."""
     env: dict[str, str] = field(default_factory=dict)
     scratch: str | None = None
     """Directory that the server writes to."""
 
 
 def server(spec: Any) -> Server:
-    """The server of a `ServingDeploymentSpec`."""
+    """Return the server of a `ServingDeploymentSpec`."""
     return _SERVERS[spec.runtime.name](spec)
 
 
 def default_ports(runtime: str) -> dict[str, int]:
-    """The ports of a runtime where the spec does not say, by name; the ones only it can change included."""
+    """Default ports of a runtime by name, including those that only the runtime's own options can change."""
     return dict(_PORTS[runtime])
 
 
@@ -76,7 +76,7 @@ def ports(spec: Any) -> dict[str, int]:
 
 
 def _cores(spec: Any) -> int:
-    """Whole CPU cores of a pod, at least 1. A server that counts the machine's cores takes too many threads."""
+    """Whole CPU cores of a pod, at least 1. A server that counts the machine's cores starts too many threads."""
     return max(1, int(quantity(spec.resources.cpu)))
 
 
@@ -105,7 +105,7 @@ def _tensorflow_serving(spec: Any) -> Server:
         command=["tensorflow_model_server"],
         args=args,
         ports=offered,
-        # The server takes the numbered directories below its base path as versions.
+        # The server treats the numbered directories under its base path as versions.
         model_path=f"{base}/{model.version}",
         ready=f"/v1/models/{model.name}/versions/{model.version}",
         live=f"/v1/models/{model.name}",
@@ -137,7 +137,7 @@ def _torchserve(spec: Any) -> Server:
     store = TORCHSERVE_STORE if model.url is None else MODELS
     last = (model.url or "").rstrip("/").rpartition("/")[2]
     archive = last if last.endswith(".mar") else f"{model.name}.mar"
-    # A worker loads the model once more, and TorchServe's default is one a core of the machine.
+    # Each worker loads the model again, and TorchServe starts one per machine core by default.
     workers = spec.resources.gpus or 1
     options: dict[str, str | int] = {
         "inference_address": f"http://0.0.0.0:{offered['http']}",
@@ -148,7 +148,7 @@ def _torchserve(spec: Any) -> Server:
         "grpc_management_address": "127.0.0.1",
         "grpc_management_port": offered["grpc-management"],
         "metrics_mode": "prometheus",
-        # The keys would be random and differ from pod to pod behind one address.
+        # The keys would be random and differ between pods behind one address.
         "disable_token_authorization": "true",
         "default_workers_per_model": workers,
         "model_store": store,
@@ -172,7 +172,7 @@ def _torchserve(spec: Any) -> Server:
         live="/ping",
         metrics=(offered["metrics"], "/metrics"),
         files={"config.properties": "".join(f"{key}={value}\n" for key, value in options.items())},
-        # Its image's own directories belong to another user than the pod's.
+        # The image's own directories belong to a different user from the pod's.
         env={"TEMP": scratch, "LOG_LOCATION": f"{scratch}/logs", "METRICS_LOCATION": f"{scratch}/logs"},
         scratch=scratch,
     )

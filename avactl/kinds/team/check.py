@@ -1,4 +1,4 @@
-"""Rules that a Team must keep."""
+"""Checks of a Team."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from avactl.kinds.program import Item, Program
 
 
 def check(item: Item, program: Program) -> Iterable[Diagnostic]:
-    """The problems of one team."""
+    """Yield the problems of one team."""
     spec = item.spec
     yield from duplicates(item, ("spec", "clusters"), spec.clusters or (), "cluster", key=None)
     yield from namespaces.problems(namespaces.of_team(item), item.clusters, program)
@@ -30,14 +30,14 @@ def _talks_to(item: Item, program: Program) -> Iterator[Diagnostic]:
         if name == item.name:
             yield Diagnostic(
                 "invalid-value",
-                f"talksTo: `{name}` is the team itself, whose pods always reach each other",
+                f"talksTo: `{name}` is the team itself; its pods can always reach each other",
                 span,
                 hint="remove it",
             )
         elif program.find("Team", name) is None and ("Team", name) not in program.broken:
             known = [team.name for team in program.of("Team") if team is not item]
             hint = did_you_mean(name, known, "teams") if known else "declare it: `kind: Team`"
-            yield Diagnostic("missing-reference", f"there is no Team `{name}`", span, hint=hint)
+            yield Diagnostic("missing-reference", f"unknown Team `{name}`", span, hint=hint)
 
 
 def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[Diagnostic]:
@@ -46,7 +46,7 @@ def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[D
         if bucket.secret is None:
             yield Diagnostic(
                 "bucket-access",
-                f"bucket `{bucket.name}` has neither a cache tier nor credentials: nobody can reach it",
+                f"bucket `{bucket.name}` has neither a cache tier nor credentials, so no pod can access it",
                 item.span(*path, "name"),
                 hint="add `tier: NAME`, a CacheTier, or `secret: NAME`, a Secret with its credentials",
             )
@@ -57,22 +57,22 @@ def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[D
     if tier.spec.cluster not in item.clusters:
         yield Diagnostic(
             "other-cluster",
-            f"cache tier `{tier.name}` is on cluster {tier.spec.cluster}, and team {item.name} works on "
+            f"cache tier `{tier.name}` is on cluster {tier.spec.cluster}, but team {item.name} uses "
             f"{one_of(item.clusters)}",
             item.span(*path, "tier"),
-            hint=f"add `{tier.spec.cluster}` to `clusters` of the team, or name a tier of {one_of(item.clusters)}",
-            notes=(Note(tier.span("spec", "cluster"), f"cache tier {tier.name} runs there"),),
+            hint=f"add `{tier.spec.cluster}` to `clusters` of the team, or use a tier of {one_of(item.clusters)}",
+            notes=(Note(tier.span("spec", "cluster"), f"cache tier {tier.name} runs on this cluster"),),
         )
         return
     yield from url_in_tier(item, program, bucket.tier, bucket.url, (*path, "url"))
     if not tier.spec.fuse.enabled:
         yield Diagnostic(
             "bucket-access",
-            f"cache tier `{tier.name}` mounts nothing, as its FUSE is off: bucket `{bucket.name}` needs it",
+            f"cache tier `{tier.name}` has FUSE disabled, which bucket `{bucket.name}` needs",
             item.span(*path, "tier"),
             hint=f"write `fuse: {{enabled: true}}` in CacheTier {tier.name}, or give the bucket a `secret` in place of "
             "the tier",
-            notes=(Note(tier.span("spec", "fuse", "enabled"), "FUSE is off"),),
+            notes=(Note(tier.span("spec", "fuse", "enabled"), "FUSE is disabled here"),),
         )
     elif tier.spec.role == "read" and bucket.access == "readWrite":
         yield _write_on_read_tier(item, program, path, bucket, tier)
@@ -90,9 +90,9 @@ def _write_on_read_tier(
     asked = item.doc.get(*path, "access") is not None
     return Diagnostic(
         "bucket-access",
-        f"bucket `{bucket.name}` is to be written, and cache tier `{tier.name}` only reads",
+        f"bucket `{bucket.name}` needs write access, but cache tier `{tier.name}` is read-only",
         item.span(*path, "access" if asked else "tier"),
-        label="" if asked else "`access` is `readWrite` where nothing else is said",
+        label="" if asked else "`access` defaults to `readWrite`",
         hint=f"write `access: read`{other}",
         notes=(Note(tier.span("spec", "role"), "the tier's role"),),
     )

@@ -1,4 +1,4 @@
-"""The headline numbers of a Team."""
+"""Headline facts of a Team."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from avactl.kinds.team.names import namespaces
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """Where the team works, who belongs to it, what it reaches."""
+    """Clusters, members and buckets of the team."""
     spec = item.spec
     members = spec.members
     people = {

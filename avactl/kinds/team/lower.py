@@ -16,7 +16,7 @@ from avactl.kinds.team.storage import buckets
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one team in every cluster that it works on."""
+    """Return the objects of one team in each of its clusters."""
     declared = item.spec.namespaces or [TeamNamespace(name=item.name)]
     return [
         manifest
@@ -29,7 +29,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
     name = namespace.name
     labels = {**namespace.labels, names.TEAM_LABEL: item.name}
-    # With a namespace goes all that is in it: homes, checkpoints, Secrets.
+    # Deleting a namespace deletes everything in it: homes, checkpoints, Secrets.
     keep = item.spec.deletion_policy != "delete"
     yield namespaces.manifest(item, program, cluster, name, namespace.pod_security, labels, holds_data=keep)
     yield k8s.manifest(

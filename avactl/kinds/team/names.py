@@ -1,22 +1,22 @@
-"""Names of a team's objects that other kinds use."""
+"""Names of team objects that other kinds use."""
 
 from __future__ import annotations
 
 from avactl.kinds.program import Item
 
 RUN_ACCOUNT = "avactl-run"
-"""Service account of pods of users that do not talk to the Kubernetes API; it has no rights, its token is not
+"""Service account of user pods that do not call the Kubernetes API; it has no permissions and its token is not
 mounted. It exists in every namespace of every team."""
 
 TEAM_BUCKETS = "team-buckets"
-"""ConfigMap in every namespace of a team that has buckets: the URL of each as `AVACTL_BUCKET_NAME`."""
+"""ConfigMap with the bucket URLs as `AVACTL_BUCKET_NAME`, in every namespace of a team that has buckets."""
 
 
 def namespaces(team: Item) -> list[str]:
-    """The namespaces of a team, the default one first."""
+    """Namespaces of a team, the default one first."""
     return [namespace.name for namespace in team.spec.namespaces or []] or [team.name]
 
 
 def bucket_variable(bucket: str) -> str:
-    """The environment variable with the URL of a bucket: `results-v2` → `AVACTL_BUCKET_RESULTS_V2`."""
+    """Environment variable with the URL of a bucket: `results-v2` → `AVACTL_BUCKET_RESULTS_V2`."""
     return f"AVACTL_BUCKET_{bucket.upper().replace('-', '_')}"

@@ -1,4 +1,4 @@
-"""Network policies that keep tenants apart: nothing may come in or go out but what is listed."""
+"""Network policies that isolate tenants: default deny, plus the listed exceptions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from avactl.kinds.workload import Lifecycle
 from avactl.names import TEAM_LABEL
 
 METADATA_SERVICES = ("169.254.169.254", "100.100.100.200", "fd00:ec2::254")
-"""Where clouds hand out a machine's credentials (AWS, Azure, GCP and others; Alibaba Cloud; AWS over IPv6)."""
+"""Cloud metadata services, which hand out a machine's credentials (AWS, Azure, GCP; Alibaba Cloud; AWS over IPv6)."""
 
 NODE_LOCAL_DNS = "169.254.20.10/32"
-"""NodeLocal DNSCache listens here. Source: kubernetes.io/docs/tasks/administer-cluster/nodelocaldns"""
+"""Address of NodeLocal DNSCache. Source: kubernetes.io/docs/tasks/administer-cluster/nodelocaldns"""
 
 
 def policies(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
-    """The policies of one namespace.
+    """Return the policies of one namespace.
 
-    Cache tiers are not among what pods may reach: Alluxio believes any name that a client gives. Pods see a tier
-    through FUSE on their machine, and there only the directories of their volumes.
+    Pods cannot reach cache tiers over the network: Alluxio trusts any user name that a client sends. Pods access a
+    tier through FUSE on their machine, and only the directories of their volumes.
     """
     services = sorted({item.name, *_reachable(program, cluster).get(item.name, ())})
     egress: list[Body] = [
@@ -52,7 +52,7 @@ def policies(item: Item, program: Program, cluster: str, namespace: str) -> list
 
 
 def _namespace(name: str) -> Body:
-    # The API server sets this label itself, so that nobody can take on another namespace's name.
+    # The API server sets this label, so that a namespace cannot impersonate another.
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
 
@@ -61,9 +61,10 @@ def _teams(names: list[str]) -> Body:
 
 
 def _reachable(program: Program, cluster: str) -> dict[str, list[str]]:
-    """Team → the other teams on a cluster that let it in, by `talksTo` or a service's `exposeTo`.
+    """Map each team to the other teams on a cluster that accept its traffic, by `talksTo` or a service's `exposeTo`.
 
-    Both ends must allow a connection: their ingress, and its egress where `egressAllowed` leaves the pod network out.
+    Both ends must allow a connection: ingress at the target, and egress at the source if `egressAllowed` excludes the
+    pod network.
     """
 
     def make() -> dict[str, list[str]]:
@@ -88,7 +89,7 @@ def _exposed_to(service: Item) -> Sequence[str]:
 
 
 def _outside(program: Program, cluster: str) -> list[Body]:
-    """The blocks of `egressAllowed`, without the metadata services that they include."""
+    """Return the blocks of `egressAllowed` without the metadata services that they include."""
 
     def make() -> list[Body]:
         from ipaddress import ip_address, ip_network  # most commands never lower a team
@@ -97,7 +98,7 @@ def _outside(program: Program, cluster: str) -> list[Body]:
         for cidr in program.cluster_spec(cluster).egress_allowed:
             network = ip_network(cidr)
             inside = [str(ip_network(address)) for address in METADATA_SERVICES if ip_address(address) in network]
-            # One that is allowed by name is meant.
+            # An explicitly allowed metadata service is intended.
             blocks.append(k8s.compact(cidr=cidr, **{"except": inside if inside and inside != [cidr] else None}))
         return blocks
 

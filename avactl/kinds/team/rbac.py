@@ -1,6 +1,7 @@
-"""What the people of a team may do in its namespaces. Each rule says what it is for; docs/security.md lists the same.
+"""RBAC of team members in the team's namespaces. Each rule has a comment with its reason.
 
-Nobody of a team may change what keeps tenants apart: namespaces, roles, network policies, quotas, service accounts.
+docs/security.md lists the same rules.
+Members may not change the objects that isolate tenants: namespaces, roles, network policies, quotas, service accounts.
 """
 
 from __future__ import annotations
@@ -25,45 +26,45 @@ _WORK: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("policy", ("poddisruptionbudgets",)),
     ("resource.k8s.io", ("resourceclaims", "resourceclaimtemplates")),
 )
-"""Group and resources of a team's work: members may read and write these, viewers read them."""
+"""API group and resources of a team's workloads: members may read and write these, viewers may read them."""
 
 
 def viewer_rules() -> list[Body]:
-    """Look at the work and at what limits it."""
+    """Rules of a viewer: read workloads and their limits."""
     return [
         *(rule([group], resources, READ) for group, resources in _WORK),
-        # Output of pods, and why they do not run.
+        # Pod logs, and the reasons why pods do not run.
         rule([""], ["pods/log"], ("get",)),
         rule(["", "events.k8s.io"], ["events"], READ),
-        # How much may be used, by whom pods run, and who may talk to whom.
+        # Quotas, service accounts and network policies.
         rule([""], ["resourcequotas", "limitranges", "serviceaccounts"], READ),
         rule(["networking.k8s.io"], ["networkpolicies"], READ),
-        # Where services answer, and `kubectl top pods`.
+        # Service endpoints, and `kubectl top pods`.
         rule(["discovery.k8s.io"], ["endpointslices"], READ),
         rule(["metrics.k8s.io"], ["pods"], ("get", "list")),
     ]
 
 
 def member_rules() -> list[Body]:
-    """Do the work: all of a viewer, and change it, log in, forward ports. No Secrets."""
+    """Rules of a member: a viewer's, plus change workloads, exec, port-forward. No Secrets."""
     return [
         *viewer_rules(),
         *(rule([group], resources, WRITE) for group, resources in _WORK),
-        # A terminal and an editor in one's pods. kubectl asks with GET where it speaks WebSocket, else with POST.
+        # A terminal and an editor in one's pods. kubectl uses GET for WebSocket, else POST.
         rule([""], ["pods/exec", "pods/attach", "pods/portforward"], ("get", "create")),
-        # `kubectl scale`, and stop a pod as a drain would.
+        # `kubectl scale`, and evicting a pod as a drain would.
         rule(["apps"], ["deployments/scale", "statefulsets/scale"], ("get", "update", "patch")),
         rule([""], ["pods/eviction"], ("create",)),
     ]
 
 
 def admin_rules() -> list[Body]:
-    """Keep the team's Secrets; bound beside the member's rules."""
+    """Rule for the team's Secrets, bound in addition to a member's rules."""
     return [rule([""], ["secrets"], (*READ, *WRITE))]
 
 
 def roles(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
-    """Roles and bindings in one namespace; none for which nobody is named."""
+    """Return roles and bindings in one namespace; no binding without subjects."""
     members = item.spec.members
     oidc = program.cluster_spec(cluster).oidc
     admins = [_subject("User", oidc.username_prefix + name) for name in members.admins]

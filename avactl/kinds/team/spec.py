@@ -1,4 +1,4 @@
-"""The Team kind: people, their namespaces, their buckets."""
+"""The Team kind: members, namespaces and buckets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Cpu, Ima
 
 def _subject(value: str) -> str:
     if value.startswith("system:"):
-        raise bad(f"`{value}` is a name of Kubernetes' own", "name a user or group of the identity provider")
+        raise bad(f"`{value}` is reserved by Kubernetes", "use a user or group of the identity provider")
     if not value or value.split() != [value]:
-        what = f"`{value}` has a blank in it" if value else "the name is empty"
-        raise bad(what, "write the name exactly as the identity provider gives it")
+        what = f"`{value}` contains whitespace" if value else "the name is empty"
+        raise bad(what, "write the name exactly as the identity provider reports it")
     return value
 
 
@@ -25,42 +25,42 @@ Subject = Annotated[
     AfterValidator(_subject),
     WithJsonSchema({"type": "string", "pattern": r"^(?!system:)\S+$", "maxLength": 253}),
 ]
-"""A user or group as the identity provider names it."""
+"""A user or group name from the identity provider."""
 
 
 class Members(Model):
-    """Who belongs to the team, by the identity provider's names."""
+    """Members of the team, by their names in the identity provider."""
 
     users: list[Subject] = Field(
-        default_factory=list, description="OIDC users, who may read and write the team's work."
+        default_factory=list, description="OIDC users who may read and write the team's workloads."
     )
-    groups: list[Subject] = Field(default_factory=list, description="OIDC groups, with the same rights.")
+    groups: list[Subject] = Field(default_factory=list, description="OIDC groups with the same permissions as `users`.")
     admins: list[Subject] = Field(default_factory=list, description="OIDC users who may also manage Secrets.")
-    viewers: list[Subject] = Field(default_factory=list, description="OIDC groups that may only look.")
+    viewers: list[Subject] = Field(default_factory=list, description="OIDC groups with read-only access.")
 
 
 class Bucket(Model):
-    """An object-store bucket that the team uses."""
+    """An object-store bucket of the team."""
 
-    name: Name = Field(description="Name of the bucket in the team; also the directory that users see.")
-    url: ObjectUrl = Field(description="Where it is.")
-    access: Literal["read", "readWrite"] = Field("readWrite", description="What the team may do.")
+    name: Name = Field(description="Name of the bucket within the team; also its directory in pods.")
+    url: ObjectUrl = Field(description="URL of the bucket.")
+    access: Literal["read", "readWrite"] = Field("readWrite", description="Access of the team.")
     secret: Name | None = Field(
-        None, description="Secret in the team's namespaces with the bucket's credentials. Needed without a tier."
+        None, description="Secret in the team's namespaces with the bucket's credentials. Required without a tier."
     )
-    tier: CacheTierRef | None = Field(None, description="Cache tier through which the bucket is read or written.")
+    tier: CacheTierRef | None = Field(None, description="Cache tier to read and write the bucket through.")
 
 
 class TeamNamespace(Model):
     """A namespace of the team."""
 
     name: Name = Field(description="Name of the namespace.")
-    pod_security: Literal["restricted", "baseline"] = Field("restricted", description="Pod-security level enforced.")
-    labels: Labels = Field(default_factory=dict, description="Further labels.")
+    pod_security: Literal["restricted", "baseline"] = Field("restricted", description="Enforced pod-security level.")
+    labels: Labels = Field(default_factory=dict, description="Additional labels.")
 
 
 class DefaultWorkspace(Model):
-    """What a workspace of the team has where it does not say."""
+    """Defaults for the team's workspaces."""
 
     image: Image | None = Field(None, description="Image.")
     cpu: Cpu = Field("2", description="CPU cores.")
@@ -69,27 +69,31 @@ class DefaultWorkspace(Model):
 
 
 class TeamSpec(Model):
-    """A team."""
+    """Members, namespaces and buckets of a team."""
 
-    clusters: list[ClusterRef] | None = Field(None, min_length=1, description="Clusters it works on. Default: all.")
-    members: Members = Field(default_factory=Members, description="Who belongs to it.")
-    namespaces: list[TeamNamespace] | None = Field(
-        None, min_length=1, description="Its namespaces. Default: one of the team's name."
+    clusters: list[ClusterRef] | None = Field(
+        None, min_length=1, description="Clusters that the team uses. Default: all."
     )
-    buckets: list[Bucket] = Field(default_factory=list, description="Buckets that it uses.")
-    workspace: DefaultWorkspace = Field(default_factory=DefaultWorkspace, description="Defaults of its workspaces.")
+    members: Members = Field(default_factory=Members, description="Members of the team.")
+    namespaces: list[TeamNamespace] | None = Field(
+        None, min_length=1, description="Namespaces of the team. Default: one with the team's name."
+    )
+    buckets: list[Bucket] = Field(default_factory=list, description="Object-store buckets of the team.")
+    workspace: DefaultWorkspace = Field(
+        default_factory=DefaultWorkspace, description="Defaults for the team's workspaces."
+    )
     talks_to: list[Name] = Field(
         default_factory=list, description="Other teams whose pods may reach this team's services."
     )
     deletion_policy: Literal["retain", "delete"] = Field(
-        "retain", description="What becomes of its namespaces, with all that is in them, when the team is deleted."
+        "retain", description="What happens to the team's namespaces and their contents when the team is deleted."
     )
 
 
 class Team(Resource):
-    """People who share namespaces, buckets and a quota.
+    """Members who share namespaces, buckets and a quota.
 
-    Compiles to namespaces, roles and bindings, network policies that keep tenants apart, a service account, and
+    Compiles to namespaces, roles and bindings, network policies that isolate tenants, a service account, and
     volumes of the buckets that have a cache tier.
     """
 

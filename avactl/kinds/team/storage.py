@@ -1,4 +1,4 @@
-"""A team's buckets in its namespaces: volumes of those that have a cache tier, and the URLs of all."""
+"""Team buckets in its namespaces: volumes of those with a cache tier, and the URLs of all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import TEAM_BUCKETS, bucket_variable
 
 SIZE = "1Mi"
-"""A volume needs a size, which means nothing for an object store; small, so that it does not eat the storage quota."""
+"""Nominal volume size; it has no meaning for an object store, and is small to spare the storage quota."""
 
 
 def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
-    """The objects of a team's buckets in one namespace."""
+    """Return the objects of a team's buckets in one namespace."""
     declared = item.spec.buckets
     if not declared:
         return []
@@ -29,9 +29,9 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
 
 
 def _volume(item: Item, tier: Item, bucket: Any, cluster: str, namespace: str) -> list[Manifest]:
-    """A PersistentVolume on the tier's FUSE mount, and the claim that is the only one to get it.
+    """Return a PersistentVolume on the tier's FUSE mount, and the only claim that can bind it.
 
-    Neither holds data: that is in the object store, which no deletion of these touches.
+    Neither holds data: it is in the object store, which deleting them does not touch.
     """
     path = dataset_access.tier_path(tier, bucket.url)
     if path is None:
@@ -46,7 +46,7 @@ def _volume(item: Item, tier: Item, bucket: Any, cluster: str, namespace: str) -
         "storageClassName": "",
         # No other namespace can bind it.
         "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory below.
+        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath.
         "hostPath": {"path": dataset_access.host_path(tier, path), "type": "Directory"},
     }
     claim_spec: Body = {

@@ -1,8 +1,8 @@
-"""How the pods of a job find each other: the environment of torchrun, TF_CONFIG, ps-lite, and one for all others.
+"""Rendezvous of a job's pods: environment for torchrun, TF_CONFIG and ps-lite, and a generic one for other code.
 
-A pod learns its index from the Job controller's annotation, and Kubernetes puts `$(NAME)` of variables that stand
-above into a value. So every pod of a role has the same template, and no shell is needed to work out an address.
-What depends on the number of pods stands in the ConfigMap `NAME-rendezvous`.
+A pod learns its index from the Job controller's annotation, and Kubernetes expands `$(NAME)` in a value from
+variables defined earlier. So every pod of a role has the same template, and no shell computes an address.
+Values that depend on the number of pods are in the ConfigMap `NAME-rendezvous`.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ _TF_ROLES = {"chief": "chief", "worker": "worker", "server": "ps", "evaluator": 
 
 
 def port(spec: Any) -> int:
-    """The port at which pods of a job meet."""
+    """Rendezvous port of a job's pods."""
     if spec.framework == "tensorflow":
         return TF_PORT
     return PS_LITE_PORT if spec.framework == "mxnet" else TORCH_PORT
 
 
 def field(name: str, path: str) -> Body:
-    """A variable from a field of the pod."""
+    """Environment variable from a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _key(item: Item, name: str, key: str) -> Body:
-    """A variable from the rendezvous ConfigMap."""
+    """Environment variable from the rendezvous ConfigMap."""
     return {"name": name, "valueFrom": {"configMapKeyRef": {"name": rendezvous_name(item), "key": key}}}
 
 
 def processes(part: Part) -> int:
-    """Processes of one pod: one for each GPU."""
+    """Number of processes per pod: one per GPU."""
     return part.compute.gpus or 1
 
 
 def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
-    """What the ConfigMap says; nothing for a job of one pod."""
+    """Data of the rendezvous ConfigMap; empty for a job with one pod."""
     spec = item.spec
     count = {part.role: part.replicas for part in parts}
     least, most = bounds(spec)
@@ -78,7 +78,7 @@ def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
 
 
 def _tf_cluster(item: Item, count: Mapping[str, int]) -> str:
-    """The `cluster` of TF_CONFIG. The evaluator is no member.
+    """The `cluster` of TF_CONFIG. The evaluator is not a member.
 
     Source: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
     """
@@ -91,7 +91,7 @@ def _tf_cluster(item: Item, count: Mapping[str, int]) -> str:
 
 
 def environment(item: Item, part: Part) -> list[Body]:
-    """The variables that tell a pod who and where it is."""
+    """Environment variables with a pod's identity and rendezvous settings."""
     spec = item.spec
     result = [
         field(INDEX, f"metadata.annotations['{_INDEX_ANNOTATION}']"),
@@ -111,7 +111,7 @@ def environment(item: Item, part: Part) -> list[Body]:
         case "elastic":
             result += _elastic(item, part)
         case "single" if spec.framework == "pytorch":
-            # For a command that is torchrun itself: one process for each GPU of the machine.
+            # For a command that is torchrun itself: one process per GPU of the machine.
             result += env_list({"PET_NPROC_PER_NODE": str(processes(part))})
     return result
 
@@ -125,9 +125,9 @@ def _tensorflow(item: Item, part: Part) -> list[Body]:
 
 
 def _all_reduce(item: Item, part: Part) -> list[Body]:
-    """torchrun with its static rendezvous: the rank of a node is its index, and the first node is the master.
+    """Environment for torchrun with static rendezvous: a node's rank is its index, and the first node is the master.
 
-    Every option of torchrun has a variable PET_OPTION. Source: torch/distributed/argparse_util.py, elastic/run.
+    Every torchrun option has a variable PET_OPTION. Source: torch/distributed/argparse_util.py, elastic/run.
     """
     master = {"MASTER_ADDR": host(item, "worker", 0), "MASTER_PORT": str(TORCH_PORT)}
     if item.spec.framework != "pytorch":
@@ -149,11 +149,11 @@ def _all_reduce(item: Item, part: Part) -> list[Body]:
 
 
 def _elastic(item: Item, part: Part) -> list[Body]:
-    """torchrun with its c10d rendezvous in the first pod.
+    """Environment for torchrun with its c10d rendezvous in the first pod.
 
-    The endpoint is the bare name of that pod, which a Service of that name resolves: torchrun hosts the store where
-    the endpoint is the machine's own host name, and need not wait for DNS to know it. PET_LOCAL_ADDR orders the
-    nodes, so that the first pod is rank 0. Source: torch/distributed/elastic/rendezvous.
+    The endpoint is the bare name of that pod, which a Service of that name resolves: torchrun hosts the store if the
+    endpoint equals its own host name, and then need not wait for DNS. PET_LOCAL_ADDR orders the nodes, so that the
+    first pod is rank 0. Source: torch/distributed/elastic/rendezvous.
     """
     return [
         _key(item, "PET_NNODES", "nnodes"),
@@ -164,7 +164,8 @@ def _elastic(item: Item, part: Part) -> list[Body]:
                 "PET_RDZV_ID": item.name,
                 "PET_RDZV_ENDPOINT": f"{job_name(item, part.role)}-0:{TORCH_PORT}",
                 "PET_LOCAL_ADDR": host(item, part.role, f"$({INDEX})"),
-                # A node that comes or goes restarts the processes of the others, which is no failure of theirs.
+                # A node that joins or leaves restarts the processes of the others; that does not count as their
+                # failure.
                 "PET_MAX_RESTARTS": str(max(item.spec.retries, 100)),
             }
         ),
@@ -172,10 +173,10 @@ def _elastic(item: Item, part: Part) -> list[Body]:
 
 
 def _ps_lite(item: Item, part: Part) -> list[Body]:
-    """ps-lite's variables. Source: https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training
+    """Environment for ps-lite. Source: https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training
 
-    DMLC_USE_KUBERNETES makes the scheduler listen on its pod's address instead of its name. With heartbeats a worker
-    that comes back takes the place of the one that was lost.
+    DMLC_USE_KUBERNETES makes the scheduler listen on its pod's address instead of its name. With heartbeats a
+    restarted worker replaces the lost one.
     """
     return [
         field("DMLC_NODE_HOST", "status.podIP"),
@@ -195,7 +196,7 @@ def _ps_lite(item: Item, part: Part) -> list[Body]:
 
 
 def _generic(item: Item, roles: tuple[str, ...]) -> list[Body]:
-    """Where all pods are, for code that connects them itself."""
+    """Addresses of all pods, for code that connects them itself."""
     result = [_key(item, "AVACTL_WORKERS", "nnodes")]
     if "server" in roles:
         result.append(_key(item, "AVACTL_SERVERS", "servers"))
@@ -204,7 +205,7 @@ def _generic(item: Item, roles: tuple[str, ...]) -> list[Body]:
 
 
 def _consistency(spec: Any) -> list[Body]:
-    """How far workers may be apart; MXNet's name for it is the type of its KVStore."""
+    """Allowed divergence between workers; MXNet expresses it as the type of its KVStore."""
     env = {"AVACTL_CONSISTENCY": spec.consistency}
     if spec.staleness is not None:
         env["AVACTL_STALENESS"] = str(spec.staleness)

@@ -1,4 +1,4 @@
-"""What is wrong with a training job: its strategy and roles, then what it needs of its cluster and team."""
+"""Checks of a training job: its strategy and roles, then its requirements on cluster and team."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from avactl.kinds.training.roles import Part, bounds, job_name, parts, rendezvou
 from avactl.kinds.training.strategies import strategy_problems
 
 _LONG = 24 * 3600
-"""Seconds from which on a job that is stopped without a checkpoint has lost much."""
+"""Minimum run time, in seconds, for the warning about a missing checkpoint."""
 _SUCCESS_POLICY = 31
-"""Kubernetes 1.31: `successPolicy` of Jobs is on by default."""
+"""First Kubernetes minor version (1.31) with `successPolicy` of Jobs on by default."""
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one job."""
+    """Yield the problems of one job."""
     wrong = list(strategy_problems(item))
     yield from wrong
     yield from credential_problems(item, item.spec.env, ("spec", "env"))
@@ -41,7 +41,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     if item.spec.code is not None:
         yield from require_image(item, program, "git", ("spec", "code"))
     if any(problem.severity == "error" for problem in wrong):
-        return  # how many pods of which role there are is not known
+        return  # the number of pods per role is unknown
     made = parts(item.spec)
     yield from _names(item, made)
     yield from _compute(item, program)
@@ -64,9 +64,9 @@ def _reserved_env(item: Item) -> Iterator[Diagnostic]:
         if name.startswith("AVACTL_") or name == "JOB_COMPLETION_INDEX":
             yield Diagnostic(
                 "invalid-value",
-                f"spec.env: `{name}` is set by avactl",
+                f"spec.env: `{name}` is reserved for avactl",
                 item.span("spec", "env", name, key=True),
-                hint="choose a name that does not begin with `AVACTL_`",
+                hint="use a name that does not begin with `AVACTL_`",
             )
 
 
@@ -76,10 +76,10 @@ def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:
     if checkpoint is None:
         long = spec.timeout is not None and seconds(spec.timeout) >= _LONG
         if spec.preemptible and (long or spec.strategy == "elastic"):
-            why = "is elastic" if spec.strategy == "elastic" else f"may run {spec.timeout}"
+            why = "is elastic" if spec.strategy == "elastic" else f"may run for {spec.timeout}"
             yield Diagnostic(
                 "no-checkpoint",
-                f"{item} {why} and may be stopped for others, and saves nothing to go on from",
+                f"{item} {why} and is preemptible, but has no checkpoint to resume from",
                 item.span("spec", "strategy" if spec.strategy == "elastic" else "timeout"),
                 severity="warning",
                 hint="add `checkpoint: {path: s3://…, every: 30m}`, or `preemptible: false`",
@@ -88,9 +88,9 @@ def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:
     if checkpoint.path is not None and checkpoint.volume is not None:
         yield Diagnostic(
             "conflicting-keys",
-            "`path` and `volume` both say where checkpoints go",
+            "`path` and `volume` exclude each other",
             item.span("spec", "checkpoint", "volume", key=True),
-            hint="keep `path` for an object store, `volume` for a volume of the job's own",
+            hint="keep `path` for an object store, or `volume` for a persistent volume",
             notes=(Note(item.span("spec", "checkpoint", "path", key=True), "`path`"),),
         )
     elif checkpoint.path is None and checkpoint.volume is None:
@@ -98,37 +98,41 @@ def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:
             "missing-key",
             "`spec.checkpoint` needs `path` or `volume`",
             item.span("spec", "checkpoint", key=True),
-            hint="add `path: s3://BUCKET/DIRECTORY`, or `volume: 100Gi` for a volume of the job's own",
+            hint="add `path: s3://BUCKET/DIRECTORY`, or `volume: 100Gi` for a persistent volume",
         )
     elif checkpoint.path is not None:
         yield from _bucket(item, program, checkpoint.path, ("spec", "checkpoint", "path"))
 
 
 def _bucket(item: Item, program: Program, url: str, path: tuple[str, ...]) -> Iterator[Diagnostic]:
-    """Whether the team can write to a place. A team without buckets has other ways to its stores."""
+    """Yield a problem if the team cannot write to a location. A team without buckets has other access to its stores."""
     team = program.get("Team", str(item.team))
     if not team.spec.buckets:
         return
     bucket = team_bucket(program, item, url)
     if bucket is None:
         shared = [known.name for known in team.spec.buckets if below(_root(known.url), url) is not None]
-        known = f"bucket `{shared[0]}` of the team holds another prefix of it" if shared else "no bucket is it"
+        known = (
+            f"bucket `{shared[0]}` of the team covers another prefix of this store"
+            if shared
+            else "in no bucket of the team"
+        )
         yield Diagnostic(
             "unbound-bucket",
-            f"`{url}` is in none of the buckets of team {team.name}: pods get no credentials for it",
+            f"`{url}` is not in a bucket of team {team.name}: pods get no credentials for it",
             item.span(*path),
             severity="warning",
             label=known if shared else "",
-            hint=f"write to one of the team's buckets, or add it to `buckets` of Team {team.name}",
+            hint=f"use one of the team's buckets, or add the location to `buckets` of Team {team.name}",
             notes=(Note(team.span("spec", "buckets", key=True), "the team's buckets"),),
         )
     elif bucket.access == "read":
         index = team.spec.buckets.index(bucket)
         yield Diagnostic(
             "bucket-access",
-            f"`{url}` is in bucket `{bucket.name}`, which team {team.name} may only read",
+            f"`{url}` is in bucket `{bucket.name}`, which is read-only for team {team.name}",
             item.span(*path),
-            hint="write to another bucket, or give this one `access: readWrite`",
+            hint="use another bucket, or set `access: readWrite` on this one",
             notes=(Note(team.span("spec", "buckets", index, "access"), "read only"),),
         )
 
@@ -145,7 +149,7 @@ def _tensorboard(item: Item, program: Program) -> Iterator[Diagnostic]:
         if spec.log_volume is not None:
             yield Diagnostic(
                 "wrong-strategy",
-                "`logVolume` mounts the log volume of a TensorBoard, and the job has none",
+                "`logVolume` mounts TensorBoard's log volume, but the job has no `tensorboard`",
                 item.span("spec", "logVolume", key=True),
                 hint="add `tensorboard: {logdir: /logs}`, or remove the key",
             )
@@ -155,10 +159,10 @@ def _tensorboard(item: Item, program: Program) -> Iterator[Diagnostic]:
         if spec.log_volume is not None:
             yield Diagnostic(
                 "conflicting-keys",
-                f"TensorBoard reads `{board.logdir}`, so there is no log volume to mount",
+                f"TensorBoard reads from `{board.logdir}`, so there is no log volume to mount",
                 item.span("spec", "logVolume", key=True),
-                hint="remove `logVolume`, or give `logdir` a path",
-                notes=(Note(item.span("spec", "tensorboard", "logdir"), "an object store"),),
+                hint="remove `logVolume`, or set `logdir` to a path",
+                notes=(Note(item.span("spec", "tensorboard", "logdir"), "object store"),),
             )
         yield from _bucket(item, program, board.logdir, ("spec", "tensorboard", "logdir"))
 
@@ -168,23 +172,23 @@ def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
     if spec.timeout is not None and not seconds(spec.timeout):
         yield Diagnostic(
             "invalid-value",
-            "spec.timeout: a job that may run 0 s fails at once",
+            "spec.timeout: a job with a timeout of 0 s fails immediately",
             item.span("spec", "timeout"),
-            hint="write the longest run, e.g. `12h`, or remove the key",
+            hint="write the maximum run time, e.g. `12h`, or remove the key",
         )
     mode = program.cluster_spec(item.cluster).reconcile.mode
     if spec.ttl is not None and mode in STARTS_JOBS_AGAIN:
         yield Diagnostic(
             "without-effect",
-            f"spec.ttl has no effect on cluster {item.cluster}: {mode} would start a job that is gone again",
+            f"spec.ttl has no effect on cluster {item.cluster}: {mode} would recreate the deleted Job",
             item.span("spec", "ttl"),
             severity="warning",
-            hint="remove the key; the job goes when its spec does",
+            hint="remove the key; the Job is deleted with its spec",
         )
 
 
 def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
-    """The longest name that Kubernetes must be able to write: the host name of a role's last pod."""
+    """Yield a problem if the longest name is too long: the host name of a role's last pod."""
     names = [f"{job_name(item, part.role)}-{part.replicas - 1}" for part in made]
     if item.spec.strategy != "single":
         names.append(rendezvous_name(item))
@@ -192,9 +196,9 @@ def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
     if len(longest) > 63:
         yield Diagnostic(
             "name-too-long",
-            f"the host name `{longest}` would have {len(longest)} characters, and may have 63",
+            f"the host name `{longest}` would have {len(longest)} characters; the limit is 63",
             item.span("metadata", "name"),
-            hint=f"shorten the name by {len(longest) - 63}",
+            hint=f"shorten the job's name by {len(longest) - 63}",
         )
 
 
@@ -212,9 +216,9 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
             least = format_quantity(quantity(shared) * 2)
             yield Diagnostic(
                 "invalid-value",
-                f"spec.{key}.sharedMemory: {shared} counts to the memory of the pod, which is {compute.memory}",
+                f"spec.{key}.sharedMemory: {shared} counts towards the pod's memory, which is {compute.memory}",
                 item.span(*path, "sharedMemory"),
-                hint=f"leave room for the code: `memory: {least}`, or less shared memory",
+                hint=f"leave memory for the code: write `memory: {least}`, or reduce `sharedMemory`",
                 notes=(Note(item.span(*path, "memory"), "the pod's memory"),)
                 if "memory" in compute.model_fields_set
                 else (),
@@ -222,7 +226,7 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _within(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Whether the domain that must hold the job is one of a level that the scheduler knows."""
+    """Yield a problem if `within` is not a topology level that the scheduler knows."""
     level, path = item.spec.workers.within, ("spec", "workers", "within")
     if level is None:
         return
@@ -235,7 +239,7 @@ def _within(item: Item, program: Program) -> Iterator[Diagnostic]:
         hint = f"did you mean `{near}`?" if near else f"{known} `placement.levels` of Cluster {cluster.name}"
         yield Diagnostic(
             "missing-reference",
-            f"`{level}` is not one of the levels of cluster {cluster.name}",
+            f"`{level}` is not a topology level of cluster {cluster.name}",
             item.span(*path),
             hint=hint,
             notes=(Note(cluster.span("spec", "placement", "levels"), "its levels"),) if named else (),
@@ -253,7 +257,7 @@ def _within(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
-    """What the strategy needs of the cluster."""
+    """Yield the problems of the strategy's requirements on the cluster."""
     if any(not part.leads for part in made):
         yield from require_image(item, program, "kubectl", ("spec", "strategy"))
     if item.spec.strategy == "elastic":
@@ -262,8 +266,8 @@ def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnos
             cluster = program.get("Cluster", item.cluster)
             yield Diagnostic(
                 "kubernetes-version",
-                f"strategy `elastic` needs Kubernetes 1.{_SUCCESS_POLICY}, and cluster {cluster.name} has {version}",
+                f"strategy `elastic` needs Kubernetes 1.{_SUCCESS_POLICY}, but cluster {cluster.name} has {version}",
                 item.span("spec", "strategy"),
-                hint="use `allReduce`, or a newer cluster",
+                hint="use `allReduce`, or upgrade the cluster",
                 notes=(Note(cluster.span("spec", "kubernetesVersion"), "the cluster's version"),),
             )

@@ -1,4 +1,4 @@
-"""The command of a role: what starts the processes of the strategy stands in front of a Python command."""
+"""Command of a role: prepends the strategy's launcher to a Python command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAUNCHERS = frozenset(
 
 
 def _python_script(command: Sequence[str]) -> int | None:
-    """Where in a Python command the script or `-m MODULE` begins; None where it is neither."""
+    """Index of the script or `-m MODULE` in a Python command; None if there is neither."""
     if not command or not _PYTHON(command[0].rpartition("/")[2]):
         return None
     index = 1
@@ -32,7 +32,7 @@ def with_torchrun(command: Sequence[str]) -> list[str]:
     """`python train.py` → `python -m torch.distributed.run train.py`, which is torchrun with that interpreter.
 
     Any other command stays: `torchrun`, `accelerate` and `deepspeed` start processes themselves, and a shell script
-    may do what it wants; all find the same environment. Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    does as it likes; all see the same environment. Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     start = _python_script(command)
     if start is None or (command[start] == "-m" and _LAUNCHERS.intersection(command[start + 1 : start + 2])):
@@ -41,5 +41,5 @@ def with_torchrun(command: Sequence[str]) -> list[str]:
 
 
 def with_mpirun(command: Sequence[str]) -> list[str]:
-    """`python train.py` → `mpirun python train.py`, which starts one rank in each slot. Any other command stays."""
+    """`python train.py` → `mpirun python train.py`, which starts one rank per slot. Any other command stays."""
     return ["mpirun", *command] if _python_script(command) is not None else list(command)

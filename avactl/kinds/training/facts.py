@@ -1,4 +1,4 @@
-"""The headline of a training job."""
+"""Headline facts of a training job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from avactl.kinds.training.roles import bounds
 
 
 def facts(item: Item, program: Program) -> dict[str, Fact]:
-    """How it is spread, what it takes, what it reads."""
+    """Parallelism, resources and data of the job."""
     spec = item.spec
     least, most = bounds(spec)
     workers: Fact = most if least == most else f"{least}–{most}"
@@ -51,7 +51,7 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
 
 
 def _dataset(item: Item, program: Program, mount: DatasetMount) -> str:
-    """A dataset with its version, also where the newest is meant: a new one then shows as a change of the job."""
+    """A dataset with its version, resolved if the newest is meant: a new version then shows as a change of the job."""
     version = mount.version
     dataset = dataset_access.find(program, item.team, mount.name)
     if version is None and dataset is not None:

@@ -1,9 +1,9 @@
 """Pods that end when another Job of the same run has ended: parameter servers, MPI workers, evaluators.
 
-Kubernetes links no two Jobs, and these programs would wait for requests for ever. So the program runs as a sidecar (an
-init container with `restartPolicy: Always`), and the pod's main container only watches the leading Job. When that has
-ended the main container ends, the kubelet stops the sidecar, and pod and Job are complete: their GPUs are free, logs
-stay. It needs to read one Job by name, and nothing else; user code gets no token.
+Kubernetes does not link Jobs, and these programs would wait for requests forever. So the program runs as a sidecar (an
+init container with `restartPolicy: Always`), and the pod's main container only watches the leading Job. When that Job
+ends, the main container exits, the kubelet stops the sidecar, and pod and Job complete: the GPUs are free, the logs
+remain. The watcher may read one Job by name and nothing else; user code gets no token.
 Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#jobs-with-sidecar-containers
 """
 
@@ -22,9 +22,9 @@ FAILED = 3
 """Exit code of the watcher when the leading Job has failed."""
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 DIRECTORY = "/var/run/avactl"
-"""Where the watcher leaves the command of an MPI worker."""
+"""Directory where the watcher writes the command of an MPI worker."""
 EVALUATOR_GRACE = 300
-"""Seconds that an evaluator has for the last checkpoint."""
+"""Grace period of an evaluator for the last checkpoint, in seconds."""
 
 FOLLOW_SCRIPT = f"""\
 trap 'exit 143' TERM
@@ -46,23 +46,23 @@ while true; do
   sleep "$PERIOD" & wait
 done
 """
-"""Ends with 0 when the leading Job of this run is complete. An older run's Job of the same name does not count."""
+"""Exits with 0 when the leading Job of this run is complete. A Job of the same name from an earlier run is ignored."""
 
 
 def period(followers: int) -> int:
-    """Seconds between two looks, so that all together ask the API server about ten times a second at most."""
+    """Polling period in seconds, chosen so that all watchers together send about ten requests per second."""
     return max(5, followers // 10)
 
 
 def account(item: Item) -> str:
-    """The service account of a job's followers."""
+    """Name of the service account of a job's followers."""
     return f"{item.name}-{COMPONENT}"
 
 
 def follow(
     item: Item, program: Program, pod: Body, leader: str, count: int, *, grace: int = 0, commands: str = ""
 ) -> Body:
-    """The spec of a pod that ends with the Job `leader`: its only container becomes a sidecar of the watcher.
+    """Build the spec of a pod that ends with the Job `leader`: its only container becomes a sidecar of the watcher.
 
     `commands` names the ConfigMap whose key `wINDEX` the watcher writes to `command` in the volume `launch`.
     """
@@ -101,7 +101,7 @@ def follow(
 
 
 def token_volume() -> Body:
-    """The token, certificate and namespace that kubectl reads, for one container of a pod only."""
+    """Token, certificate and namespace for kubectl, mounted in one container of a pod only."""
     return {
         "name": "token",
         "projected": {
@@ -115,7 +115,7 @@ def token_volume() -> Body:
 
 
 def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Manifest]:
-    """A service account with a role of its own."""
+    """A service account with its own role."""
     rbac = "rbac.authorization.k8s.io"
 
     def make(api: str, kind: str, **fields: Any) -> Manifest:
@@ -133,7 +133,7 @@ def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Man
 
 
 def follower_access(item: Item, leader: str, commands: str = "") -> list[Manifest]:
-    """Read one Job, and the ConfigMap of commands."""
+    """Rules to read one Job, and the ConfigMap of commands."""
     rules = [k8s.policy_rule(["batch"], ["jobs"], ["get"], resourceNames=[leader])]
     if commands:
         rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))

@@ -19,11 +19,11 @@ from avactl.kinds.training.roles import DATA_ROLES, Part, bounds, job_name, part
 from avactl.kinds.training.tensorboard import board
 
 FOLLOWERS_LATER = 600
-"""Seconds after its leader's deadline at which a Job that follows is ended, whatever it does."""
+"""Seconds after its leader's deadline at which a following Job is terminated in any case."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one training job."""
+    """Return the objects of one training job."""
     spec = item.spec
     made = parts(spec)
     data = rendezvous(item, made)
@@ -49,11 +49,11 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 
 def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
-    """What cannot be changed in a Job that runs: another value is another run."""
+    """Return the immutable fields of a Job's spec: a change starts a new run."""
     spec = item.spec
     least, most = bounds(spec)
     rules: list[Body] = [
-        # Preemption, drains and lost machines are no failures of the job.
+        # Preemption, drains and lost nodes do not count as failures of the job.
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]
     if not part.leads:
@@ -62,9 +62,9 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
     return compact(
         completionMode="Indexed",
         completions=part.replicas,
-        # One pod that fails takes its gang with it, and each of them fails once: so `retries` counts for each index.
+        # A failed pod takes its gang with it, and each pod fails once: so `retries` applies per index.
         backoffLimitPerIndex=spec.retries,
-        # Elastic: it goes on with those that are left, and has ended when the first one has, which leads the others.
+        # Elastic: the job continues with the remaining pods, and ends when the first pod, the leader, has ended.
         successPolicy={"rules": [{"succeededIndexes": "0"}]} if spec.strategy == "elastic" else None,
         maxFailedIndexes=most - least if part.role == "worker" else 0,
         podFailurePolicy={"rules": rules},
@@ -73,9 +73,9 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
 
 
 def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> Manifest:
-    """The Job, with the digest of its run, and what may be changed while it runs."""
+    """Build the Job, with the digest of its run and the mutable fields."""
     spec = item.spec
-    # In the template too: Kubernetes then refuses to go on with pods of the old run beside those of the new.
+    # In the template too: Kubernetes then rejects mixing pods of the old run with those of the new.
     body["template"]["metadata"]["annotations"][pods.RUN_ANNOTATION] = run
     body.update(
         compact(
@@ -100,13 +100,14 @@ def _seconds(duration: str | None) -> int | None:
 
 
 def _deadline(part: Part, timeout: str | None) -> int | None:
-    """The longest run. Followers end by themselves, but not those whose sidecar never came up: they get no longer."""
+    """Deadline of the run. Followers end by themselves, except if their sidecar never started: they get the same
+    deadline."""
     longest = _seconds(timeout)
     return longest if longest is None or part.leads else longest + FOLLOWERS_LATER
 
 
 def _ttl(item: Item, program: Program) -> int | None:
-    """How long the Job stays. An engine that follows the repository would start a Job that is gone again."""
+    """Return the Job's TTL. An engine that follows the repository would recreate a deleted Job."""
     cluster = program.cluster_spec(item.cluster)
     if cluster.reconcile.mode in STARTS_JOBS_AGAIN:
         return None
@@ -114,7 +115,7 @@ def _ttl(item: Item, program: Program) -> int | None:
 
 
 def _services(item: Item) -> list[Manifest]:
-    """Addresses of the pods, from before they are ready, because they become ready by finding each other."""
+    """Build the headless Service. It publishes pods before they are ready, because readiness requires discovery."""
     name, number = rendezvous_name(item), port(item.spec)
     everyone = {names.GANG_LABEL: item.name}
 
@@ -131,9 +132,9 @@ def _services(item: Item) -> list[Manifest]:
 
 
 def _budget(item: Item, made: list[Part]) -> Manifest:
-    """Evictions (drains, autoscalers that tidy up) stay away: one pod less stops the whole gang.
+    """Build the PodDisruptionBudget that blocks evictions (drains, autoscalers): losing one pod stops the whole gang.
 
-    `minAvailable`, because Kubernetes counts `maxUnavailable` only for controllers with a scale.
+    `minAvailable`, because Kubernetes evaluates `maxUnavailable` only for controllers with a scale subresource.
     """
     select = {names.GANG_LABEL: item.name} if is_gang(made) else k8s.selector(item, made[0].role)
     return k8s.disruption_budget(
@@ -143,7 +144,7 @@ def _budget(item: Item, made: list[Part]) -> Manifest:
 
 
 def _claims(item: Item, program: Program, made: list[Part]) -> list[Manifest]:
-    """GPU claims of the roles, and the checkpoint volume."""
+    """Return the GPU claims of the roles, and the checkpoint volume."""
     found = [
         manifest
         for part in made

@@ -1,4 +1,4 @@
-"""Directories of a job's pods: what is mounted where, and what would cover what."""
+"""Mount points of a job's pods, and conflicts between them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _SYSTEM = (
     "/usr",
     "/var",
 )
-"""Directories that an image cannot do without."""
+"""Directories that every image needs."""
 
 
 class Place(NamedTuple):
-    """A directory that something is mounted at."""
+    """A mount point."""
 
     directory: str
     what: str
     path: Path
-    """Where the spec says so, or what asks for it."""
+    """Path of the setting, or of the setting that requires it."""
     read_only: bool
     dataset: bool = False
 
@@ -71,9 +71,9 @@ def _places(item: Item, program: Program) -> Iterator[Place]:
 
 
 def place_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Directories that are taken twice, that are below something read-only, or that the image needs.
+    """Yield mount points used twice, nested in something read-only, or needed by the image.
 
-    Two datasets are left to `dataset_access.mount_problems`.
+    Conflicts between two datasets are reported by `dataset_access.mount_problems`.
     """
     places = [place._replace(directory=place.directory.rstrip("/") or "/") for place in _places(item, program)]
     logdir = item.spec.tensorboard.logdir if item.spec.tensorboard else "/logs"
@@ -89,8 +89,8 @@ def place_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         if place.directory in _SYSTEM:
             if place.directory == "/" and place.dataset:
                 continue
-            hint = "choose a directory of its own, such as `/data`"
-            message = f"{place.what} at `{place.directory}` would cover the image's own files"
+            hint = "use a separate directory, such as `/data`"
+            message = f"{place.what} at `{place.directory}` would hide the image's own files"
             yield Diagnostic("mount-conflict", message, item.span(*place.path), hint=hint)
             continue
         for other in places[:index]:
@@ -103,24 +103,24 @@ def place_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _clash(item: Item, place: Place, other: Place) -> Diagnostic | None:
-    """Why two places do not go together; None where they do."""
+    """Return the conflict between two mount points, or None."""
     if place.directory == other.directory:
-        message = f"{place.what} and {other.what} are both at `{place.directory}`"
+        message = f"{place.what} and {other.what} are both mounted at `{place.directory}`"
         inner, outer = place, other
     elif other.read_only and place.directory.startswith(f"{other.directory}/"):
         inner, outer = place, other
-        message = f"{inner.what} at `{inner.directory}` is in `{outer.directory}`, where {outer.what} is read-only"
+        message = f"{inner.what} at `{inner.directory}` is inside `{outer.directory}`, read-only mount of {outer.what}"
     elif place.read_only and other.directory.startswith(f"{place.directory}/"):
         inner, outer = other, place
-        message = f"{inner.what} at `{inner.directory}` is in `{outer.directory}`, where {outer.what} is read-only"
+        message = f"{inner.what} at `{inner.directory}` is inside `{outer.directory}`, read-only mount of {outer.what}"
     else:
         return None
-    # The caret stands where the user chose a directory.
+    # Point the caret at the directory that the user chose.
     movable, fixed = (inner, outer) if inner.path[-1] in ("mount", "logdir", "logVolume") else (outer, inner)
     return Diagnostic(
         "mount-conflict",
         message,
         item.span(*movable.path),
-        hint=f"give {movable.what} another directory",
+        hint=f"mount {movable.what} in another directory",
         notes=(Note(item.span(*fixed.path), fixed.what),) if fixed.path != ("spec",) else (),
     )

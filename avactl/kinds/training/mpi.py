@@ -1,10 +1,10 @@
-"""Open MPI without ssh and without the right to run anything in other pods.
+"""Open MPI without ssh and without permission to exec in other pods.
 
-mpirun calls its remote-shell agent with a host and a command. Here the agent writes the command to a file; a sidecar of
-the launcher, which alone has a token, puts all files into the ConfigMap `NAME-launch`; the watcher of each worker reads
-its own key and hands it to the worker's loop, which runs it. From then on mpirun's daemons talk over TCP. So the
-launcher may change one ConfigMap, a worker may read it, no key pair exists, and no port of a worker waits for commands.
-
+mpirun calls its remote-shell agent with a host and a command. Here the agent writes the command to a file; a sidecar
+of the launcher, the only container with a token, publishes all files in the ConfigMap `NAME-launch`; each worker's
+watcher reads its own key and passes it to the worker's loop, which runs it. From then on mpirun's daemons talk over
+TCP. So the launcher may update one ConfigMap, a worker may read it, no key pair exists, and no worker port accepts
+commands.
 Source of the variables: `ompi_info --all`; Open MPI 5 reads those of PRRTE.
 """
 
@@ -66,16 +66,16 @@ done
 """
 
 _PASSWD = f"user:x:{USER_ID}:{USER_ID}::/tmp:/bin/sh\n"
-"""Open MPI starts nothing for a user without a name."""
+"""Passwd entry: Open MPI refuses to start for a user without a name."""
 
 
 def commands_name(item: Item) -> str:
-    """The ConfigMap with the workers' commands."""
+    """Name of the ConfigMap with the workers' commands."""
     return f"{item.name}-launch"
 
 
 def files() -> dict[str, str]:
-    """What the rendezvous ConfigMap holds beside the hostfile."""
+    """Data of the rendezvous ConfigMap in addition to the hostfile."""
     return {"agent": AGENT, "passwd": _PASSWD}
 
 
@@ -85,7 +85,7 @@ def environment() -> list[Body]:
     return env_list(
         {
             "OMPI_MCA_plm_rsh_agent": agent,
-            # Workers cannot start each other.
+            # Workers cannot start processes on each other.
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
             "OMPI_MCA_orte_default_hostfile": hostfile,
             "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
@@ -98,7 +98,7 @@ def environment() -> list[Body]:
 
 
 def mount(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
-    """The files of launcher and workers, and the directory of commands."""
+    """Mount the files of launcher and workers, and the directory of commands."""
     keys = ("agent", "hostfile", "passwd") if launcher else ("passwd",)
     volumes.config("mpi", config_map, CONFIG, keys=keys, executable=True)
     volumes.file("mpi", "passwd", "/etc/passwd")
@@ -106,7 +106,7 @@ def mount(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
 
 
 def launcher(item: Item, program: Program, pod: Body) -> Body:
-    """The launcher's pod with the sidecar that publishes the commands."""
+    """Build the launcher's pod with the sidecar that publishes the commands."""
     publisher = {
         "name": "publisher",
         "image": program.cluster_spec(item.cluster).images.kubectl,
@@ -131,7 +131,7 @@ def launcher(item: Item, program: Program, pod: Body) -> Body:
 
 
 def objects(item: Item) -> list[Manifest]:
-    """The ConfigMap of commands, which the launcher fills, and its right to do so."""
+    """Return the ConfigMap of commands, which the launcher fills, and its permission to do so."""
     name = commands_name(item)
     rules = [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[name])]
     return [

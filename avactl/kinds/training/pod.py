@@ -20,14 +20,14 @@ from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.roles import DATA_ROLES, Part, bounds, job_name, rendezvous_name
 
 CHECKPOINTS = "/checkpoint"
-"""Where a checkpoint volume is mounted."""
+"""Mount path of a checkpoint volume."""
 LOGS = "/logs"
 GRACE_WITH_CHECKPOINT = 120
-"""Seconds between SIGTERM and the kill, in which code that is stopped may save itself; else Kubernetes' 30."""
+"""Seconds between SIGTERM and SIGKILL for jobs that save state when stopped; Kubernetes' default is 30."""
 
 
 def template(item: Item, program: Program, made: list[Part], part: Part) -> Body:
-    """The pod template of one role, without the digest of its run."""
+    """Build the pod template of one role, without the digest of its run."""
     spec = item.spec
     gpu = pods.GpuRequest(item, program, part.compute, part.role)
     pod = pods.pod_spec(
@@ -41,7 +41,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         **compact(
             restartPolicy="Never",
             subdomain=rendezvous_name(item) if spec.strategy != "single" else None,
-            # Followers do not save anything: they end at once.
+            # Followers save nothing: they end immediately.
             terminationGracePeriodSeconds=GRACE_WITH_CHECKPOINT
             if spec.checkpoint and part.leads and part.role in DATA_ROLES
             else None,
@@ -58,7 +58,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         pod = followers.follow(item, program, pod, leader, count, grace=grace, commands=commands)
     labels = k8s.labels(item, part.role)
     if spec.strategy != "single":
-        # Also of one pod: the rendezvous Service selects by it.
+        # Also for a single pod: the rendezvous Service selects by it.
         labels[names.GANG_LABEL] = item.name
         notes[names.GANG_SIZE] = str(gang_size(spec, made))
         if spec.workers.within:
@@ -73,12 +73,12 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
 
 
 def is_gang(made: list[Part]) -> bool:
-    """Whether a job has several pods, which then need each other."""
+    """Return True if a job has several pods, which then form a gang."""
     return sum(part.replicas for part in made) > 1
 
 
 def gang_size(spec: Any, made: list[Part]) -> int:
-    """How many pods must run at the same time."""
+    """Number of pods that must run at the same time."""
     least, most = bounds(spec)
     return sum(part.replicas for part in made) - (most - least)
 
@@ -110,10 +110,10 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
 
 def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
     spec = item.spec
-    # A user without a name or a home breaks what asks for them: caches, torch.compile, getpass.
+    # A user without a name or home breaks code that looks them up: caches, torch.compile, getpass.
     own = {"HOME": pods.TMP, "USER": "user"}
     if gpu.rdma:
-        # The connections that arrange the RDMA ones go over the pod's own network.
+        # Connections that set up RDMA use the pod's own network.
         own |= {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
     result = [pods.env_list(own), environment(item, part), gpu.env()]
     if part.role == "launcher":
@@ -142,7 +142,7 @@ def _checkpoint_env(item: Item, program: Program) -> list[Body]:
 
 
 def below(base: str, url: str) -> str | None:
-    """The rest of an object-store URL below another one; None where it is not there."""
+    """Path of an object-store URL relative to another; None if it is not below it."""
     base = base.rstrip("/")
     if url.rstrip("/") == base:
         return ""
@@ -150,7 +150,7 @@ def below(base: str, url: str) -> str | None:
 
 
 def team_bucket(program: Program, item: Item, url: str) -> Any:
-    """The bucket of the item's team that a URL is in, or None."""
+    """The bucket of the item's team that contains a URL, or None."""
     for bucket in program.get("Team", str(item.team)).spec.buckets:
         if below(bucket.url, url) is not None:
             return bucket
@@ -158,7 +158,7 @@ def team_bucket(program: Program, item: Item, url: str) -> Any:
 
 
 def _store_env(item: Item, program: Program) -> list[Body]:
-    """Credentials of the bucket that checkpoints or logs go to, by reference."""
+    """Credentials of the bucket for checkpoints or logs, by reference."""
     spec = item.spec
     checkpoint = spec.checkpoint.path if spec.checkpoint else None
     logs = spec.tensorboard.logdir if spec.tensorboard else ""
@@ -166,7 +166,7 @@ def _store_env(item: Item, program: Program) -> list[Body]:
 
 
 def store_env(item: Item, program: Program, url: str) -> list[Body]:
-    """The variables that S3 clients read, from the Secret of the team's bucket that holds `url`."""
+    """S3 client variables, from the Secret of the team bucket that contains `url`."""
     bucket = team_bucket(program, item, url) if "://" in url else None
     if bucket is None or bucket.secret is None:
         return []
@@ -199,7 +199,7 @@ def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
 
 
 def log_path(spec: Any) -> str | None:
-    """Where workers see the log volume; None where there is none."""
+    """Mount path of the log volume in workers; None if there is none."""
     board = spec.tensorboard
     if board is None or "://" in board.logdir:
         return None

@@ -1,4 +1,4 @@
-"""What a training job is made of: which pods in which roles, who leads, and how they are called."""
+"""Roles of a training job: their pods, the leading role, and names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from avactl.kinds.program import Item
 from avactl.kinds.training.spec import Role
 
 DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
-"""Roles that read data and write checkpoints and logs. Servers hold parameters, launcher and scheduler only start."""
+"""Roles that read data and write checkpoints and logs. Servers hold parameters; launcher and scheduler only start."""
 
 
 class Part(NamedTuple):
@@ -17,17 +17,17 @@ class Part(NamedTuple):
 
     role: str
     key: str
-    """Key of the spec that declares it."""
+    """Key of the spec that declares the role."""
     compute: Compute
     replicas: int
     command: list[str]
     args: list[str]
     leads: bool
-    """Whether the job has ended when these pods have. The pods of the others end with them."""
+    """True if the job has ended when these pods have. Pods of other roles end with them."""
 
 
 def bounds(spec: Any) -> tuple[int, int]:
-    """Fewest and most workers. They differ with strategy `elastic` only."""
+    """Return the minimum and maximum number of workers. They differ only for strategy `elastic`."""
     workers = spec.workers
     if spec.strategy != "elastic":
         return workers.replicas, workers.replicas
@@ -38,12 +38,12 @@ def bounds(spec: Any) -> tuple[int, int]:
 
 
 def parts(spec: Any) -> list[Part]:
-    """The parts of a job, the leading one first."""
+    """Return the roles of a job, the leading one first."""
     replicas = bounds(spec)[1]
     command, args, workers = spec.command, spec.args, spec.workers
 
     def of(role: str, key: str, declared: Role) -> Part:
-        # A command of its own comes with arguments of its own.
+        # A role's own command comes with its own arguments.
         own_args = declared.args if declared.command else declared.args or args
         return Part(
             role, key, declared, declared.replicas, declared.command or command, own_args, leads=role == "launcher"
@@ -58,7 +58,7 @@ def parts(spec: Any) -> list[Part]:
     elif spec.strategy == "parameterServer":
         servers = of("server", "servers", spec.servers or Role())
         if spec.framework == "tensorflow":
-            # TensorFlow counts its chief apart from the workers; it is the first of those declared.
+            # TensorFlow counts its chief separately from the workers; it is the first declared worker.
             found = [worker(1, "chief"), worker(replicas - 1, leads=False), servers]
         elif spec.framework == "mxnet":
             scheduler = Part("scheduler", "servers", Role(cpu="500m", memory="1Gi"), 1, command, args, False)
@@ -73,21 +73,21 @@ def parts(spec: Any) -> list[Part]:
 
 
 def job_name(item: Item, role: str) -> str:
-    """The Job of a role; its pods are `NAME-INDEX`."""
+    """Name of a role's Job; its pods are `NAME-INDEX`."""
     return f"{item.name}-{role}"
 
 
 def rendezvous_name(item: Item) -> str:
-    """The headless Service through which pods find each other, and the ConfigMap that says how many there are."""
+    """Name of the headless Service for pod discovery, and of the ConfigMap with the number of pods."""
     return f"{item.name}-rendezvous"
 
 
 def host(item: Item, role: str, index: int | str) -> str:
-    """The DNS name of one pod."""
+    """DNS name of one pod."""
     return f"{item.name}-{role}-{index}.{rendezvous_name(item)}.{item.ns}.svc"
 
 
 def hosts(item: Item, role: str, count: int) -> list[str]:
-    """The DNS names of the pods of a role, by index."""
+    """DNS names of a role's pods, by index."""
     before, after = f"{item.name}-{role}-", f".{rendezvous_name(item)}.{item.ns}.svc"
     return [f"{before}{index}{after}" for index in range(count)]

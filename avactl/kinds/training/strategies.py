@@ -1,4 +1,4 @@
-"""Which frameworks can do which strategy, and which roles and settings belong to it."""
+"""Strategies that each framework supports, and the roles and settings of each strategy."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "c
 _UNSUPPORTED: dict[tuple[str, str], tuple[str, str]] = {
     ("caffe", "parameterServer"): ("Caffe has no parameter server", "use `single`, or `mpi` with an MPI build of it"),
     ("caffe", "allReduce"): (
-        "Caffe spreads over the GPUs of one machine only",
+        "Caffe only uses the GPUs of one machine",
         "use `single`, or `mpi` with an MPI build of it",
     ),
     ("mxnet", "allReduce"): (
-        "MXNet reduces over machines by Horovod or its parameter server",
+        "MXNet reduces across machines with Horovod or its parameter server",
         "use `mpi` with Horovod, or `parameterServer`",
     ),
 }
-"""Pairs that make no sense: why, and the remedy."""
+"""Unsupported pairs: the reason and the remedy."""
 _ELASTIC = ("pytorch",)
-"""Frameworks with a rendezvous of their own for workers that come and go."""
+"""Frameworks with an elastic rendezvous."""
 
 
 def strategy_problems(item: Item) -> Iterator[Diagnostic]:
-    """What does not fit together in a job's strategy, framework and roles."""
+    """Yield conflicts between a job's strategy, framework and roles."""
     spec = item.spec
     unsupported = _unsupported(item)
     if unsupported is not None:
@@ -38,7 +38,7 @@ def strategy_problems(item: Item) -> Iterator[Diagnostic]:
     match spec.strategy:
         case "single":
             yield from _one(
-                item, ("spec", "workers", "replicas"), spec.workers.replicas, "strategy `single` has one pod"
+                item, ("spec", "workers", "replicas"), spec.workers.replicas, "strategy `single` uses one pod"
             )
         case "parameterServer":
             yield from _parameter_server(item)
@@ -47,26 +47,26 @@ def strategy_problems(item: Item) -> Iterator[Diagnostic]:
         case "elastic":
             yield from _elastic(item)
     if spec.evaluator is not None:
-        yield from _one(item, ("spec", "evaluator", "replicas"), spec.evaluator.replicas, "there is one evaluator")
+        yield from _one(item, ("spec", "evaluator", "replicas"), spec.evaluator.replicas, "a job has one evaluator")
 
 
 def _unsupported(item: Item) -> Diagnostic | None:
     framework, strategy = item.spec.framework, item.spec.strategy
     if strategy == "elastic" and framework not in _ELASTIC:
-        why = f"workers that come and go are there for {one_of(_ELASTIC)} only, not yet for `{framework}`"
+        why = f"elastic workers are supported only for {one_of(_ELASTIC)}, not for `{framework}`"
         hint = "use `parameterServer` or `mpi`" if framework in ("mxnet", "caffe") else "use `allReduce`"
     elif (framework, strategy) in _UNSUPPORTED:
         why, hint = _UNSUPPORTED[framework, strategy]
     elif framework == "mxnet" and strategy == "parameterServer" and item.spec.consistency == "ssp":
         return Diagnostic(
             "unsupported-strategy",
-            "MXNet's KVStore is synchronous (`bsp`) or asynchronous (`asp`), and nothing between",
+            "MXNet's KVStore is synchronous (`bsp`) or asynchronous (`asp`); it does not support `ssp`",
             item.span("spec", "consistency"),
             hint="write `bsp` or `asp`",
         )
     else:
         return None
-    # PyTorch is the default: a job that does not say otherwise may have forgotten its framework.
+    # PyTorch is the default: a job that does not set it may have forgotten its framework.
     said = "framework" in item.spec.model_fields_set
     notes = (Note(item.span("spec", "framework"), f"framework {framework}"),) if said else ()
     return Diagnostic(
@@ -75,7 +75,7 @@ def _unsupported(item: Item) -> Diagnostic | None:
 
 
 def _misplaced(item: Item) -> Iterator[Diagnostic]:
-    """Roles and settings that would be left out without a word."""
+    """Yield roles and settings that would be ignored silently."""
     spec = item.spec
     strategy = spec.strategy
     if strategy != "parameterServer":
@@ -92,8 +92,8 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         if given:
             yield Diagnostic(
                 "wrong-strategy",
-                f"{' and '.join(f'`{key}`' for key in given)} {'belong' if len(given) > 1 else 'belongs'} to strategy "
-                f"`elastic`, and the job is `{strategy}`",
+                f"{' and '.join(f'`{key}`' for key in given)} {'require' if len(given) > 1 else 'requires'} strategy "
+                f"`elastic`, but the job uses `{strategy}`",
                 item.span("spec", "workers", given[0], key=True),
                 hint="write `replicas: …`, or `strategy: elastic`",
                 notes=_strategy_note(item),
@@ -104,10 +104,10 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         framework = _NAMES.get(spec.framework, spec.framework)
         yield Diagnostic(
             "wrong-strategy",
-            "an evaluator is there with TensorFlow and strategy `parameterServer` or `allReduce` only; "
-            f"the job is {framework}, `{strategy}`",
+            "an evaluator requires TensorFlow and strategy `parameterServer` or `allReduce`; "
+            f"the job uses {framework} and `{strategy}`",
             item.span("spec", "evaluator", key=True),
-            hint="remove it, or run it as a job of its own on the same checkpoint",
+            hint="remove it, or run it as a separate job on the same checkpoints",
         )
 
 
@@ -118,7 +118,7 @@ def _strategy_note(item: Item) -> tuple[Note, ...]:
 def _wrong(item: Item, key: str, strategy: str) -> Diagnostic:
     return Diagnostic(
         "wrong-strategy",
-        f"`{key}` belongs to strategy `{strategy}`, and the job is `{item.spec.strategy}`",
+        f"`{key}` requires strategy `{strategy}`, but the job uses `{item.spec.strategy}`",
         item.span("spec", key, key=True),
         hint=f"remove it, or write `strategy: {strategy}`",
         notes=_strategy_note(item),
@@ -129,7 +129,7 @@ def _one(item: Item, path: tuple[str, ...], replicas: int, why: str) -> Iterator
     if replicas != 1:
         hint = "write 1"
         if path[1] == "workers":
-            hint += ", or choose how they work together: `strategy: allReduce`, `parameterServer` or `mpi`"
+            hint += ", or use a distributed strategy: `strategy: allReduce`, `parameterServer` or `mpi`"
         yield Diagnostic("invalid-value", f"{'.'.join(path)}: {why}, got {replicas}", item.span(*path), hint=hint)
 
 
@@ -140,44 +140,44 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
             "missing-key",
             "strategy `parameterServer` needs `servers`",
             item.span("spec", "strategy"),
-            hint="add `servers: {replicas: 2, cpu: 8, memory: 32Gi}`, the pods that hold the parameters",
+            hint="add `servers: {replicas: 2, cpu: 8, memory: 32Gi}` for the pods that hold the parameters",
         )
     if spec.framework == "tensorflow" and spec.workers.replicas < 2:
         where = ("spec", "workers", "replicas") if "workers" in spec.model_fields_set else ("spec", "strategy")
         yield Diagnostic(
             "invalid-value",
-            "spec.workers.replicas: the first worker is TensorFlow's chief, and it needs at least one beside it",
+            "spec.workers.replicas: the first worker is TensorFlow's chief, which needs at least one other worker",
             item.span(*where),
             hint="write 2 or more",
         )
     if spec.consistency == "ssp":
-        # MXNet has no `ssp` at all, which is said already.
+        # MXNet does not support `ssp` at all, which is already reported.
         if spec.staleness is None and spec.framework != "mxnet":
             yield Diagnostic(
                 "missing-key",
-                "`consistency: ssp` needs `staleness`, the steps that the fastest worker may be ahead",
+                "`consistency: ssp` needs `staleness`, the maximum lead of the fastest worker in steps",
                 item.span("spec", "consistency"),
-                hint="add `staleness: 4`; 0 would be `bsp`",
+                hint="add `staleness: 4`; 0 is the same as `bsp`",
             )
     elif spec.staleness is not None:
         yield Diagnostic(
             "wrong-strategy",
-            f"`staleness` belongs to `consistency: ssp`, and the job has `{spec.consistency}`",
+            f"`staleness` requires `consistency: ssp`, but the job uses `{spec.consistency}`",
             item.span("spec", "staleness", key=True),
-            hint="write `consistency: ssp`, or remove it",
+            hint="write `consistency: ssp`, or remove `staleness`",
         )
 
 
 def _mpi(item: Item) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.launcher is not None:
-        yield from _one(item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "there is one launcher")
+        yield from _one(item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "a job has one launcher")
     if spec.workers.replicas > MOST_WORKERS:
         yield Diagnostic(
             "invalid-value",
             f"spec.workers.replicas: mpirun's commands for {spec.workers.replicas} workers do not fit into a ConfigMap",
             item.span("spec", "workers", "replicas"),
-            hint=f"at most {MOST_WORKERS} pods: give each more slots, or use `allReduce`",
+            hint=f"use at most {MOST_WORKERS} pods with more slots each, or use `allReduce`",
         )
 
 
@@ -187,7 +187,7 @@ def _elastic(item: Item) -> Iterator[Diagnostic]:
     if workers.min is None and workers.max is None:
         yield Diagnostic(
             "missing-key",
-            "strategy `elastic` needs `min` and `max` of workers",
+            "strategy `elastic` needs `min` and `max` in `workers`",
             item.span("spec", "strategy"),
             hint="add `workers: {min: 2, max: 8}`",
         )
@@ -198,14 +198,14 @@ def _elastic(item: Item) -> Iterator[Diagnostic]:
         key = "min" if workers.min is not None else "max"
         yield Diagnostic(
             "invalid-value",
-            f"spec.workers: at least {least} and at most {most} workers",
+            f"spec.workers: `min` {least} is above `max` {most}",
             item.span("spec", "workers", key),
-            hint="`min` is the fewest that may run, `max` the most",
+            hint="`min` and `max` are the bounds of the number of workers",
         )
     elif given and not least <= workers.replicas <= most:
         yield Diagnostic(
             "invalid-value",
             f"spec.workers.replicas: {workers.replicas} is not between min {least} and max {most}",
             item.span("spec", "workers", "replicas"),
-            hint="remove `replicas`: an elastic job starts with what is free",
+            hint="remove `replicas`: an elastic job starts with the available capacity",
         )

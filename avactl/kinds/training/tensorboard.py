@@ -1,4 +1,4 @@
-"""The TensorBoard beside a job: Deployment, Service, log volume."""
+"""The TensorBoard of a job: Deployment, Service, log volume."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PORT = 6006
 
 
 def board(item: Item, program: Program) -> list[Manifest]:
-    """The objects of a job's TensorBoard; nothing where it has none.
+    """Return the objects of a job's TensorBoard, if it has one.
 
     The log volume is shared by pods on different machines, so its storage class must offer ReadWriteMany.
     """

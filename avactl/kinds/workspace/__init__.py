@@ -16,7 +16,7 @@ __all__ = ["KIND", "Workspace", "WorkspaceSpec"]
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """Whose it is, and what it has."""
+    """Owner and resources of the workspace."""
     spec = item.spec
     result: dict[str, Fact] = {"user": spec.user, "running": "yes" if spec.running else "no"}
     if spec.gpus:

@@ -1,4 +1,4 @@
-"""What is wrong with a workspace, alone and on its cluster."""
+"""Checks of a workspace, alone and on its cluster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from avactl.kinds.workspace.lower import image, is_shared
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one workspace."""
+    """Yield the problems of one workspace."""
     spec = item.spec
     yield from _owner(item, program)
     if image(item, program) is None:
         team = program.get("Team", str(item.team))
         yield Diagnostic(
             "missing-key",
-            f"`spec` needs `image`: team {team.name} has no default for it",
+            f"`spec` needs `image`: team {team.name} sets no default",
             item.span("spec", key=True),
             hint=f"add `image: …`, or `workspace: {{image: …}}` to Team {team.name}",
         )
@@ -36,30 +36,30 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _owner(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """A user whom the team does not list. Who comes by a group cannot be known here."""
+    """Yield a warning for a user whom the team does not list. Membership through groups cannot be checked here."""
     team = program.get("Team", str(item.team))
     members = team.spec.members
     listed = [*members.users, *members.admins]
     if listed and not members.groups and item.spec.user not in listed:
         yield Diagnostic(
             "user-not-in-team",
-            f"`{item.spec.user}` is not a member of team {team.name}, and could not reach the workspace",
+            f"`{item.spec.user}` is not a member of team {team.name} and cannot access the workspace",
             item.span("spec", "user"),
             severity="warning",
-            hint=f"add them to `members` of Team {team.name}",
+            hint=f"add the user to `members` of Team {team.name}",
             notes=(Note(team.span("spec", "members", key=True), "the members"),),
         )
 
 
 def _home(item: Item) -> Iterator[Diagnostic]:
-    """A home where something else is, or below something that is read-only."""
+    """Yield a home directory that conflicts with another mount, or is inside a read-only one."""
     spec = item.spec
     home = spec.home.rstrip("/")
     where = ("spec", "home")
     if home in ("", "/dev", "/etc", "/proc", "/sys", "/usr", "/bin", "/lib"):
-        hint = "write a directory such as `/home/user`"
+        hint = "use a directory such as `/home/user`"
         yield Diagnostic(
-            "mount-conflict", f"spec.home: `{spec.home}` would cover the image's own", item.span(*where), hint=hint
+            "mount-conflict", f"spec.home: `{spec.home}` would hide the image's files", item.span(*where), hint=hint
         )
         return
     taken = [(mount.mount, ("spec", "datasets", i, "mount")) for i, mount in enumerate(spec.datasets)]
@@ -68,9 +68,9 @@ def _home(item: Item) -> Iterator[Diagnostic]:
         if home == place or home.startswith(f"{place}/"):
             yield Diagnostic(
                 "mount-conflict",
-                f"spec.home: `{spec.home}` is in `{place or '/'}`, where a dataset is mounted read-only",
+                f"spec.home: `{spec.home}` is inside `{place or '/'}`, where a dataset is mounted read-only",
                 item.span(*where),
-                hint="mount the dataset elsewhere, e.g. below the home",
+                hint="mount the dataset elsewhere, e.g. inside the home directory",
                 notes=(Note(item.span(*path), "mounted here"),),
             )
     if home == "/buckets" or home.startswith("/buckets/"):
@@ -85,15 +85,15 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
     if spec.gpus > 1:
         yield Diagnostic(
             "invalid-value",
-            f"spec.gpus: {spec.gpus:g} is neither a whole number nor a part of one GPU",
+            f"spec.gpus: {spec.gpus:g} is neither an integer nor a fraction of one GPU",
             item.span("spec", "gpus"),
-            hint=f"write {int(spec.gpus)}, {int(spec.gpus) + 1}, or a share below 1 such as 0.5",
+            hint=f"write {int(spec.gpus)}, {int(spec.gpus) + 1}, or a fraction below 1 such as 0.5",
         )
         return
     if spec.gpus < _SMALLEST or round(spec.gpus, 2) != spec.gpus:
         yield Diagnostic(
             "invalid-value",
-            f"spec.gpus: a share is given in hundredths from {_SMALLEST:g}, got {spec.gpus:g}",
+            f"spec.gpus: fractions are multiples of 0.01, at least {_SMALLEST:g}; got {spec.gpus:g}",
             item.span("spec", "gpus"),
             hint=f"write {max(_SMALLEST, round(spec.gpus, 2)):g}",
         )
@@ -103,13 +103,13 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
         where = ("spec", "daemons", "scheduler") if "daemons" in cluster.spec.model_fields_set else ("spec",)
         yield Diagnostic(
             "shared-gpu-needs-scheduler",
-            f"spec.gpus: a share of a GPU is given by avactl's scheduler, which is off on Cluster {cluster.name}",
+            f"spec.gpus: fractional GPUs require avactl's scheduler, which is disabled on Cluster {cluster.name}",
             item.span("spec", "gpus"),
-            hint=f"add `daemons: {{scheduler: true}}` to Cluster {cluster.name}, or ask for a whole GPU",
+            hint=f"add `daemons: {{scheduler: true}}` to Cluster {cluster.name}, or request a whole GPU",
             notes=(Note(cluster.span(*where, key=True), "the cluster's daemons"),),
         )
         return
-    # One pod on the machine is enough for the question whether the model and the pool exist.
+    # One pod is enough to check that the model and the pool exist.
     whole = spec.model_copy(update={"gpus": 1})
     problems = gpu_problems(item, program, whole, ("spec",))
     yield from problems
@@ -119,10 +119,10 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
     if pools and all(pool.spec.allocation == "dra" for pool in pools):
         yield Diagnostic(
             "invalid-value",
-            f"spec.gpus: pool {pools[0].name} gives GPUs as whole devices (`allocation: dra`)",
+            f"spec.gpus: pool {pools[0].name} allocates whole GPUs only (`allocation: dra`)",
             item.span("spec", "gpus"),
-            hint="ask for a whole GPU, or name a `pool` with `allocation: devicePlugin`",
-            notes=(Note(pools[0].span("spec", "allocation"), "here"),),
+            hint="request a whole GPU, or use a `pool` with `allocation: devicePlugin`",
+            notes=(Note(pools[0].span("spec", "allocation"), "set here"),),
         )
 
 

@@ -20,27 +20,27 @@ _JUPYTER = "/etc/avactl/jupyter"
 
 
 def image(item: Item, program: Program) -> str | None:
-    """The image: the workspace's own, else the team's default."""
+    """Image: the workspace's own, else the team's default."""
     found: str | None = item.spec.image or program.get("Team", str(item.team)).spec.workspace.image
     return found
 
 
 def storage(item: Item, program: Program) -> str:
-    """Size of the home, bytes: the workspace's own, else the team's default."""
+    """Size of the home directory in bytes: the workspace's own, else the team's default."""
     return str(item.spec.storage or program.get("Team", str(item.team)).spec.workspace.storage)
 
 
 def is_shared(gpus: float) -> bool:
-    """Whether a number of GPUs is a fraction of one."""
+    """Return True if the number of GPUs is a fraction of one."""
     return gpus != int(gpus)
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
-    """The objects of one workspace."""
+    """Return the objects of one workspace."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
     select = k8s.selector(item, COMPONENT)
     config = _editor_config(item)
-    # A shared GPU steers the pod as a whole one does; which one, and how much, is the scheduler's to say.
+    # A fractional GPU selects nodes like a whole one; the scheduler chooses the device and the fraction.
     shared = is_shared(spec.gpus)
     defaults = program.get("Team", str(item.team)).spec.workspace
     compute = Compute(
@@ -85,7 +85,7 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
         notes[GPU_SHARE] = format(spec.gpus, "g")
     volumes = pods.Volumes(item, program)
     volumes.claim("home", f"{item.name}-home", spec.home)
-    # Shared memory for data loaders; what is in it counts to the container's memory.
+    # Shared memory for data loaders; its content counts towards the container's memory.
     volumes.empty("shared-memory", "/dev/shm", memory=True)  # noqa: S108
     if config:
         volumes.config("editor", f"{item.name}-editor", _JUPYTER)
@@ -119,17 +119,17 @@ def _env(item: Item, culled: bool) -> list[Body]:
         own |= pods.NO_GPUS
     result = pods.env_list({name: value for name, value in own.items() if name not in spec.env})
     if is_shared(spec.gpus) and "NVIDIA_VISIBLE_DEVICES" not in spec.env:
-        # The scheduler's Binding carries the indexes; the NVIDIA runtime shows no other GPU.
+        # The scheduler's Binding carries the device indexes; the NVIDIA runtime exposes no other GPU.
         source = {"fieldPath": f"metadata.annotations['{DEVICES}']"}
         result.append({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": source}})
     return result + pods.env_list(spec.env)
 
 
 def _editor_config(item: Item) -> dict[str, str]:
-    """Jupyter's configuration: end what idles. Nothing where `idleTimeout` is 0.
+    """Return Jupyter's configuration that ends idle kernels and terminals; empty if `idleTimeout` is 0.
 
-    Only the editor sees what is idle. A pod that ended itself would be started again by its StatefulSet, so the
-    kernels end, which hold the memory, and the pod stays. Source: jupyter_server's MappingKernelManager and
+    Only the editor knows what is idle. The StatefulSet would restart a pod that exits, so the kernels, which hold the
+    memory, are ended and the pod stays. Source: jupyter_server's MappingKernelManager and
     jupyter_server_terminals' TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
     """
     timeout = ceil(seconds(item.spec.idle_timeout))
@@ -143,7 +143,8 @@ def _editor_config(item: Item) -> dict[str, str]:
 
 
 def _network_policy(item: Item, program: Program, select: dict[str, str]) -> Manifest:
-    """Only the team and the platform reach the editor; its user comes by `kubectl port-forward` or a gateway."""
+    """Return the NetworkPolicy: only team and platform reach the editor; users connect by `kubectl port-forward` or a
+    gateway."""
     names = {*namespaces(program.get("Team", str(item.team)))}
     names.update(namespace.name for namespace in program.cluster_spec(item.cluster).namespaces)
     match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}]

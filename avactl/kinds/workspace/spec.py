@@ -1,4 +1,4 @@
-"""The Workspace kind: a place to edit and debug."""
+"""The Workspace kind: a development environment."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Cpu, Duration
 
 
 class WorkspaceSpec(Model):
-    """A long-running container of one user, with a home directory that stays."""
+    """A long-running container of one user, with a persistent home directory."""
 
-    cluster: ClusterRef | None = Field(None, description="Cluster. Default: the only one that the team works on.")
+    cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")
     user: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\S+$")] = Field(
-        description="OIDC user who owns it."
+        description="OIDC user who owns the workspace."
     )
     image: Image | None = Field(None, description="Image. Default: the team's.")
     command: list[str] = Field(default_factory=list, description="Command. Default: the image's.")
@@ -25,28 +25,31 @@ class WorkspaceSpec(Model):
     cpu: Cpu | None = Field(None, description="CPU cores. Default: the team's.")
     memory: Bytes | None = Field(None, description="Memory, bytes. Default: the team's.")
     gpus: Annotated[float | int, Field(ge=0, le=16)] = Field(
-        0, description="GPUs: a whole number, or a fraction of one (0.25, 0.5), which needs avactl's scheduler."
+        0, description="Number of GPUs, or a fraction of one (0.25, 0.5), which requires avactl's scheduler."
     )
-    gpu: GpuModel | None = Field(None, description="GPU model; needed with GPUs where the cluster has several.")
+    gpu: GpuModel | None = Field(None, description="GPU model; required for GPUs if the cluster has several models.")
     pool: NodePoolRef | None = Field(None, description="Node pool. Default: any.")
-    storage: Bytes | None = Field(None, description="Home directory, bytes. Default: the team's.")
-    home: AbsPath = Field("/home/user", description="Where the home is mounted; also HOME and the working directory.")
-    port: Port = Field(8888, description="Port that the image's editor listens on.")
+    storage: Bytes | None = Field(None, description="Size of the home directory, in bytes. Default: the team's.")
+    home: AbsPath = Field(
+        "/home/user", description="Mount path of the home directory; also HOME and the working directory."
+    )
+    port: Port = Field(8888, description="Port of the image's editor.")
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
     idle_timeout: Duration = Field(
         "2h",
-        description="Jupyter kernels and terminals that were idle for so long are ended, which frees their memory and "
-        "that of their GPUs; `0s`: never. The pod and its GPUs stay until `running: false`. Other editors find the "
-        "seconds in AVACTL_IDLE_TIMEOUT.",
+        description="Jupyter kernels and terminals idle for this long are stopped, which frees their host and GPU "
+        "memory; "
+        "`0s`: never. The pod keeps its GPUs until `running: false`. Other editors can read the "
+        "value in seconds from AVACTL_IDLE_TIMEOUT.",
     )
-    running: bool = Field(True, description="Whether it runs. The home stays when it does not.")
+    running: bool = Field(True, description="Run the workspace. The home directory is kept while it is stopped.")
     deletion_policy: Literal["retain", "delete"] = Field(
-        "retain", description="What becomes of the home directory when the spec is deleted."
+        "retain", description="What happens to the home directory when the spec is deleted."
     )
 
 
 class Workspace(Resource):
-    """A user's own container to edit and debug in, with a home directory that stays.
+    """A user's development container with a persistent home directory.
 
     Compiles to a StatefulSet, a Service, a PersistentVolumeClaim, a NetworkPolicy and the editor's ConfigMap.
     """

@@ -1,46 +1,44 @@
-"""ResourceClaims beside the placement state: what they hold of it, where they can be met, and what pods get."""
+"""ResourceClaims in the placement state: GPUs that they hold, nodes that can satisfy them, and their allocations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from avactl.hardware.topology import LEVELS
 from avactl.kube import logs
-from avactl.placement.allocation import Booking, BookingError
+from avactl.placement.allocation import MILLI_PER_GPU, Booking, BookingError
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
+from avactl.scheduler.cache.requests import RequestBuilder
+from avactl.scheduler.cache.tables import ClusterTables, Mask
 from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError
-from avactl.scheduler.dra.manager import ClaimDemand, Offers
+from avactl.scheduler.dra.manager import ClaimDemand, DraManager, Offers
 from avactl.scheduler.dra.resource_claim import ResourceClaim, older
 from avactl.scheduler.dra.resource_slices import Key, Result
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.node_rules import node_selector
 from avactl.scheduler.objects.pod_info import PodInfo
 
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
-
 _MASKS = 512
 _NODES = 16
-"""Nodes that are tried for a pod whose GPUs must be linked and whose devices the allocator chooses."""
+"""Most nodes that are tried for a pod that requires linked GPUs and whose devices the allocator chooses."""
 
 
 class ClaimBookings:
-    """Claims of a fleet."""
+    """ResourceClaims of a cluster."""
 
-    def __init__(self, fleet: ClusterCache) -> None:
-        self._fleet = fleet
-        self._dra = fleet.dra
+    def __init__(self, tables: ClusterTables, dra: DraManager, requests: RequestBuilder) -> None:
+        self._tables, self._dra, self._requests = tables, dra, requests
         self.given: dict[str, tuple[str, ...]] = {}
-        """Claims that pods are being given, by the pod's uid: not yet allocated as far as the API server told."""
+        """UIDs of claims that are being allocated, by the UID of the pod; the API server has not reported them yet."""
         self._masks: dict[str, tuple[Offers, int, Mask]] = {}
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
     def put(self, item: Mapping[str, Any]) -> None:
-        """A ResourceClaim is there, or has changed."""
+        """Add or change a ResourceClaim."""
         claim = ResourceClaim(item)
         before = self._dra.claims.get(claim.key)
         if before is not None and before.uid != claim.uid:
@@ -56,32 +54,32 @@ class ClaimBookings:
         elif claim.uid not in self._dra.giving:
             self._release(claim.uid)
         if self._dra.devices.held(claim.uid) != held:
-            self._fleet.recount(claim.key)
-        self._fleet.arrived(f"claim {claim.key}")
+            self._tables.claim_changed(claim.key)
+        self._tables.waits.arrived(f"claim {claim.key}")
 
     def drop(self, key: str) -> None:
-        """A ResourceClaim is gone."""
+        """Remove a ResourceClaim."""
         claim = self._dra.claims.pop(key, None)
         if claim is not None:
             self._dra.version += 1
             self._dra.giving.pop(claim.uid, None)
             self._release(claim.uid)
-            self._fleet.recount(key)
+            self._tables.claim_changed(key)
 
     def rebuild(self) -> None:
-        """The state was built anew: book in it what claims have."""
+        """Book the devices of all claims in a new state."""
         for claim in self._dra.claims.values():
             self._place(claim.uid, self._dra.devices.held(claim.uid))
 
     def _book(self, uid: str, results: tuple[Result, ...]) -> None:
         if self._dra.devices.held(uid) != results:
             self._dra.devices.hold(uid, results)
-            if not self._fleet.stale:
+            if not self._tables.stale:
                 self._place(uid, results)
 
     def _place(self, uid: str, results: tuple[Result, ...]) -> None:
-        """Book the GPUs among some devices, which are then taken for the engine too."""
-        state, by_node = self._fleet.state, dict[str, int]()
+        """Book the GPUs among a claim's devices, so that the placement engine does not give them away."""
+        state, by_node = self._tables.state, dict[str, int]()
         for key, admin, _, _ in results:
             place = self._dra.place(key)
             if place is not None and not admin:
@@ -95,24 +93,46 @@ class ClaimBookings:
                     state.book(uid, booking, forced=True)
                 except BookingError as error:
                     logs.error("devices are allocated twice", claim=uid, error=str(error))
-                    self._fleet.stale = True  # what claims have comes before what is kept for others
+                    self._tables.stale = True  # what claims have comes before what is kept for others
 
     def _release(self, uid: str) -> None:
         if self._dra.devices.release(uid):
-            if uid in self._fleet.state.bookings:
-                self._fleet.state.release(uid)
-            self._fleet.change_epoch += 1
+            if uid in self._tables.state.bookings:
+                self._tables.state.release(uid)
+            self._tables.change_epoch += 1
 
     def gpus(self, pod: PodInfo) -> int:
-        """Whole GPUs that a pod's claims hold."""
+        """Return the whole GPUs that a pod's claims hold."""
         held = (each for claim in self.counted(pod) for each in self._dra.devices.held(claim.uid))
         return sum(not each.admin and self._dra.counts(each.key) for each in held)
 
+    def held_gpus(self, pod: PodInfo) -> int:
+        """Return the GPU milli that a pod with a node holds, by its claims and by its requests."""
+        if pod.claims:
+            return MILLI_PER_GPU * (self.gpus(pod) + self._requests.gpu_count(pod.shape))
+        return pod.shape.share or MILLI_PER_GPU * self._requests.gpu_count(pod.shape)
+
     def counted(self, pod: PodInfo) -> Iterator[ResourceClaim]:
-        """The claims of a pod that count for it. One that several pods share counts for the first on a node."""
+        """Yield the claims that count for a pod. A shared claim counts for the first of its pods that got a node."""
         for claim in self._of(pod):
-            if next(iter(self._fleet.users.get(claim.key, ())), pod.uid) == pod.uid:
+            if next(iter(self._tables.claim_users.get(claim.key, ())), pod.uid) == pod.uid:
                 yield claim
+
+    def used_only_by(self, pods: Iterable[PodInfo]) -> list[str]:
+        """Return the claims, by UID, that these pods use and no others."""
+        users = [pod for pod in pods if pod.claims]
+        uids = {pod.uid for pod in users}
+        found: dict[str, None] = {}
+        for pod in users:
+            found.update(dict.fromkeys(self.given.get(pod.uid, ())))
+            for claim in self._of(pod):
+                if all(each["uid"] in uids for each in claim.reserved):
+                    found[claim.uid] = None
+        return list(found)
+
+    def gpu_devices(self, node: str, gpus: int) -> tuple[Result, ...]:
+        """Return the devices behind a mask of GPUs, as a reservation holds them: whole and exclusively."""
+        return tuple(Result(key, False, False, ()) for key in self._dra.keys(node, gpus))
 
     def _of(self, pod: PodInfo) -> list[ResourceClaim]:
         found = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
@@ -121,9 +141,9 @@ class ClaimBookings:
     # -- where they can be met --------------------------------------------------------------------------------------
 
     def choose(self, pod: PodInfo, request: Request, among: Mask | None) -> Choice | None:
-        """As `Scorer.choose`, for a pod with claims."""
+        """Return the best node and GPUs for a pod with claims, as `Scorer.choose`."""
         demand = self._dra.demand(pod)
-        scorer = self._fleet.scorer
+        scorer = self._tables.scorer
         if not demand.wanted or demand.exact:
             choice = scorer.choose(request, among)
             if choice is not None or not demand.wanted:
@@ -133,7 +153,7 @@ class ClaimBookings:
             return None
         if among is not None:
             mask &= among
-        odd = self._fleet.asks.searched(request, pod.shape) if demand.exact else request
+        odd = self._requests.searched(request, pod.shape) if demand.exact else request
         if demand.gpus and not demand.counted:
             odd = replace(odd, gpus=0, required=False)
         for _ in range(_NODES):
@@ -155,32 +175,32 @@ class ClaimBookings:
     def _linked(self, request: Request, node: int, gpus: int) -> bool:
         if not request.required or gpus.bit_count() < 2:
             return True
-        state = self._fleet.state
+        state = self._tables.state
         return int(state.kinds[int(state.kind[node])].levels[gpus]) <= LEVELS.index(request.link)
 
     def _mask(self, demand: ClaimDemand) -> Mask:
-        """Nodes on which the allocator finds what a demand asks for."""
-        offers = self._dra.offers(demand, self._fleet.nodes)
-        now = self._fleet.nodes_changed
+        """Return the nodes on which the allocator can satisfy a demand."""
+        offers = self._dra.offers(demand, self._tables.nodes)
+        now = self._tables.node_epoch
         known = self._masks.get(demand.key)
         if known is None or known[0] is not offers or known[1] != now or offers.changed is None:
             if len(self._masks) > _MASKS:
                 self._masks.clear()
-            known = self._masks[demand.key] = (offers, now, self._fleet.mask(offers.yes))
+            known = self._masks[demand.key] = (offers, now, self._tables.mask(offers.yes))
         else:
             for node in offers.changed:
-                slot = self._fleet.state.slots.get(node)
+                slot = self._tables.state.slots.get(node)
                 if slot is not None:
                     known[2][slot] = node in offers.yes
         offers.changed = []
         return known[2].copy()
 
     def _search(self, demand: ClaimDemand, slot: int, gpus: int) -> list[list[AllocatedDevice]]:
-        name = self._fleet.state.names[slot]
+        name = self._tables.state.names[slot]
         assert name is not None
         claims = tuple(parsed for _, parsed in demand.wanted)
         prefer: set[Key] = set(self._dra.keys(name, gpus))
-        found = self._dra.search(name, self._fleet.nodes[name].labels, claims, prefer)
+        found = self._dra.search(name, self._tables.nodes[name].labels, claims, prefer)
         if found is None:
             raise StuckError("what was free is not")
         return found
@@ -195,12 +215,12 @@ class ClaimBookings:
         return gpus
 
     def held(self, demand: ClaimDemand) -> Mask | None:
-        """The nodes that reach the devices that a pod's claims have already; None: all."""
+        """Return the nodes that reach the devices of a pod's allocated claims; None: all."""
         result: Mask | None = None
         for claim in demand.held:
             allocation = claim.allocation or self._dra.giving.get(claim.uid) or {}
             if allocation.get("nodeSelector"):
-                mask = self._fleet.mask(self._reached(allocation["nodeSelector"]))
+                mask = self._tables.mask(self._reached(allocation["nodeSelector"]))
                 result = mask if result is None else result & mask
         return result
 
@@ -211,10 +231,10 @@ class ClaimBookings:
             if len(names) == 1 and terms[0]["matchFields"][0]["operator"] == "In":
                 return names  # as nearly always
         match = node_selector(selector)
-        return [info.name for info in self._fleet.nodes.values() if match(info.name, info.labels)]
+        return [info.name for info in self._tables.nodes.values() if match(info.name, info.labels)]
 
     def searched(self, pod: PodInfo) -> bool:
-        """Whether the engine alone cannot place a pod: its claims are shared, or are not just GPUs."""
+        """Return True if only the allocator can place a pod: its claims are shared, or ask for more than GPUs."""
         if not pod.claims:
             return False
         demand = self._dra.demand(pod)
@@ -222,41 +242,41 @@ class ClaimBookings:
             return True
         if any(not each.template for each in self._of(pod)):
             return True
-        nodes = self._fleet.nodes.values()
+        nodes = self._tables.nodes.values()
         return bool(demand.wanted) and not any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
 
     def counts(self, pod: PodInfo) -> bool:
-        """Whether the GPUs of a decision are those of the pod's claims."""
+        """Return True if the GPUs of a decision are those of the pod's claims."""
         demand = self._dra.demand(pod)
         return bool(demand.wanted) and demand.gpus > 0
 
     def explain(self, pod: PodInfo, request: Request) -> tuple[Request, Mask, str] | None:
-        """For words on why not: the request and nodes that are left by claims, and why. None: the engine knows."""
+        """Return the request, the nodes that claims leave, and why not the others; None if the engine can tell."""
         demand = self._dra.demand(pod)
-        nodes = self._fleet.nodes.values()
+        nodes = self._tables.nodes.values()
         if not demand.wanted or (
             demand.exact and any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
         ):
             return None
-        offers = self._dra.offers(demand, self._fleet.nodes)
-        mask = self._fleet.mask(offers.yes)
-        lost = len(self._fleet.nodes) - len(offers.yes)
+        offers = self._dra.offers(demand, self._tables.nodes)
+        mask = self._tables.mask(offers.yes)
+        lost = len(self._tables.nodes) - len(offers.yes)
         words = [f"{lost} without free devices as its ResourceClaim asks for"] if lost else []
         words += sorted(set(offers.words.values()))[:1]
         if demand.gpus:
-            request = self._fleet.asks.searched(request, pod.shape)
+            request = self._requests.searched(request, pod.shape)
             request = replace(request, gpus=0, required=False, models=frozenset())
         return request, mask, ", ".join(words)
 
     # -- what is given ----------------------------------------------------------------------------------------------
 
     def give(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
-        """Book the devices of a decision for the pod's claims; which each of them gets. Raises BookingError."""
-        demand, name = self._dra.demand(pod), self._fleet.state.names[booking.node]
+        """Book the devices of a decision for the pod's claims and return each one's allocation. Raises BookingError."""
+        demand, name = self._dra.demand(pod), self._tables.state.names[booking.node]
         assert name is not None
         result = [ClaimAllocation(claim, self._dra.giving.get(claim.uid)) for claim in demand.held]
         if demand.wanted:
-            labels = self._fleet.nodes[name].labels
+            labels = self._tables.nodes[name].labels
             if demand.exact and self._dra.simple(name, labels, demand.key):
                 found = self._dra.split(demand, name, booking.gpus)
                 taken = [
@@ -276,7 +296,7 @@ class ClaimBookings:
         return result
 
     def forget(self, pod: PodInfo) -> None:
-        """A binding failed: what was on its way to the pod's claims is free again."""
+        """Release the devices that were being allocated for a pod whose binding failed."""
         mine = self.given.pop(pod.uid, ())
         for uid in mine:
             shared = any(uid in others for others in self.given.values())
@@ -285,5 +305,5 @@ class ClaimBookings:
                 self._release(uid)
 
     def bound(self, pod: PodInfo) -> None:
-        """A pod has what it was given."""
+        """Note that the allocations for a pod are complete."""
         self.given.pop(pod.uid, None)

@@ -1,44 +1,40 @@
-"""What depends on where other pods are: host ports, disks, required pod affinity and anti-affinity, topology spread.
+"""Constraints between pods: host ports, disks, required pod affinity and anti-affinity, topology spread.
 
 As kube-scheduler's plugins NodePorts, VolumeRestrictions, InterPodAffinity and PodTopologySpread filter. Counts of
-matching pods by node are kept from the first time that somebody asks for them; a decision is then a few sums over
-topology domains.
+matching pods by node are kept from their first use on; a decision is then a few sums over topology domains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from avactl import names
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
 from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
+from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
-
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
-    from avactl.scheduler.objects.pod_info import PodInfo
 
 _TALLIES = 512
 _FEW = 16
-"""Namespaces of a term of anti-affinity, beyond which it is not noted for each of them."""
+"""Most namespaces for each of which a term of anti-affinity is indexed."""
 _IDLE = 1000
-"""Pods that come and go, beyond as many as there are, while a tally must be asked for: to keep one costs about as much
-for each of them as to make it anew costs for each pod that is there."""
+"""Pods added or removed, beyond the number of pods, after which an unused tally is dropped: to keep a tally costs about
+as much for each of them as to build it again costs for each pod of the cluster."""
 
 Counts = dict[str, int]
 _Single = TypeVar("_Single", HostPort, ExclusiveDisk)
-"""What a machine has once."""
+"""A resource that a node has once."""
 
 
 class AffinityTerm:
-    """One term of pod affinity, of a pod in a namespace."""
+    """One term of a pod's affinity or anti-affinity."""
 
     def __init__(self, given: Mapping[str, Any], pod: PodInfo, namespaces: Mapping[str, Mapping[str, str]]) -> None:
-        """`namespaces` are the labels of all of them. Raises RuleError."""
+        """`namespaces`: labels by namespace. Raises RuleError."""
         self.topology: str = given["topologyKey"]
         self._labels = selector(given.get("labelSelector"))
         names = set(given.get("namespaces") or ())
@@ -52,22 +48,22 @@ class AffinityTerm:
         self.key = orjson.dumps([self.topology, given.get("labelSelector"), sorted(names)], option=orjson.OPT_SORT_KEYS)
 
     def matches(self, pod: PodInfo) -> bool:
-        """Whether the term speaks of this pod."""
+        """Return True if the term selects a pod."""
         return pod.namespace in self.namespaces and self._labels(pod.labels)
 
 
 class _Tally:
-    """Matching pods by node."""
+    """Number of matching pods by node."""
 
     __slots__ = ("asked", "counts", "helps", "match")
 
     def __init__(self, match: Callable[[PodInfo], bool], helps: bool) -> None:
         self.match = match
         self.helps = helps
-        """Whether one pod more can open nodes: to those that want to be near it, or to an even spread."""
+        """True if one more pod can open nodes to others, by affinity or by topology spread."""
         self.counts: Counts = {}
         self.asked = True
-        """Whether anybody has asked for it lately."""
+        """True if it was used since tallies were last dropped."""
 
 
 def _add(counts: Counts, node: str, change: int) -> None:
@@ -85,90 +81,80 @@ def _add_to(there: dict[_Single, Counts], what: _Single, node: str, change: int)
         del there[what]
 
 
-class PodTopology:
-    """Counts of pods by node, and the nodes that they leave to a pod."""
+class PodTopology(ChangeListener):
+    """Counts of pods by node, and the nodes that they leave to another pod."""
 
-    def __init__(self, fleet: ClusterCache) -> None:
-        self._fleet = fleet
-        self.namespaces: dict[str, Mapping[str, str]] = {}
+    def __init__(self, tables: ClusterTables) -> None:
+        self._tables = tables
+        tables.subscribe(self)
         self._tallies: dict[bytes, _Tally] = {}
         self._ports: dict[HostPort, Counts] = {}
         self._disks: dict[ExclusiveDisk, Counts] = {}
         self._against: dict[str, dict[bytes, tuple[AffinityTerm, Counts]]] = {}
-        """Anti-affinity of the pods that run, by the namespaces that it speaks of; under "" what speaks of many."""
+        """Anti-affinity of pods on nodes, by the namespaces that it selects; under "" if it selects many."""
         self._domains: dict[str, npt.NDArray[np.int32]] = {}
         self._hidden: set[PodInfo] = set()
-        """Pods that are thought of as gone."""
+        """Pods on nodes that are not counted for the moment."""
         self._passed = 0
-        """Pods that came or went since tallies were looked over."""
+        """Pods that were added or removed since unused tallies were dropped."""
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 
-    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """A namespace is there, or has changed. Selectors of namespaces are then asked anew."""
-        before = self.namespaces.get(name, {})
-        if name not in self.namespaces or before != labels:
-            self.namespaces[name] = labels
-            self._recount()
-            if before.get(names.TEAM_LABEL) != labels.get(names.TEAM_LABEL):
-                self._fleet.quotas.moved(name)
-
-    def drop_namespace(self, name: str) -> None:
-        """A namespace is gone."""
-        if self.namespaces.pop(name, None) is not None:
-            self._recount()
+    def namespace_changed(self, name: str, before: Mapping[str, str]) -> None:
+        """Evaluate namespace selectors again."""
+        self._recount()
 
     def _recount(self) -> None:
         # Who waits for a pod that helps asks again, and has his tally back.
-        self._fleet.change_epoch += 1
+        self._tables.change_epoch += 1
         self._tallies.clear()
         self._against.clear()
-        for node, pods in self._fleet.on_node.items():
+        for node, pods in self._tables.pods_by_node.items():
             for pod in pods.values():
                 if pod not in self._hidden:
                     self._terms_of(pod, node, 1)
 
-    def clear(self) -> None:
-        """Slots have changed."""
+    def state_cleared(self) -> None:
+        """Forget the domains of slots."""
         self._domains.clear()
 
-    def node_changed(self) -> None:
-        """A node came, went, or has other labels."""
+    def nodes_changed(self) -> None:
+        """Forget the domains of slots."""
         self._domains.clear()
 
-    def entered(self, pod: PodInfo, node: str) -> None:
-        """A pod is on a node."""
+    def pod_added(self, pod: PodInfo, node: str) -> None:
+        """Count a pod on a node."""
         self._passed += 1
         if self._count(pod, node, 1):
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
-    def left(self, pod: PodInfo, node: str) -> None:
-        """A pod is on a node no more."""
+    def pod_removed(self, pod: PodInfo, node: str) -> None:
+        """Stop counting a pod on a node."""
         self._passed += 1
         self._count(pod, node, -1)
 
     def hide(self, pod: PodInfo, node: str) -> None:
-        """Think of a pod on a node as gone, until `show`."""
+        """Stop counting a pod on a node until `show`."""
         self._hidden.add(pod)
         self._count(pod, node, -1)
 
     def show(self, pod: PodInfo, node: str) -> None:
-        """It is there after all."""
+        """Count a hidden pod again."""
         self._hidden.discard(pod)
         self._count(pod, node, 1)
 
     def drop_unused(self) -> None:
-        """Forget tallies for which nobody asks any more: each costs something with every pod."""
-        if self._passed <= len(self._fleet.pods) + _IDLE:
+        """Drop tallies that are no longer used: each costs time for every pod."""
+        if self._passed <= len(self._tables.pods) + _IDLE:
             return
         self._passed = 0
-        self._fleet.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
+        self._tables.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
         self._tallies = {key: tally for key, tally in self._tallies.items() if tally.asked}
         for tally in self._tallies.values():
             tally.asked = False
 
-    def changed(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
-        """A pod on a node had these labels before, and was deleted or not."""
+    def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
+        """Count a pod by its labels of now instead of those before."""
         now = pod.labels, pod.deleting
         pod.labels, pod.deleting = labels, deleting
         was = [tally.match(pod) for tally in self._tallies.values()]
@@ -177,10 +163,10 @@ class PodTopology:
             change = tally.match(pod) - matched
             if change:
                 _add(tally.counts, pod.node, change)
-                self._fleet.change_epoch += 1
+                self._tables.change_epoch += 1
 
     def _count(self, pod: PodInfo, node: str, change: int) -> bool:
-        """Whether one pod more may help others."""
+        """Count a pod and return True if one more pod may help others."""
         helps = False
         for tally in self._tallies.values():
             if tally.match(pod):
@@ -196,7 +182,7 @@ class PodTopology:
 
     def _terms_of(self, pod: PodInfo, node: str, change: int) -> None:
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self.namespaces)
+            term = AffinityTerm(given, pod, self._tables.namespaces)
             for namespace in term.namespaces if len(term.namespaces) <= _FEW else ("",):
                 terms = self._against.setdefault(namespace, {})
                 counts = terms.setdefault(term.key, (term, {}))[1]
@@ -207,7 +193,7 @@ class PodTopology:
                         del self._against[namespace]
 
     def _opposing(self, pod: PodInfo) -> Iterator[tuple[AffinityTerm, Counts]]:
-        """Anti-affinity of pods that run which speaks of this pod."""
+        """Yield the anti-affinity of pods on nodes that selects this pod."""
         for namespace in (pod.namespace, ""):
             for term, counts in self._against.get(namespace, {}).values():
                 if term.matches(pod):
@@ -219,7 +205,7 @@ class PodTopology:
             if len(self._tallies) >= _TALLIES:
                 del self._tallies[next(iter(self._tallies))]
             found = self._tallies[key] = _Tally(match, helps)
-            for node, pods in self._fleet.on_node.items():
+            for node, pods in self._tables.pods_by_node.items():
                 count = sum(match(pod) for pod in pods.values() if pod not in self._hidden)
                 if count:
                     found.counts[node] = count
@@ -229,13 +215,13 @@ class PodTopology:
     # -- domains ----------------------------------------------------------------------------------------------------
 
     def _topology(self, key: str) -> npt.NDArray[np.int32]:
-        """Number of each slot's domain by a node label; -1 for nodes without it."""
+        """Return the number of each slot's domain by a node label; -1 for nodes without it."""
         found = self._domains.get(key)
         if found is None:
-            slots = self._fleet.state.slots
-            found = np.full(len(self._fleet.state.free), -1, np.int32)
+            slots = self._tables.state.slots
+            found = np.full(len(self._tables.state.free), -1, np.int32)
             numbers: dict[str, int] = {}
-            for name, info in self._fleet.nodes.items():
+            for name, info in self._tables.nodes.items():
                 value = info.labels.get(key)
                 if value is not None and name in slots:
                     found[slots[name]] = numbers.setdefault(value, len(numbers))
@@ -243,9 +229,9 @@ class PodTopology:
         return found
 
     def _sums(self, domain: npt.NDArray[np.int32], counts: Counts, within: Mask | None = None) -> npt.NDArray[np.int64]:
-        """Counted pods of each domain."""
+        """Return the counted pods of each domain."""
         by_slot = np.zeros(len(domain), np.int64)
-        slots = self._fleet.state.slots
+        slots = self._tables.state.slots
         for node, count in counts.items():
             slot = slots.get(node)
             if slot is not None:
@@ -259,13 +245,13 @@ class PodTopology:
     # -- asking -----------------------------------------------------------------------------------------------------
 
     def touch(self, pod: PodInfo) -> bool:
-        """Whether other pods have a say in where this one goes."""
+        """Return True if other pods restrict the nodes of this one."""
         return pod.shape.constrained or any(True for _ in self._opposing(pod))
 
     def among(self, pod: PodInfo) -> tuple[Mask, str]:
-        """The nodes that other pods leave, and what takes the others away, in words. Raises RuleError."""
-        mask: Mask = np.ones(len(self._fleet.state.free), np.bool_)
-        alive = self._fleet.state.capacity[:, 0] >= 0
+        """Return the nodes that other pods leave, and the reasons for the others. Raises RuleError."""
+        mask: Mask = np.ones(len(self._tables.state.free), np.bool_)
+        alive = self._tables.state.capacity[:, 0] >= 0
         reasons = []
         for words, part in (
             ("host ports in use", self._free(pod.shape.ports, self._ports)),
@@ -283,7 +269,7 @@ class PodTopology:
         return mask, ", ".join(reasons)
 
     def _free(self, wanted: tuple[_Single, ...], there: Mapping[_Single, Counts]) -> Mask | None:
-        """Nodes on which nothing clashes; None: all."""
+        """Return the nodes without a conflict; None: all."""
         if not wanted:
             return None
         taken: set[str] = set()
@@ -291,7 +277,7 @@ class PodTopology:
             for other, nodes in there.items():
                 if mine.clashes(other):
                     taken |= nodes.keys()
-        return ~self._fleet.mask(taken)
+        return ~self._tables.mask(taken)
 
     def _unopposed(self, pod: PodInfo) -> Mask | None:
         result: Mask | None = None
@@ -301,14 +287,14 @@ class PodTopology:
         return result
 
     def _without(self, topology: str, counts: Counts) -> Mask:
-        """Nodes whose domain has no counted pod."""
+        """Return the nodes whose domain has no counted pod."""
         domain = self._topology(topology)
         sums = np.append(self._sums(domain, counts), 0)
         free: Mask = sums[domain] == 0
         return free
 
     def _near(self, pod: PodInfo) -> Mask | None:
-        terms = [AffinityTerm(given, pod, self.namespaces) for given in pod.shape.affinity]
+        terms = [AffinityTerm(given, pod, self._tables.namespaces) for given in pod.shape.affinity]
         if not terms:
             return None
 
@@ -319,7 +305,7 @@ class PodTopology:
         # The first of pods that want to be together may go anywhere. Pods outside of all domains do not count.
         sums = [np.append(self._sums(self._topology(term.topology), counts), 0) for term in terms]
         first = match(pod) and not any(each.any() for each in sums)
-        result: Mask = np.ones(len(self._fleet.state.free), np.bool_)
+        result: Mask = np.ones(len(self._tables.state.free), np.bool_)
         for term, near in zip(terms, sums, strict=True):
             domain = self._topology(term.topology)
             result &= domain >= 0
@@ -330,7 +316,7 @@ class PodTopology:
     def _away(self, pod: PodInfo) -> Mask | None:
         result: Mask | None = None
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self.namespaces)
+            term = AffinityTerm(given, pod, self._tables.namespaces)
             free = self._without(term.topology, self._tally(b"away" + term.key, term.matches, helps=False))
             result = free if result is None else result & free
         return result
@@ -367,13 +353,13 @@ class PodTopology:
         return every([selector(given.get("labelSelector")), equals(_values(given, pod))])
 
     def _included(self, given: Mapping[str, Any], pod: PodInfo) -> Mask:
-        """Nodes that count for a spread. Defaults of the API: affinity is honoured, taints are not."""
-        fleet, rules = self._fleet, pod.shape.rules
+        """Return the nodes that count for a spread. By the API's defaults affinity is honoured, taints are not."""
+        tables, rules = self._tables, pod.shape.rules
         affinity = given.get("nodeAffinityPolicy", "Honor") == "Honor"
         taints = given.get("nodeTaintsPolicy", "Ignore") == "Honor"
-        return fleet.mask(
+        return tables.mask(
             info.name
-            for info in fleet.nodes.values()
+            for info in tables.nodes.values()
             if (not affinity or rules.matches(info.name, info.labels))
             and (not taints or rules.untolerated(info.taints) is None)
         )

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from avactl import names
 from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.placement.diagnosis import fits_empty, why_gang
 from avactl.placement.gang import Gang
 from avactl.placement.request import Request
-from avactl.scheduler.dra.manager import ClaimDemand
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.scheduler.dra.manager import ClaimDemand, DraManager
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import NodeRules, Obstacle, ObstacleKind, UnsupportedError
 from avactl.scheduler.objects.pod_requirements import PodRequirements
-
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
 
 _SETS = 512
 """Node sets that are kept up to date, and gangs of which it is known whether they ever fit."""
@@ -39,11 +37,12 @@ class DeviceSource(NamedTuple):
 _ANY_NODE = DeviceSource()
 
 
-class RequestBuilder:
+class RequestBuilder(ChangeListener):
     """Requests of shapes, kept as long as the fleet's resources are the same."""
 
-    def __init__(self, fleet: ClusterCache) -> None:
-        self._fleet = fleet
+    def __init__(self, tables: ClusterTables, dra: DraManager) -> None:
+        self._tables, self._dra = tables, dra
+        tables.subscribe(self)
         self.gpu_resources: frozenset[str] = frozenset(names.GPU_RESOURCES)
         """Extended resources that are GPUs."""
         self.rdma: frozenset[str] = frozenset()
@@ -56,10 +55,10 @@ class RequestBuilder:
         self._looked_at = 0
         """Nodes that there were then."""
         self._small: tuple[int, dict[Gang, bool]] = (-1, {})
-        """For which gangs the fleet is too small, as of `nodes_changed`."""
+        """For which gangs the fleet is too small, as of `node_epoch`."""
 
-    def clear(self) -> None:
-        """The state is built anew."""
+    def state_cleared(self) -> None:
+        """Forget all requests and node sets."""
         self._requests.clear()
         self._sets.clear()
         self._reasons.clear()
@@ -71,7 +70,7 @@ class RequestBuilder:
 
     def amounts(self, shape: PodRequirements) -> tuple[int, ...]:
         """What a pod of a shape asks for, in the order of `State.resources`."""
-        return tuple(shape.amounts.get(name, 0) for name in self._fleet.state.resources)
+        return tuple(shape.amounts.get(name, 0) for name in self._tables.state.resources)
 
     def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request:
         """Return the request of pods of a shape. Raises UnsupportedError where no node will ever do."""
@@ -87,8 +86,8 @@ class RequestBuilder:
         if known is not None:
             return known
         for name in shape.amounts:
-            if name not in self._fleet.state.resources and not self._offered(name):
-                device_class = self._fleet.dra.stands_for(name)
+            if name not in self._tables.state.resources and not self._offered(name):
+                device_class = self._dra.stands_for(name)
                 if device_class:
                     raise UnsupportedError(
                         f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
@@ -131,7 +130,7 @@ class RequestBuilder:
 
     def _offered(self, name: str) -> bool:
         """Whether a node has GPUs by this name."""
-        return any(info.gpu_resource == name for info in self._fleet.nodes.values())
+        return any(info.gpu_resource == name for info in self._tables.nodes.values())
 
     def searched(self, request: Request, shape: PodRequirements) -> Request:
         """The same on all nodes that the shape's rules leave, whatever devices they have."""
@@ -144,14 +143,16 @@ class RequestBuilder:
         if found is None:
             if len(self._sets) >= _SETS:
                 old = next(iter(self._sets))
-                del self._fleet.state.allowed[self._sets.pop(old)]
+                del self._tables.state.allowed[self._sets.pop(old)]
             self._serial += 1
             found = self._sets[key] = self._serial
-            slots = self._fleet.state.slots
+            slots = self._tables.state.slots
             allowed = [
-                slots[info.name] for info in self._fleet.nodes.values() if not self._obstacle(shape.rules, source, info)
+                slots[info.name]
+                for info in self._tables.nodes.values()
+                if not self._obstacle(shape.rules, source, info)
             ]
-            self._fleet.state.allow(found, allowed)
+            self._tables.state.allow(found, allowed)
         return found
 
     def put_node(self, info: NodeInfo, slot: int) -> None:
@@ -159,32 +160,32 @@ class RequestBuilder:
         self._reasons.clear()
         for (rules, source), number in self._sets.items():
             may = not self._obstacle(rules, source, info)
-            if bool(self._fleet.state.allowed[number][slot]) != may:
-                self._fleet.state.allow(number, {slot: may})
+            if bool(self._tables.state.allowed[number][slot]) != may:
+                self._tables.state.allow(number, {slot: may})
 
     def obstacles(self, request: Request) -> dict[Obstacle, int]:
         """Count the nodes that are not in a request's node set, by obstacle."""
-        if self._looked_at != len(self._fleet.nodes):
+        if self._looked_at != len(self._tables.nodes):
             self._reasons.clear()
-            self._looked_at = len(self._fleet.nodes)
+            self._looked_at = len(self._tables.nodes)
         rules, source, number = next((*key, number) for key, number in self._sets.items() if number == request.nodes)
         if number not in self._reasons:
             # Nodes with other GPUs are counted by themselves.
             nodes = [
                 info
-                for info in self._fleet.nodes.values()
-                if not request.models or self._fleet.model_of(info.name) in request.models
+                for info in self._tables.nodes.values()
+                if not request.models or self._tables.model_of(info.name) in request.models
             ]
             self._reasons[number] = Counter(filter(None, (self._obstacle(rules, source, info) for info in nodes)))
         return self._reasons[number]
 
     def small(self, gang: Gang) -> bool:
         """Whether the fleet is too small for a gang even if it is empty. Cheap for one that is asked about again."""
-        if self._small[0] != self._fleet.nodes_changed or len(self._small[1]) >= _SETS:
-            self._small = (self._fleet.nodes_changed, {})
+        if self._small[0] != self._tables.node_epoch or len(self._small[1]) >= _SETS:
+            self._small = (self._tables.node_epoch, {})
         known = self._small[1]
         if gang not in known:
-            reason = why_gang(self._fleet.state, gang)
+            reason = why_gang(self._tables.state, gang)
             doubtful = len(gang.roles) > 1 if reason is None else not reason.ever
             known[gang] = doubtful and self.never(gang, untried=reason is None)
         return known[gang]
@@ -196,22 +197,22 @@ class RequestBuilder:
         """
         sets = {role.request.nodes: self._lasting(role.request) for role in gang.roles}
         wider = {key: mask for key, mask in sets.items() if mask is not None}
-        return not ((untried or wider) and fits_empty(self._fleet.state, gang, among, wider))
+        return not ((untried or wider) and fits_empty(self._tables.state, gang, among, wider))
 
     def _lasting(self, request: Request) -> Mask | None:
         """A request's node set without taints and cordons, which go; None where none keeps it from a node."""
         if not any(each.transient for each in self.obstacles(request)):
             return None
         rules, source = next(key for key, number in self._sets.items() if number == request.nodes)
-        nodes = self._fleet.nodes.values()
-        return self._fleet.mask(info.name for info in nodes if not self._obstacle(rules, source, info, True))
+        nodes = self._tables.nodes.values()
+        return self._tables.mask(info.name for info in nodes if not self._obstacle(rules, source, info, True))
 
     def _obstacle(
         self, rules: NodeRules, source: DeviceSource, info: NodeInfo, lasting: bool = False
     ) -> Obstacle | None:
         """Return what keeps pods with these rules off a node; None: nothing. `lasting`: ignore transient obstacles."""
         if source.claims and not source.searched:
-            if not self._fleet.dra.simple(info.name, info.labels, source.claims):
+            if not self._dra.simple(info.name, info.labels, source.claims):
                 return Obstacle(ObstacleKind.DEVICES)
         elif source.shared:
             if not info.gpu_resource:

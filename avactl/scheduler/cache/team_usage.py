@@ -1,11 +1,11 @@
-"""Teams and their quotas: who has what, and whether pods may start. GPUs are counted in milli, for shares."""
+"""Usage and quotas of teams, and admission of pods by quota. GPUs are counted in milli, because pods can share them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,27 +13,17 @@ from avactl import names
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
 from avactl.placement.request import Request
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
-
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.queue.gang_request import QuotaOwner
 
 
 class StartRequest(NamedTuple):
-    """Pods that want to start together and ask for the same."""
+    """Pods that start together and have equal requests."""
 
     request: Request
     pods: Sequence[PodInfo]
-
-
-class Owner(NamedTuple):
-    """The properties of a pod that decide which quota it counts for and which pods it may preempt."""
-
-    team: str
-    rank: tuple[bool, int]
-    preemptible: bool
-    never_preempts: bool
 
 
 class QuotaExceeded(NamedTuple):
@@ -69,53 +59,55 @@ class QuotaExceeded(NamedTuple):
         return f"asks for {refusal.asked / MILLI_PER_GPU:g} {model}, {have}"
 
 
-class TeamUsage:
-    """The ledger of the teams, kept in step with the pods that hold something."""
+class TeamUsage(ChangeListener):
+    """Ledger of the teams, kept up to date with the pods that hold resources."""
 
-    def __init__(self, fleet: ClusterCache) -> None:
-        self._fleet = fleet
+    def __init__(self, tables: ClusterTables, held_gpus: Callable[[PodInfo], int]) -> None:
+        """`held_gpus` returns the GPU milli of a pod that has a node."""
+        self._tables, self._held_gpus = tables, held_gpus
+        tables.subscribe(self)
         self._leaves: dict[str, TeamQuota] = {}
         self._teams: dict[str, str] = {}
-        """Team of each namespace that a quota names."""
+        """Team by namespace, for namespaces that a quota names."""
         self._ledger = Ledger([], {})
         """Works are single pods, by themselves."""
         self._ranks: dict[str, Counter[tuple[bool, int]]] = {}
-        """Of the pods of each team that may be stopped."""
+        """Ranks of each team's preemptible pods."""
         self._members: Counter[str] = Counter()
-        """Pods of each gang that hold something."""
+        """Number of pods that hold resources, by gang."""
         self._surplus: Counter[str] = Counter()
-        """Those of a team's gangs beyond what the gangs need."""
+        """Number of gang members beyond the gangs' sizes, by team."""
         self.kept: list[TeamWorkload] = []
         """Units that others make room for: what they will have is nobody else's."""
         self.strict: set[str] = set()
         """Teams of which one of them must have guaranteed GPUs: nobody else borrows there meanwhile."""
         self.version = 0
-        """Counts what starts and ends."""
+        """Number of pods that started or ended."""
         self._stale = True
 
     @property
     def leaves(self) -> Mapping[str, TeamQuota]:
-        """Quotas by team; to be read only."""
+        """Quotas by team; read-only."""
         return self._leaves
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 
     def put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
-        """A team's quota is there, has changed, or is gone."""
+        """Add, change or (None) remove a team's quota."""
         if leaf is None:
             self._leaves.pop(team, None)
         else:
             self._leaves[team] = leaf
         self._teams = {name: each.team for each in self._leaves.values() for name in each.namespaces}
         self._stale = True
-        self._fleet.change_epoch += 1
+        self._tables.change_epoch += 1
 
-    def clear(self) -> None:
-        """The state was built anew."""
+    def state_cleared(self) -> None:
+        """Have the ledger rebuilt."""
         self._stale = True
 
-    def entered(self, pod: PodInfo, node: str) -> None:
-        """A pod is on a node."""
+    def pod_added(self, pod: PodInfo, node: str) -> None:
+        """Enter a pod in the ledger."""
         if self._stale or pod in self._ledger.works:
             return
         work = self._work(pod, node)
@@ -125,24 +117,32 @@ class TeamUsage:
         self._ledger.start(work)
         self._count(pod, work.team, 1)
         if self._leaves and not before and self._ledger.borrowed(work.team, work.model):
-            self._fleet.change_epoch += 1  # what it lends may now come back to those that wait
+            self._tables.change_epoch += 1  # what it lends may now come back to those that wait
 
-    def left(self, pod: PodInfo) -> None:
-        """A pod holds nothing any more."""
+    def pod_removed(self, pod: PodInfo, node: str) -> None:
+        """Take a pod out of the ledger."""
         if not self._stale and pod in self._ledger.works:
             self._count(pod, self._ledger.end(pod).team, -1)
 
-    def again(self, pod: PodInfo, node: str) -> None:
-        """A pod that is on a node holds something else by now, as far as is known."""
-        self.left(pod)
-        self.entered(pod, node)
+    def recount(self, pod: PodInfo, node: str) -> None:
+        """Enter a pod on a node again, with the resources that it holds now."""
+        self.pod_removed(pod, node)
+        self.pod_added(pod, node)
 
-    def moved(self, namespace: str) -> None:
-        """A namespace names another team: what its pods hold counts for that one."""
-        for node, pods in self._fleet.on_node.items():
+    def namespace_changed(self, name: str, before: Mapping[str, str]) -> None:
+        """Count a namespace's pods for the team that its labels name now."""
+        if before.get(names.TEAM_LABEL) == self._tables.namespaces.get(name, {}).get(names.TEAM_LABEL):
+            return
+        for node, pods in self._tables.pods_by_node.items():
             for pod in pods.values():
-                if pod.namespace == namespace:
-                    self.again(pod, node)
+                if pod.namespace == name:
+                    self.recount(pod, node)
+
+    def claim_changed(self, claim: str) -> None:
+        """Count a claim's devices for the first of its users."""
+        for pod in self._tables.claim_users.get(claim, {}).values():
+            self.recount(pod, pod.assumed or pod.node)
+            return
 
     def _count(self, pod: PodInfo, team: str, change: int) -> None:
         self.version += 1
@@ -158,31 +158,31 @@ class TeamUsage:
             _add(self._surplus, team, change * beyond)
 
     def fresh(self) -> Ledger:
-        """What every pod holds, by itself. To be read only."""
+        """Return the ledger, in which each pod is a workload of its own; read-only."""
         if self._stale:
             self._ledger = Ledger([_in_milli(leaf.quota) for leaf in self._leaves.values()], {})
             self._ranks, self._members, self._surplus = {}, Counter(), Counter()
             self._stale = False
-            for node, pods in self._fleet.on_node.items():
+            for node, pods in self._tables.pods_by_node.items():
                 for pod in pods.values():
-                    self.entered(pod, node)
+                    self.pod_added(pod, node)
         return self._ledger
 
     def team(self, pod: PodInfo) -> str:
         """The team that a pod counts for: of its namespace, by quota or by label; else the namespace for itself."""
-        labels = self._fleet.others.namespaces.get(pod.namespace, {})
+        labels = self._tables.namespaces.get(pod.namespace, {})
         return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
 
-    def owner(self, pod: PodInfo) -> Owner:
+    def owner(self, pod: PodInfo) -> QuotaOwner:
         """Return the properties of a pod that quotas and preemption look at."""
-        return Owner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
+        return QuotaOwner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
 
     def _work(self, pod: PodInfo, node: str) -> TeamWorkload | None:
-        info = self._fleet.nodes.get(node)
+        info = self._tables.nodes.get(node)
         if info is None:
             return None
-        gpus = self._fleet.held_gpus(pod)
-        model = self._fleet.model_of(node) if gpus else ""
+        gpus = self._held_gpus(pod)
+        model = self._tables.model_of(node) if gpus else ""
         amounts = (pod.shape.amounts.get("cpu", 0), pod.shape.amounts.get("memory", 0))
         return TeamWorkload(
             pod, self.team(pod), 1, gpus, model,
@@ -199,7 +199,7 @@ class TeamUsage:
         if not self._leaves:
             return None, None
         ledger = self.fresh()
-        models = [model for model in self._fleet.state.models if model]
+        models = [model for model in self._tables.state.models if model]
         open_: list[str] = []
         first: QuotaExceeded | None = None
         named = {model for wish in wishes for model in wish.request.models}
@@ -216,7 +216,7 @@ class TeamUsage:
             return first, None
         if named or not gpus or len(open_) == len(models):
             return None, None
-        state = self._fleet.state
+        state = self._tables.state
         # Without a model, and without GPUs, are machines for pods that need none.
         may = np.array([model in open_ or not (model or unnamed) for model in state.models])
         mask: Mask = may[state.model]
@@ -226,7 +226,7 @@ class TeamUsage:
         """How many machines with GPUs `refuse` keeps a pod from, in words."""
         if models is None:
             return ""
-        state = self._fleet.state
+        state = self._tables.state
         kept = ~models & (state.gpu_count > 0)
         nobody_knows = kept & (state.model == (state.models.index("") if "" in state.models else -1))
         unnamed, lost = int(nobody_knows.sum()), int((kept & ~nobody_knows).sum())
@@ -236,7 +236,7 @@ class TeamUsage:
 
     def _unnamed(self) -> bool:
         """Whether there are GPUs of which nobody says the model: no quota gives any of them."""
-        state = self._fleet.state
+        state = self._tables.state
         if "" not in state.models:
             return False
         return bool(state.gpu_count[: state.size][state.model[: state.size] == state.models.index("")].any())
@@ -278,7 +278,7 @@ class TeamUsage:
 
     def model_mask(self, model: str) -> Mask:
         """The nodes with a GPU model."""
-        state = self._fleet.state
+        state = self._tables.state
         known = np.array([each == model for each in state.models], np.bool_)
         mask: Mask = known[state.model] if len(known) else np.zeros(len(state.model), np.bool_)
         return mask

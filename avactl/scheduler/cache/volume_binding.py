@@ -1,4 +1,4 @@
-"""Where a pod's volumes let it go: volumes that exist or can be made on some machines only, and how many one takes.
+"""Nodes that a pod's volumes allow: reach of volumes that exist or can be provisioned, and limits by node.
 
 As kube-scheduler's plugins VolumeBinding, VolumeZone, VolumeRestrictions (ReadWriteOncePod) and NodeVolumeLimits (CSI)
 filter.
@@ -7,13 +7,15 @@ filter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
+from avactl.scheduler.cache.tables import ClusterTables, Mask
 from avactl.scheduler.cache.volume_limits import VolumeLimits
 from avactl.scheduler.objects.limits import selector_excess
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError, node_selector, selector
+from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.storage_objects import (
     LATER,
     NO_PROVISIONER,
@@ -24,47 +26,43 @@ from avactl.scheduler.objects.storage_objects import (
     VolumeClaim,
 )
 
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
-    from avactl.scheduler.objects.pod_info import PodInfo
-
 _IMMEDIATE = StorageClass("Immediate", "", b"")
 
 
 class VolumeBinding:
-    """Claims, volumes, classes, and what CSI drivers say of themselves."""
+    """PersistentVolumeClaims, PersistentVolumes, StorageClasses, and the capacity that CSI drivers report."""
 
-    def __init__(self, fleet: ClusterCache, owned: bool = True) -> None:
-        """`owned`: claims say whose they are."""
-        self._fleet, self._owned = fleet, owned
+    def __init__(self, tables: ClusterTables, owned: bool = True) -> None:
+        """`owned`: claims of ephemeral volumes have an owner reference."""
+        self._tables, self._owned = tables, owned
         self._claims: dict[str, VolumeClaim] = {}
         self._volumes: dict[str, Volume] = {}
         self._classes: dict[str, StorageClass] = {}
         self._rooms: dict[str, StorageCapacity] = {}
         self._measured: set[str] = set()
-        """Drivers that say how much they have left."""
+        """CSI drivers that report their capacity."""
         self._by_class: dict[str, dict[str, Volume]] = {}
-        """Volumes that are made and free, by class."""
+        """Available volumes by class."""
         self._assigned: dict[str, str] = {}
-        """Claims (by uid) that such a volume is being given to."""
+        """UID of the claim to which each of these volumes is being bound."""
         self._masks: dict[bytes, tuple[int, Mask]] = {}
-        self.attached = VolumeLimits(fleet, self._of_claim, self._of_volume)
+        self.attached = VolumeLimits(tables, self._of_claim, self._of_volume)
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
     def put_claim(self, item: Mapping[str, Any]) -> None:
-        """A PersistentVolumeClaim is there, or has changed."""
+        """Add or change a PersistentVolumeClaim."""
         claim = VolumeClaim.parse(item)
         if reason := selector_excess(claim.selector):
             claim = claim._replace(selector=None, gone=f"is not read: {reason}")
         if self._claims.get(claim.key) != claim:
             self._claims[claim.key] = claim
             self.attached.claim_changed(claim.key)
-            self._fleet.change_epoch += 1
-            self._fleet.arrived(f"volume claim {claim.key}")
+            self._tables.change_epoch += 1
+            self._tables.waits.arrived(f"volume claim {claim.key}")
 
     def put_volume(self, item: Mapping[str, Any]) -> None:
-        """A PersistentVolume is there, or has changed."""
+        """Add or change a PersistentVolume."""
         volume = Volume.parse(item)
         before = self._volumes.get(volume.name)
         if before == volume:
@@ -76,27 +74,27 @@ class VolumeBinding:
         if before is None or before.driver != volume.driver:
             self.attached.clear()
         if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
-            self._fleet.change_epoch += 1
-        self._fleet.arrived(f"volume {volume.name}")
+            self._tables.change_epoch += 1
+        self._tables.waits.arrived(f"volume {volume.name}")
 
     def put_class(self, item: Mapping[str, Any]) -> None:
-        """A StorageClass is there, or has changed."""
+        """Add or change a StorageClass."""
         name, found = item["metadata"]["name"], StorageClass.parse(item)
         if self._classes.get(name) != found:
             self._classes[name] = found
-            self._fleet.change_epoch += 1
-            self._fleet.arrived(f"storage class {name}")
+            self._tables.change_epoch += 1
+            self._tables.waits.arrived(f"storage class {name}")
 
     def put_room(self, item: Mapping[str, Any]) -> None:
-        """A CSIStorageCapacity is there, or has changed."""
+        """Add or change a CSIStorageCapacity."""
         room, key = StorageCapacity.parse(item), f"{item['metadata']['namespace']}/{item['metadata']['name']}"
         before = self._rooms.get(key)
         self._rooms[key] = room
         if before is None or room.size > before.size or room.nodes != before.nodes:
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
     def put_driver(self, item: Mapping[str, Any]) -> None:
-        """A CSIDriver is there, or has changed."""
+        """Add or change a CSIDriver."""
         name = item["metadata"]["name"]
         if (item.get("spec") or {}).get("storageCapacity"):
             self._measured.add(name)
@@ -104,30 +102,30 @@ class VolumeBinding:
             self.drop_driver(name)
 
     def drop_claim(self, key: str) -> None:
-        """A claim is gone."""
+        """Remove a PersistentVolumeClaim."""
         self._claims.pop(key, None)
 
     def drop_volume(self, key: str) -> None:
-        """A volume is gone."""
+        """Remove a PersistentVolume."""
         known = self._volumes.pop(key, None)
         if known is not None:
             self._by_class.get(known.class_name, {}).pop(key, None)
 
     def drop_class(self, key: str) -> None:
-        """A class is gone."""
+        """Remove a StorageClass."""
         self._classes.pop(key, None)
 
     def drop_room(self, key: str) -> None:
-        """What a driver said of its room holds no more."""
+        """Remove a CSIStorageCapacity."""
         self._rooms.pop(key, None)
 
     def drop_driver(self, key: str) -> None:
-        """A driver is gone, or says nothing of its room any more."""
+        """Remove a CSIDriver, or one that no longer reports its capacity."""
         self._measured.discard(key)
-        self._fleet.change_epoch += 1
+        self._tables.change_epoch += 1
 
     def keys(self, kind: str) -> list[str]:
-        """What is known: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
+        """Return the known keys of a kind: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
         known: dict[str, Iterable[str]] = {
             "claims": self._claims, "volumes": self._volumes, "classes": self._classes, "rooms": self._rooms,
             "drivers": self._measured,
@@ -139,7 +137,7 @@ class VolumeBinding:
         return (volume.driver, volume.handle) if volume is not None and volume.driver else None
 
     def _of_claim(self, key: str) -> tuple[str, str] | None:
-        """CSI driver and volume of a claim, also of one whose volume is to be made; None for others."""
+        """Return the CSI driver and volume of a claim, also of one to be provisioned; None for others."""
         claim = self._claims.get(key)
         if claim is None:
             return None
@@ -151,15 +149,15 @@ class VolumeBinding:
     # -- where a pod may go -----------------------------------------------------------------------------------------
 
     def among(self, pod: PodInfo) -> Mask | None:
-        """The nodes that reach all volumes of a pod; None: all. Raises RuleError where it must wait."""
+        """Return the nodes that reach all volumes of a pod; None: all. Raises RuleError if the pod must wait."""
         result: Mask | None = None
         unmade: list[VolumeClaim] = []
         for name in pod.volumes:
             result = _both(result, self._reach(pod, name, unmade))
         if len(unmade) > 1 and result is not None:
             # Each of them has a volume that is free there, but not each one of its own.
-            nodes = [info.name for info in self._fleet.nodes.values() if result[self._fleet.state.slots[info.name]]]
-            result &= self._fleet.mask(name for name in nodes if self._match(unmade, name) is not None)
+            nodes = [info.name for info in self._tables.nodes.values() if result[self._tables.state.slots[info.name]]]
+            result &= self._tables.mask(name for name in nodes if self._match(unmade, name) is not None)
         full = self.attached.full(pod)
         return result if full is None else _both(result, ~full)
 
@@ -188,26 +186,26 @@ class VolumeBinding:
         static = self._static(claim)
         if not self.makes(pod, name):
             unmade.append(claim)
-            return static if static is not None else self._fleet.mask(())
+            return static if static is not None else self._tables.mask(())
         made = _both(self._selected(known.topologies), self._with_room(claim, known))
         if claim.selected:
             # It is being made for this node.
-            return _both(made, self._fleet.mask((claim.selected,)))
+            return _both(made, self._tables.mask((claim.selected,)))
         return made if made is None or static is None else made | static
 
     def _static(self, claim: VolumeClaim) -> Mask | None:
-        """Nodes for which a volume is there that a claim can have; None: there is none."""
+        """Return the nodes with an available volume for a claim; None if no volume suits it."""
         result: Mask | None = None
         for volume in self._by_class.get(claim.class_name, {}).values():
             if self._suits(volume, claim):
                 here = self._selected(volume.affinity)
                 if here is None:
-                    return self._fleet.mask(self._fleet.nodes)
+                    return self._tables.mask(self._tables.nodes)
                 result = here if result is None else result | here
         return result
 
     def _suits(self, volume: Volume, claim: VolumeClaim) -> bool:
-        """Source: k8s.io/component-helpers/storage/volume, FindMatchingVolume."""
+        """Return True if a claim can have a volume. Source: k8s.io/component-helpers, FindMatchingVolume."""
         if volume.owner is not None:
             return volume.meant_for(claim)
         return (
@@ -221,8 +219,8 @@ class VolumeBinding:
         )
 
     def _match(self, claims: Iterable[VolumeClaim], node: str) -> dict[str, str] | None:
-        """A volume on a node for each of these claims, by claim: the smallest that suits. None: there are too few."""
-        slot = self._fleet.state.slots[node]
+        """Return the smallest suitable volume on a node for each claim, by claim; None if there are too few."""
+        slot = self._tables.state.slots[node]
         found: dict[str, str] = {}
         for claim in sorted(claims, key=lambda claim: claim.size):
             best: Volume | None = None
@@ -240,7 +238,7 @@ class VolumeBinding:
         return found
 
     def _with_room(self, claim: VolumeClaim, known: StorageClass) -> Mask | None:
-        """The nodes for which a driver has room for a new volume; None: it does not say."""
+        """Return the nodes on which a driver has capacity for a new volume; None if it reports none."""
         if known.provisioner not in self._measured or not claim.size:
             return None
         by_label: dict[str, set[str]] = {}
@@ -254,19 +252,19 @@ class VolumeBinding:
                     by_label.setdefault(key, set()).add(value)
             else:
                 matchers.append(selector(room.nodes))
-        return self._fleet.mask(
+        return self._tables.mask(
             info.name
-            for info in self._fleet.nodes.values()
+            for info in self._tables.nodes.values()
             if any(info.labels.get(key) in values for key, values in by_label.items())
             or any(match(info.labels) for match in matchers)
         )
 
     def _selected(self, affinity: bytes) -> Mask | None:
-        """The nodes that a NodeSelector matches; None: all."""
+        """Return the nodes that a NodeSelector matches; None: all."""
         return self._matching(affinity, lambda: node_selector(orjson.loads(affinity))) if affinity else None
 
     def _in_zones(self, volume: Volume) -> Mask | None:
-        """The nodes in a volume's zones; None: all."""
+        """Return the nodes in a volume's zones; None: all."""
         zones = volume.zones
 
         def match(_name: str, labels: Labels) -> bool:
@@ -278,41 +276,41 @@ class VolumeBinding:
         return self._matching(repr(zones).encode(), lambda: match) if zones else None
 
     def _matching(self, key: bytes, matcher: Callable[[], Callable[[str, Labels], bool]]) -> Mask:
-        now = self._fleet.nodes_changed
+        now = self._tables.node_epoch
         known = self._masks.get(key)
         if known is None or known[0] != now:
             if len(self._masks) > 10_000:
                 self._masks.clear()
             match = matcher()
-            mask = self._fleet.mask(info.name for info in self._fleet.nodes.values() if match(info.name, info.labels))
+            mask = self._tables.mask(info.name for info in self._tables.nodes.values() if match(info.name, info.labels))
             known = self._masks[key] = (now, mask)
         return known[1]
 
     # -- what a pod gets --------------------------------------------------------------------------------------------
 
     def unbound(self, pod: PodInfo) -> tuple[str, ...]:
-        """Claims of a pod that get their volume only when they know its node."""
+        """Return the claims of a pod that get a volume only once its node is chosen."""
         found = (self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes)
         return tuple(claim.name for claim in found if claim is not None and not claim.volume)
 
     def bound(self, pod: PodInfo) -> bool:
-        """Whether all claims of a pod have their volumes."""
+        """Return True if all claims of a pod are bound."""
         known = [self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes]
         return all(claim is not None and claim.volume for claim in known)
 
     def meant_for(self, pod: PodInfo, name: str, node: str) -> bool:
-        """Whether a claim has its volume, or waits for one on this node."""
+        """Return True if a claim is bound, or waits for a volume on this node."""
         claim = self._claims.get(f"{pod.namespace}/{name}")
         return claim is not None and bool(claim.volume or claim.selected == node)
 
     def makes(self, pod: PodInfo, name: str) -> bool:
-        """Whether somebody makes a volume for a claim that has none."""
+        """Return True if a provisioner creates volumes for a claim."""
         claim = self._claims.get(f"{pod.namespace}/{name}")
         known = self._classes.get(claim.class_name, _IMMEDIATE) if claim is not None else _IMMEDIATE
         return known.provisioner not in ("", NO_PROVISIONER)
 
     def assign(self, pod: PodInfo, names: Iterable[str], node: str) -> dict[str, tuple[Volume, VolumeClaim]]:
-        """Volumes that are there for these claims of a pod on a node, by claim; for the others one is to be made."""
+        """Assign available volumes on a node to claims of a pod, and return them by claim."""
         result: dict[str, tuple[Volume, VolumeClaim]] = {}
         claims = [self._claims[f"{pod.namespace}/{name}"] for name in names]
         together = self._match(claims, node)
@@ -325,7 +323,7 @@ class VolumeBinding:
         return result
 
     def settled(self, volumes: Iterable[Volume]) -> None:
-        """The volumes are bound, or were not."""
+        """End the assignment of volumes that are bound now, or could not be."""
         for volume in volumes:
             self._assigned.pop(volume.name, None)
 

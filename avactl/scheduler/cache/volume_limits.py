@@ -1,39 +1,41 @@
-"""Volumes by node: who uses which, and how many of a CSI driver a node takes."""
+"""Limits on the number of CSI volumes by node and driver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from avactl.scheduler.cache.cluster import ClusterCache, Mask
-    from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.scheduler.objects.pod_info import PodInfo
 
 Handle = tuple[str, str]
 """CSI driver and volume."""
 
 
-class VolumeLimits:
-    """As kube-scheduler's plugin NodeVolumeLimits counts: different volumes by driver, of pods and of attachments."""
+class VolumeLimits(ChangeListener):
+    """Counts of different volumes by driver, of pods and attachments, as kube-scheduler's plugin NodeVolumeLimits."""
 
     def __init__(
-        self, fleet: ClusterCache, of_claim: Callable[[str], Handle | None], of_volume: Callable[[str], Handle | None]
+        self,
+        tables: ClusterTables,
+        of_claim: Callable[[str], Handle | None],
+        of_volume: Callable[[str], Handle | None],
     ) -> None:
-        """The callbacks know volumes by their claim's `namespace/name`, or by their own name."""
-        self._fleet, self._of_claim, self._of_volume = fleet, of_claim, of_volume
-        fleet.mounted = self._mounted
+        """The callbacks find a volume by its claim's `namespace/name`, or by its own name."""
+        self._tables, self._of_claim, self._of_volume = tables, of_claim, of_volume
+        tables.subscribe(self)
         self._limits: dict[str, dict[str, int]] = {}
-        """Most volumes by driver, then by node."""
+        """Largest number of volumes by driver, then by node."""
         self._drivers: dict[str, tuple[str, ...]] = {}
-        """Drivers of each node that have a limit there."""
+        """Drivers with a limit, by node."""
         self._attachments: dict[str, tuple[str, str]] = {}
         """Node and volume of each attachment."""
         self._by_node: dict[str, set[str]] = {}
-        """Volumes that are attached, or are being detached."""
+        """Volumes that are attached or being detached, by node."""
         self._nodes: dict[str, frozenset[Handle]] = {}
 
     def put_node(self, item: Mapping[str, Any]) -> None:
-        """A CSINode is there, or has changed."""
+        """Add or change a CSINode."""
         name = item["metadata"]["name"]
         limits = {
             driver["name"]: count
@@ -45,20 +47,20 @@ class VolumeLimits:
             self._drivers[name] = tuple(limits)
             for driver, count in limits.items():
                 self._limits.setdefault(driver, {})[name] = count
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
     def drop_node(self, name: str) -> None:
-        """A CSINode is gone, and its limits."""
+        """Remove a CSINode and its limits."""
         for driver in self._drivers.pop(name, ()):
             del self._limits[driver][name]
         self._nodes.pop(name, None)
 
     def nodes(self) -> list[str]:
-        """The CSINodes that are known."""
+        """Return the names of all CSINodes."""
         return list(self._drivers)
 
     def put_attachment(self, item: Mapping[str, Any]) -> None:
-        """A VolumeAttachment is there, or has changed."""
+        """Add or change a VolumeAttachment."""
         spec, name = item["spec"], item["metadata"]["name"]
         volume = (spec.get("source") or {}).get("persistentVolumeName")
         if volume and name not in self._attachments:
@@ -67,7 +69,7 @@ class VolumeLimits:
             self._nodes.pop(spec["nodeName"], None)
 
     def drop_attachment(self, name: str) -> None:
-        """A VolumeAttachment is gone."""
+        """Remove a VolumeAttachment."""
         known = self._attachments.pop(name, None)
         if known is not None:
             node, volume = known
@@ -75,31 +77,34 @@ class VolumeLimits:
             if not self._by_node[node]:
                 del self._by_node[node]
             self._nodes.pop(node, None)
-            self._fleet.change_epoch += 1
+            self._tables.change_epoch += 1
 
     def attachments(self) -> list[str]:
-        """The VolumeAttachments that are known."""
+        """Return the names of all VolumeAttachments."""
         return list(self._attachments)
 
     def claim_changed(self, key: str) -> None:
-        """A claim has another volume, perhaps."""
-        for node in self._fleet.mounts.get(key, {}).values():
+        """Recount the nodes of a claim that may have another volume."""
+        for node in self._tables.volume_users.get(key, {}).values():
             self._nodes.pop(node, None)
 
     def clear(self) -> None:
-        """Volumes came that claims may have had before."""
+        """Recount all nodes, after volumes were added that claims may refer to already."""
         self._nodes.clear()
 
-    def _mounted(self, node: str) -> None:
-        """A pod with volumes came to a node, or left it."""
-        self._nodes.pop(node, None)
+    def pod_added(self, pod: PodInfo, node: str) -> None:
+        """Count a node's volumes again."""
+        if pod.volumes:
+            self._nodes.pop(node, None)
+
+    pod_removed = pod_added
 
     def users(self, key: str) -> Iterable[str]:
-        """Pods (by uid) on nodes that use a claim."""
-        return self._fleet.mounts.get(key, {})
+        """Return the UIDs of pods on nodes that use a claim."""
+        return self._tables.volume_users.get(key, {})
 
     def full(self, pod: PodInfo) -> Mask | None:
-        """The nodes that cannot take a pod's volumes too; None: there are none."""
+        """Return the nodes that cannot attach a pod's volumes; None if all can."""
         wanted: dict[str, set[Handle]] = {}
         for name in pod.volumes:
             handle = self._of_claim(f"{pod.namespace}/{name}")
@@ -113,12 +118,12 @@ class VolumeLimits:
             for node, most in self._limits[driver].items()
             if self._count(node, driver, handles) > most
         ]
-        return self._fleet.mask(nodes) if nodes else None
+        return self._tables.mask(nodes) if nodes else None
 
     def _count(self, node: str, driver: str, more: set[Handle]) -> int:
         here = self._nodes.get(node)
         if here is None:
-            pods = self._fleet.on_node.get(node, {}).values()
+            pods = self._tables.pods_by_node.get(node, {}).values()
             claims = (f"{pod.namespace}/{name}" for pod in pods for name in pod.volumes)
             found = [*map(self._of_claim, claims), *map(self._of_volume, self._by_node.get(node, ()))]
             here = self._nodes[node] = frozenset(handle for handle in found if handle is not None)

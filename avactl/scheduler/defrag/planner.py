@@ -62,7 +62,11 @@ class Movable(NamedTuple):
 
 def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
     """The pods of a job that waits: a gang, or the first of its pods. Raises NoPlanError."""
-    mine = [pod for pod in view.fleet.pods.values() if pod.namespace == namespace and name in (pod.name, *_names(pod))]
+    mine = [
+        pod
+        for pod in view.fleet.tables.pods.values()
+        if pod.namespace == namespace and name in (pod.name, *_names(pod))
+    ]
     waiting = sorted((pod for pod in mine if pod.waiting), key=lambda pod: (pod.index, pod.name))
     if not mine:
         others = [pod for pod in view.strangers.values() if pod.namespace == namespace and name in _names(pod)]
@@ -73,7 +77,7 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
         raise NoPlanError(f"no pod of {namespace}/{name} waits")
     first = waiting[0]
     unit = QueuedPodGroup(first.gang or first.uid, bool(first.gang))
-    for pod in view.fleet.pods.values() if first.gang else (first,):
+    for pod in view.fleet.tables.pods.values() if first.gang else (first,):
         if pod is first or pod.gang == first.gang:
             unit.add(pod)
     return unit
@@ -128,16 +132,16 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
     None that ranks above `rank`, and none of the job `without`.
     """
     fleet, found, kept = view.fleet, dict[Hashable, Request](), dict[str, int]()
-    for pod in fleet.pods.values():
+    for pod in fleet.tables.pods.values():
         if not pod.node or pod.ended or (without and without in (pod.gang, pod.uid)):
             continue
-        booking = fleet.state.bookings.get(pod.uid)
-        if booking is None or not (booking.gpus or fleet.held_gpus(pod)):
+        booking = fleet.tables.state.bookings.get(pod.uid)
+        if booking is None or not (booking.gpus or fleet.claims.held_gpus(pod)):
             continue
         why = _obstacle(view, pod, rank) if pod.managed else "of another scheduler"
         try:
             if not why:
-                found[pod.uid] = _freed(view, pod) if pod.claims else fleet.asks.request(pod.shape)
+                found[pod.uid] = _freed(view, pod) if pod.claims else fleet.requests.request(pod.shape)
         except RuleError as error:
             why = str(error)
         if why:
@@ -148,15 +152,15 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
 def _request(view: ClusterView, pod: PodInfo) -> Request:
     """Return the placement request of a pod. Raises RuleError."""
     if not pod.claims:
-        return view.fleet.asks.request(pod.shape)
+        return view.fleet.requests.request(pod.shape)
     if view.fleet.claims.searched(pod):
         raise UnsupportedError(_CLAIMS)
-    return view.fleet.asks.request(pod.shape, view.fleet.dra.demand(pod))
+    return view.fleet.requests.request(pod.shape, view.fleet.dra.demand(pod))
 
 
 def _freed(view: ClusterView, pod: PodInfo) -> Request:
     """Return the request of a pod with claims once it is recreated. The view then counts its devices as its own."""
-    fleet, state = view.fleet, view.fleet.state
+    fleet, state = view.fleet, view.fleet.tables.state
     if pod.uid in view.change_epoch:
         return view.change_epoch[pod.uid]
     keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
@@ -196,7 +200,7 @@ def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) ->
 
 def _bound(view: ClusterView, pod: PodInfo) -> str:
     """Return a reason that the pod cannot move, or an empty string."""
-    if view.fleet.others.touch(pod):
+    if view.fleet.topology.touch(pod):
         return "bound to other pods"
     try:
         return "bound to volumes" if view.volumes.among(pod) is not None else ""
@@ -206,7 +210,7 @@ def _bound(view: ClusterView, pod: PodInfo) -> str:
 
 def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -> DefragPlan:
     fleet = view.fleet
-    state, scorer = fleet.state, Scorer(fleet.state, view.expected())
+    state, scorer = fleet.tables.state, Scorer(fleet.tables.state, view.expected())
     moves = make_whole(scorer, _WANTED, gang, may.requests)
     if moves is None:
         reason = why_gang(state, gang)
@@ -234,7 +238,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
         for role, uids in zip(gang.roles, names, strict=True)
         for uid, node in zip(uids, members[role.name], strict=True)
     }
-    pods = {pod.uid: pod for pod in fleet.pods.values()}
+    pods = {pod.uid: pod for pod in fleet.tables.pods.values()}
     told = [
         _move(
             view,
@@ -250,7 +254,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
 
 def _move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
     every, since = view.checkpoints[pod.uid]
-    gang = [each for each in view.fleet.pods.values() if pod.gang and each.gang == pod.gang and each.node]
+    gang = [each for each in view.fleet.tables.pods.values() if pod.gang and each.gang == pod.gang and each.node]
     running = view.now.timestamp() - datetime.fromisoformat(since).timestamp() if since else every
     return Move(
         pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / MILLI_PER_GPU, source, target,
@@ -273,17 +277,17 @@ def _count(number: int) -> str:
 
 def models(view: ClusterView) -> Mapping[str, int]:
     """GPU models of the cluster, and how many GPUs each has."""
-    state = view.fleet.state
+    state = view.fleet.tables.state
     return {name: int(state.gpu_count[state.model == number].sum()) for number, name in enumerate(state.models) if name}
 
 
 def request(view: ClusterView, gpus: int, model: str = "", cpu: int = 0, memory: int = 0, link: str = "any") -> Request:
     """Return the request of hypothetical pods; `cpu` in millicores, `memory` in bytes."""
     amounts, fleet = {"cpu": cpu, "memory": memory, "pods": 1}, view.fleet
-    there = [fleet.state.slots[name] for name, info in fleet.nodes.items() if not usage.away(info)]
-    fleet.state.allow(_WANTED, there)
+    there = [fleet.tables.state.slots[name] for name, info in fleet.tables.nodes.items() if not usage.away(info)]
+    fleet.tables.state.allow(_WANTED, there)
     return Request(
-        amounts=tuple(amounts.get(name, 0) for name in fleet.state.resources),
+        amounts=tuple(amounts.get(name, 0) for name in fleet.tables.state.resources),
         gpus=gpus,
         models=frozenset({model}) if model else frozenset(),
         nodes=_WANTED,

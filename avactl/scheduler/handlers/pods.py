@@ -19,7 +19,7 @@ class PodHandler:
     def put(self, item: Mapping[str, Any]) -> None:
         """A pod is there, or has changed."""
         metadata = item["metadata"]
-        before = self._fleet.pods.get(f"{metadata['namespace']}/{metadata['name']}")
+        before = self._fleet.tables.pods.get(f"{metadata['namespace']}/{metadata['name']}")
         if before is not None and before.uid != metadata["uid"]:
             self._gone(before)
         claims, shape = (before.claims, before.shape) if before is not None else ((), None)
@@ -58,7 +58,7 @@ class PodHandler:
 
     def _drop(self, key: str) -> None:
         self._queue.drop(key)
-        self._fleet.wait_for("", key)
+        self._fleet.tables.waits.wait_for("", key)
 
     def _enqueue(self, pod: PodInfo, other: bool = False) -> None:
         """Bring the unit of a pod up to date; `other`: its claims have other names now, or it asks for other things."""

@@ -42,17 +42,17 @@ class CallbackStore:
 
 def nodes(fleet: ClusterCache) -> CallbackStore:
     """Nodes."""
-    return CallbackStore(fleet.put_node, fleet.drop_node, lambda: fleet.nodes)
+    return CallbackStore(fleet.put_node, fleet.drop_node, lambda: fleet.tables.nodes)
 
 
 def namespaces(fleet: ClusterCache) -> CallbackStore:
     """Namespaces, for selectors of pod affinity."""
-    others = fleet.others
+    tables = fleet.tables
 
     def put(item: dict[str, Any]) -> None:
-        others.put_namespace(item["metadata"]["name"], item["metadata"].get("labels") or {})
+        tables.put_namespace(item["metadata"]["name"], item["metadata"].get("labels") or {})
 
-    return CallbackStore(put, others.drop_namespace, lambda: others.namespaces)
+    return CallbackStore(put, lambda name: tables.put_namespace(name, None), lambda: tables.namespaces)
 
 
 def claims(volumes: VolumeBinding) -> CallbackStore:
@@ -101,10 +101,10 @@ def slices(fleet: ClusterCache) -> CallbackStore:
     """ResourceSlices. They change rarely, and renumber GPUs: the state is built anew."""
 
     def put(item: dict[str, Any]) -> None:
-        fleet.stale |= fleet.dra.put_slice(item)
+        fleet.tables.stale |= fleet.dra.put_slice(item)
 
     def drop(name: str) -> None:
-        fleet.stale |= fleet.dra.drop_slice(name)
+        fleet.tables.stale |= fleet.dra.drop_slice(name)
 
     return CallbackStore(put, drop, lambda: fleet.dra.devices.slices)
 
@@ -113,10 +113,10 @@ def device_classes(fleet: ClusterCache) -> CallbackStore:
     """DeviceClasses. They change rarely, and with them which GPUs do for whom: the state is built anew."""
 
     def put(item: dict[str, Any]) -> None:
-        fleet.stale |= fleet.dra.put_class(item)
+        fleet.tables.stale |= fleet.dra.put_class(item)
 
     def drop(name: str) -> None:
-        fleet.stale |= fleet.dra.drop_class(name)
+        fleet.tables.stale |= fleet.dra.drop_class(name)
 
     return CallbackStore(put, drop, lambda: fleet.dra.classes)
 

@@ -40,7 +40,7 @@ class ClusterView:
         self.client, self._system, self._namespace = client, system_namespace, namespace
         self.cluster = ""
         self.fleet = ClusterCache(())
-        self.volumes = VolumeBinding(self.fleet)
+        self.volumes = VolumeBinding(self.fleet.tables)
         self.strangers: dict[str, PodInfo] = {}
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
@@ -67,7 +67,7 @@ class ClusterView:
         if policy is not None:
             self.cluster = policy.cluster
             self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
-            self.volumes = VolumeBinding(self.fleet)
+            self.volumes = VolumeBinding(self.fleet.tables)
         for reflector in self._watched():
             try:
                 await reflector.load()
@@ -102,7 +102,7 @@ class ClusterView:
 
     def fresh(self) -> None:
         """Bring the fleet up to date; to be called before it is read. The workload is what is there now."""
-        if self.fleet.stale:
+        if self.fleet.tables.stale:
             self.fleet.rebuild()
 
     @property
@@ -113,7 +113,7 @@ class ClusterView:
     def expected(self) -> Workload:
         """The workload of the pods that are there: what runs and waits stands for what will come."""
         workload = Workload(float("inf"))
-        for pod in self.fleet.pods.values():
+        for pod in self.fleet.tables.pods.values():
             if pod.managed and not pod.ended and not pod.shape.refused:
                 request = self._asked(pod)
                 if request is not None and request.gpus:
@@ -124,19 +124,19 @@ class ClusterView:
         """Return the placement request of a running or pending pod; None if it has no valid one."""
         fleet = self.fleet
         try:
-            request = fleet.asks.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
+            request = fleet.requests.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
         except RuleError:
             return None
         if pod.claims and pod.node and not request.gpus:
             # Claims that have their devices ask for nothing any more.
-            model = fleet.model_of(pod.node) if pod.node in fleet.nodes else ""
-            gpus = min(fleet.held_gpus(pod) // MILLI_PER_GPU, MAX_GPUS)
+            model = fleet.tables.model_of(pod.node) if pod.node in fleet.tables.nodes else ""
+            gpus = min(fleet.claims.held_gpus(pod) // MILLI_PER_GPU, MAX_GPUS)
             return replace(request, gpus=gpus, models=frozenset({model} if model else ()))
         return request
 
     def pods(self) -> Iterator[PodInfo]:
         """Pods that hold something or wait."""
-        for pod in (*self.fleet.pods.values(), *self.strangers.values()):
+        for pod in (*self.fleet.tables.pods.values(), *self.strangers.values()):
             if not pod.ended:
                 yield pod
 
@@ -190,7 +190,7 @@ class ClusterView:
         ]
 
     def _pods(self, inside: str = "") -> Reflector:
-        store = resources.CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.fleet.pods, *self.strangers])
+        store = resources.CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.fleet.tables.pods, *self.strangers])
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
 
     def put_claim(self, item: dict[str, Any]) -> None:
@@ -209,11 +209,11 @@ class ClusterView:
         metadata = item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         self.strangers.pop(key, None)
-        before, pod = self.fleet.pods.get(key), self.fleet.put_pod(item)
-        if before is not None and self.fleet.pods.get(key) is not before:
+        before, pod = self.fleet.tables.pods.get(key), self.fleet.put_pod(item)
+        if before is not None and self.fleet.tables.pods.get(key) is not before:
             self._gone(before)
         if pod is not None:
-            if key in self.fleet.pods:
+            if key in self.fleet.tables.pods:
                 every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
                 if every.isdecimal() and len(every) <= _MOST_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")

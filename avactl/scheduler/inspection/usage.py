@@ -113,31 +113,31 @@ def away(info: NodeInfo) -> str:
 def gpus_of(fleet: ClusterCache, pod: PodInfo) -> float:
     """GPUs that a pod holds, or waits for."""
     if pod.node or pod.assumed:
-        return (fleet.held_gpus(pod) + partial_gpus.of_pod(fleet, pod)) / MILLI_PER_GPU
+        return (fleet.claims.held_gpus(pod) + partial_gpus.of_pod(fleet, pod)) / MILLI_PER_GPU
     by_claim = 0
     if pod.claims:
         with contextlib.suppress(RuleError):
             by_claim = fleet.dra.demand(pod).gpus
-    return by_claim + (pod.shape.share / MILLI_PER_GPU or fleet.asks.gpu_count(pod.shape))
+    return by_claim + (pod.shape.share / MILLI_PER_GPU or fleet.requests.gpu_count(pod.shape))
 
 
 def model_of(fleet: ClusterCache, pod: PodInfo) -> str:
     """The GPU model that a pod has, or asks for; empty where nobody says."""
     node = pod.node or pod.assumed
-    return fleet.model_of(node) if node in fleet.nodes else pod.shape.rules.model or ""
+    return fleet.tables.model_of(node) if node in fleet.tables.nodes else pod.shape.rules.model or ""
 
 
 def pools(fleet: ClusterCache, measure: Measure | None = None) -> list[Pool]:
     """Pools by name and model. The fleet must not be stale. `measure` says how much the workload cannot use."""
-    state = fleet.state
+    state = fleet.tables.state
     groups: dict[tuple[str, str], list[int]] = {}
     gone: dict[int, bool] = {}
-    for name, info in fleet.nodes.items():
+    for name, info in fleet.tables.nodes.items():
         slot = state.slots.get(name)
-        pool = fleet.pool_of(info)
+        pool = fleet.tables.pool_of(info)
         if slot is None or not (state.gpu_count[slot] or pool is not None):
             continue
-        groups.setdefault((pool.name if pool else "", fleet.model_of(name)), []).append(slot)
+        groups.setdefault((pool.name if pool else "", fleet.tables.model_of(name)), []).append(slot)
         gone[slot] = bool(away(info))
     in_parts = {
         state.slots[node]: sum(part.milli for _, part in held) for node, held in partial_gpus.by_node(fleet).items()

@@ -9,12 +9,13 @@ from typing import NamedTuple
 from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.quota import TeamWorkload
 from avactl.placement.reclaim import Reclaim
-from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.statement import Statement
+from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.interfaces import Victim
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.candidates import Candidates
-from avactl.scheduler.preemption.simulation import Simulation
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 _NAMED = 3
@@ -34,17 +35,17 @@ class PreemptionRequest(NamedTuple):
 
 
 class Trial:
-    """Tries plans on the real state."""
+    """Plans that are tried on the real state within a statement."""
 
     def __init__(
-        self, fleet: ClusterCache, absence: Simulation, need: PreemptionRequest, works: Candidates, mask: Mask | None
+        self, fleet: ClusterCache, statement: Statement, need: PreemptionRequest, works: Candidates, mask: Mask | None
     ) -> None:
-        self._fleet, self._absence, self._need, self._works, self._mask = fleet, absence, need, works, mask
+        self._fleet, self._statement, self._need, self._works, self._mask = fleet, statement, need, works, mask
         self.found: Sequence[Booking] | None = None
 
     def enough(self, takes: Sequence[Reclaim]) -> bool:
-        """Whether the unit finds its place once these are gone."""
-        self._absence.only(self._works.victims(takes))
+        """Return True if the unit fits once these pods are evicted."""
+        self._statement.evict_only(self._works.victims(takes))
         self.found = self._need.find(self._mask)
         return self.found is not None
 
@@ -52,7 +53,7 @@ class Trial:
         """Those that stand where the unit would go."""
         if not self.enough(takes) or self.found is None:
             return list(takes)
-        state = self._fleet.state
+        state = self._fleet.tables.state
         nodes = {state.names[booking.node] for booking in self.found}
         return [
             take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
@@ -65,7 +66,7 @@ def models_of(fleet: ClusterCache, need: PreemptionRequest) -> list[str]:
     if not asking:
         return [""]
     named = [request.models for request in asking if request.models]
-    models = set.intersection(*map(set, named)) if named else {each for each in fleet.state.models if each}
+    models = set.intersection(*map(set, named)) if named else {each for each in fleet.tables.state.models if each}
     return sorted(models)
 
 

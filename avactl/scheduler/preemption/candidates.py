@@ -52,7 +52,7 @@ def collect_candidates(
             assert isinstance(pod, PodInfo)
             if pod not in without:
                 groups.setdefault((pod.gang or pod.uid, work.model), []).append((pod, work))
-    state = fleet.state
+    state = fleet.tables.state
     total = {
         each: MILLI_PER_GPU * int(state.gpu_count[state.model == number].sum())
         for number, each in enumerate(state.models)

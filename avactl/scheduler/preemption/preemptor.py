@@ -1,8 +1,9 @@
-"""Room for units that are due it: who gives back, and places that are kept until the unit has started.
+"""Preemption: plans for units that fit nowhere, and nominations that reserve their places until they have started.
 
-A unit that finds no place and may have one by its quota or its rank gets a plan (`avactl.placement.reclaim`). Its pods
-are nominated for nodes, the victims are evicted, and what it will need of these nodes is booked for it as it comes
-free. All of that can be told again from the API server: nominated nodes, conditions of victims.
+A unit that fits nowhere but is entitled to resources by its quota or its rank gets a plan
+(`avactl.placement.reclaim`). Its pods are nominated for nodes, the victims are evicted, and the resources that they
+release are booked for the unit. After a restart all of that is read back from the API server: nominated nodes, and
+annotations of pods and victims.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from avactl.kube import logs
 from avactl.placement.allocation import Booking, BookingError
 from avactl.placement.quota import TeamWorkload
 from avactl.placement.reclaim import Reclaim, make_room
-from avactl.scheduler.cache.cluster import ClusterCache, Mask
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.statement import Statement
+from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.interfaces import Eviction, EvictionSink, Victim
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.attempt import (
@@ -33,31 +36,30 @@ from avactl.scheduler.preemption.attempt import (
 )
 from avactl.scheduler.preemption.candidates import BudgetChecker, Candidates, collect_candidates
 from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations, keys_of
-from avactl.scheduler.preemption.simulation import Simulation
 from avactl.scheduler.preemption.throttle import PreemptionThrottle
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
 _SLACK = 60.0
-"""Seconds beyond the time in which a pod may end in peace, after which nobody waits for it any more."""
+"""Seconds beyond a victim's grace period after which a nomination is given up."""
 _AGAIN = 30.0
-"""Seconds before others are evicted for a unit that did not start once its room was there."""
+"""Seconds before pods are evicted again for a unit that did not start in its reserved places."""
 
 
 class Nomination:
-    """Places that are kept for a unit."""
+    """Places that are reserved for a unit."""
 
     def __init__(
         self, places: Sequence[NominatedPlace], victims: Sequence[PodInfo], keys: set[Hashable], words: str
     ) -> None:
         self.places, self.victims, self.keys, self.words = places, victims, keys, words
-        """`keys` are the bookings that it waits for."""
+        """`keys`: bookings whose release it waits for."""
         now, wall = monotonic(), time.time()
         self.until = now + _SLACK + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
         self.ready = False
 
 
 class Preemptor:
-    """Plans and nominations. `choose` says where one pod would go among some nodes as things stand."""
+    """Plans and nominations. `choose` returns the booking of one pod among some nodes, or None."""
 
     def __init__(
         self,
@@ -68,35 +70,35 @@ class Preemptor:
         choose: Callable[[PodInfo, Mask], Booking | None],
         share: float,
     ) -> None:
-        """`share` of all time may go into plans that come to nothing."""
+        """`share`: largest share of time that may be spent on plans without a result."""
         self._fleet, self._queue, self._budgets, self._evictor, self._choose = fleet, queue, budgets, evictor, choose
         self._pace = PreemptionThrottle(queue, share)
         self._nominations: dict[str, Nomination] = {}
         self._holds = Reservations(fleet)
         self._gathered: dict[tuple[str, str], tuple[Hashable, Candidates]] = {}
         self._again: dict[str, float] = {}
-        """Until when nobody is evicted for a unit."""
+        """Monotonic time until which no pod is evicted for a unit."""
         self._seen, self._checked = -1, 0.0
         self._restored = False
         self.lifted = False
-        """Whether the unit that is decided upon sees more room than others do: what is kept for it."""
+        """True while the unit being decided sees its own reservations as free."""
 
     # -- keeping up -------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Notice what was freed: places are kept, and units whose place is there are tried next."""
+        """Renew reservations after changes, and queue the units whose victims have ended."""
         now = monotonic()
         if not self._restored:
             self._restore()
-        if self._fleet.nominated:
+        if self._fleet.tables.nominated:
             self._adopt(now)
         self._pace.resume_skipped()
-        if self._seen == self._fleet.change_epoch and now - self._checked < 1.0:
+        if self._seen == self._fleet.tables.change_epoch and now - self._checked < 1.0:
             return
-        self._seen, self._checked = self._fleet.change_epoch, now
+        self._seen, self._checked = self._fleet.tables.change_epoch, now
         self._gathered.clear()
         self._again = {key: until for key, until in self._again.items() if now < until}
-        slots = self._fleet.state.slots
+        slots = self._fleet.tables.state.slots
         for key, nomination in list(self._nominations.items()):
             nomination.keys = {each for each in nomination.keys if self._held(each)}
             if not any(place.pod.waiting for place in nomination.places):
@@ -113,7 +115,7 @@ class Preemptor:
         return set(keys_of(self._fleet, pods))
 
     def _held(self, key: Hashable) -> bool:
-        return key in self._fleet.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
+        return key in self._fleet.tables.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
 
     def _push(self, key: str) -> None:
         unit = self._queue.units.get(key)
@@ -121,7 +123,7 @@ class Preemptor:
             self._queue.push(unit)
 
     def _hold(self) -> None:
-        if self._fleet.stale:
+        if self._fleet.tables.stale:
             return  # all is held anew once the state is
         self._keep()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
@@ -129,7 +131,7 @@ class Preemptor:
         self._holds.renew(places, self._on_its_way, ready)
 
     def _keep(self, without: str = "") -> None:
-        """Tell the quotas."""
+        """Count the reserved places in the teams' usage."""
         quotas, keys = self._fleet.quotas, [key for key in self._nominations if key != without]
         quotas.kept = [work for key in keys for work in self._kept(key)]
         quotas.strict = {
@@ -140,24 +142,24 @@ class Preemptor:
         }
 
     def rebuilt(self) -> None:
-        """The state was built anew: what was kept must be kept again."""
+        """Have all reservations restored in a new state."""
         self._pace.clear()
         self._holds.lost()
         self._restored = False
 
     def wanted(self, key: str) -> bool:
-        """Whether room is still made for a unit."""
+        """Return True if a unit has a nomination."""
         return key in self._nominations
 
     def forget(self, pod: PodInfo) -> None:
-        """A pod is gone: nothing is kept for it, nor for its gang."""
+        """Abandon the nomination of a pod that was removed, or of its gang."""
         key = pod.gang or pod.uid
         nomination = self._nominations.get(key)
         if nomination is not None and any(place.pod is pod for place in nomination.places):
             self.abandon(key)
 
     def abandon(self, key: str) -> None:
-        """Keep nothing for a unit any more."""
+        """Drop the nomination of a unit and its reservations."""
         nomination = self._nominations.pop(key, None)
         if nomination is None:
             return
@@ -166,7 +168,7 @@ class Preemptor:
         self._hold()
         self._again[key] = monotonic() + _AGAIN
         self._clear([place.pod for place in nomination.places])
-        self._fleet.change_epoch += 1
+        self._fleet.tables.change_epoch += 1
 
     def _clear(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
@@ -174,18 +176,18 @@ class Preemptor:
             self._evictor.clear(waiting)
 
     def _counted(self, nomination: Nomination) -> bool:
-        """Whether pods of its team are ending for somebody else: they count for its quota until they have."""
+        """Return True if pods of its team are victims of another unit, which count for the quota until they end."""
         quotas = self._fleet.quotas
         team = quotas.team(nomination.places[0].pod)
         return any(
-            quotas.team(pod) == team and pod.key in self._fleet.pods
+            quotas.team(pod) == team and pod.key in self._fleet.tables.pods
             for other in self._nominations.values()
             for pod in other.victims
         )
 
     @contextmanager
     def own(self, unit: QueuedPodGroup) -> Iterator[None]:
-        """What is kept for a unit is free while it is decided upon; kept again if it has to wait longer."""
+        """Free the reservations of a unit while it is decided; reserve its places again if it still waits."""
         nomination = self._nominations.get(unit.key)
         if nomination is None:
             yield
@@ -210,14 +212,14 @@ class Preemptor:
                 self._clear(pods)
             self._hold()
             if unit.key not in self._nominations:
-                self._fleet.change_epoch += 1
+                self._fleet.tables.change_epoch += 1
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
     def make(self, need: PreemptionRequest, message: str, group: Hashable) -> str:
-        """Make room if there is a plan; what a unit is told that waits because of `message`.
+        """Evict pods if there is a plan, and return the message for a unit that waits because of `message`.
 
-        `group` stands for all units for which there is a plan, or not, together.
+        `group`: key of all units that have a plan if and only if this one has.
         """
         key, now = need.unit.key, monotonic()
         nomination = self._nominations.get(key)
@@ -225,7 +227,7 @@ class Preemptor:
             return f"{message}; {nomination.words}"
         if self._evictor is None or any(pod.never_preempts for pod in need.pods) or now < self._again.get(key, 0.0):
             return message
-        known = self._pace.known(group, self._fleet.change_epoch)
+        known = self._pace.known(group, self._fleet.tables.change_epoch)
         if known is not None:
             return f"{message}; {known}" if known else message
         models = models_of(self._fleet, need)
@@ -235,7 +237,7 @@ class Preemptor:
             return message
         words = self._plan(need, models)
         if key not in self._nominations:
-            self._pace.vain(group, self._fleet.change_epoch, words)
+            self._pace.vain(group, self._fleet.tables.change_epoch, words)
         return f"{message}; {words}" if words else message
 
     def _plan(self, need: PreemptionRequest, models: Sequence[str]) -> str:
@@ -247,8 +249,8 @@ class Preemptor:
                 for kept in self._fleet.quotas.kept:
                     works.ledger.start(kept)
                 mask, wanted = self._fleet.quotas.model_mask(model) if model else None, wanted_work(need, team, model)
-                with Simulation(self._fleet, need.special) as absence:
-                    trial = Trial(self._fleet, absence, need, works, mask)
+                with Statement(self._fleet, need.special) as statement:
+                    trial = Trial(self._fleet, statement, need, works, mask)
                     takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
                     if takes == []:
                         # What others have given back is on its way, or what ends by itself.
@@ -262,8 +264,8 @@ class Preemptor:
         return self._nominations[need.unit.key].words
 
     def _kept(self, key: str) -> list[TeamWorkload]:
-        """A unit that has room as good as made, by GPU model; it is no victim."""
-        places, state = self._nominations[key].places, self._fleet.state
+        """Return a nominated unit as workloads by GPU model, none of which can be a victim."""
+        places, state = self._nominations[key].places, self._fleet.tables.state
         team = self._fleet.quotas.team(places[0].pod)
         sums: dict[str, list[int]] = {}
         for _, _, booking in places:
@@ -286,7 +288,7 @@ class Preemptor:
         found: Sequence[Booking],
         victims: list[PodInfo],
     ) -> None:
-        unit, state = need.unit, self._fleet.state
+        unit, state = need.unit, self._fleet.tables.state
         places = [
             NominatedPlace(pod, str(state.names[booking.node]), booking)
             for pod, booking in zip(need.pods, found, strict=True)
@@ -305,7 +307,7 @@ class Preemptor:
     # -- as things will be ------------------------------------------------------------------------------------------
 
     def _on_its_way(self, pod: PodInfo) -> bool:
-        """Whether what a pod holds comes free; one that should be gone long ago is not waited for."""
+        """Return True if a pod will release its resources; False if it should have ended long ago."""
         return pod.evicting or (pod.deleting and time.time() < pod.ends + _SLACK)
 
     def _going(self) -> set[PodInfo]:
@@ -313,8 +315,8 @@ class Preemptor:
         return {pod for pod in pods if (pod.evicting or pod.deleting) and self._on_its_way(pod)}
 
     def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
-        """Who may give; gathered once for all that ask while nothing starts or ends."""
-        moment = (self._fleet.quotas.version, self._fleet.change_epoch, frozenset(going))
+        """Return the candidates for eviction; they are collected once for all units until a pod starts or ends."""
+        moment = (self._fleet.quotas.version, self._fleet.tables.change_epoch, frozenset(going))
         then, found = self._gathered.get((team, model), (None, None))
         if found is None or then != moment:
             found = collect_candidates(self._fleet, self._queue, self._budgets, team, model, going)
@@ -323,29 +325,20 @@ class Preemptor:
 
     @contextmanager
     def _future(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
-        """The state once all that ends has ended, and all that room is made for has started."""
-        state = self._fleet.state
-        with self.without(going, need.special), self._holds.trial(lifted=True) as hold:
-            for key in self._holds.bookings():
-                state.release(key)
+        """Evict all ending pods and reserve all nominated places within the context."""
+        with Statement(self._fleet, need.special) as statement:
+            statement.evict_only(going)
+            self._holds.lift(statement)
             for nomination in self._nominations.values():
                 for place in nomination.places:
                     with suppress(BookingError):
-                        state.book(("place", place.pod.uid), place.booking)
-                        hold(place)
-            yield
-
-    @contextmanager
-    def without(self, pods: Iterable[PodInfo], special: bool) -> Iterator[None]:
-        """The state without some pods; `special`: also what others think of them."""
-        with Simulation(self._fleet, special) as absence:
-            absence.only(pods)
+                        statement.reserve(*place)
             yield
 
     # -- all anew ---------------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        """Keep again what was kept before the state was built anew, or by a replica that is gone."""
+        """Restore the nominations from before a rebuild or a restart."""
         self._restored = True
         before, self._nominations = self._nominations, {}
         marked = self._marked()
@@ -356,7 +349,7 @@ class Preemptor:
             if unit.key in before:
                 old = before.pop(unit.key)
                 nodes = {place.pod: place.node for place in old.places}
-                victims = [pod for pod in old.victims if pod.key in self._fleet.pods]
+                victims = [pod for pod in old.victims if pod.key in self._fleet.tables.pods]
                 self._nominate(unit, nodes, victims, old.words)
             elif nodes and self._nominate(unit, nodes, victims, "the pods before it are ending"):
                 self._resume(unit, preemption, nodes, victims, "resumed")
@@ -365,9 +358,9 @@ class Preemptor:
             self.abandon(key)
 
     def _adopt(self, now: float) -> None:
-        """Make room that somebody asks for who has marked the victims, then nominated all pods (`avactl defrag`)."""
-        keys = self._fleet.nominated - self._nominations.keys()
-        self._fleet.nominated = set()
+        """Adopt nominations that another program requested by marking victims and nominating pods (`avactl defrag`)."""
+        keys = self._fleet.tables.nominated - self._nominations.keys()
+        self._fleet.tables.nominated = set()
         marked = self._marked() if keys else {}
         for key in sorted(keys):
             unit = self._queue.units.get(key)
@@ -382,9 +375,9 @@ class Preemptor:
                     self._resume(unit, preemption, nodes, victims, "defrag")
 
     def _marked(self) -> dict[str, list[PodInfo]]:
-        """Victims that are still there, by preemption."""
+        """Return the victims that have not ended, by preemption."""
         found: dict[str, list[PodInfo]] = {}
-        for pod in self._fleet.pods.values():
+        for pod in self._fleet.tables.pods.values():
             if pod.preempted_for and not pod.ended:
                 found.setdefault(pod.preempted_for, []).append(pod)
         return found
@@ -392,7 +385,7 @@ class Preemptor:
     def _resume(
         self, unit: QueuedPodGroup, preemption: str, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], why: str
     ) -> None:
-        """Carry out the rest of a preemption that is marked already."""
+        """Evict the remaining victims of a preemption that is marked already."""
         note = f"{preempted_for_message(unit)}as decided before"
         left = [Victim(pod, why, note) for pod in victims if not pod.deleting]
         if left and self._evictor is not None:
@@ -401,20 +394,19 @@ class Preemptor:
     def _nominate(
         self, unit: QueuedPodGroup, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], words: str
     ) -> bool:
-        state = self._fleet.state
         places: list[NominatedPlace] = []
         for pod in victims:
             pod.evicting = True
         keys = self._keys(victims)
         ending = {pod for pod in self._going() if not pod.preempted_for}
-        with self.without(ending.union(victims), True), self._holds.trial(lifted=False) as hold, suppress(BookingError):
+        with Statement(self._fleet) as statement, suppress(BookingError):
+            statement.evict_only(ending.union(victims))
             for pod, node in nodes.items():
-                booking = self._choose(pod, self._fleet.mask([node]))
+                booking = self._choose(pod, self._fleet.tables.mask([node]))
                 if booking is None:
                     break
-                state.book(("place", pod.uid), booking)
+                statement.reserve(pod, node, booking)
                 places.append(NominatedPlace(pod, node, booking))
-                hold(places[-1])
         if len(places) < len(nodes) or len(nodes) < unit.missing:
             # Nobody was evicted yet, or what was given is somebody else's by now: it is planned anew.
             for pod in victims:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from avactl.placement.gang import Gang, Role
 from avactl.placement.request import Request
-from avactl.scheduler.cache.team_usage import Owner
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
@@ -31,13 +30,22 @@ class Demand(NamedTuple):
     members: tuple[tuple[Request, int], ...]
 
 
+class QuotaOwner(NamedTuple):
+    """The properties of a pod that decide which quota it counts for and which pods it may preempt."""
+
+    team: str
+    rank: tuple[bool, int]
+    preemptible: bool
+    never_preempts: bool
+
+
 class WaitGroup(NamedTuple):
     """Units of which all wait as long as one of them does."""
 
     cause: WaitCause
     what: Hashable
     """A `Demand`, the requirements of single pods that are unsupported, or the key of a unit that waits by itself."""
-    owners: frozenset[Owner] = frozenset()
+    owners: frozenset[QuotaOwner] = frozenset()
 
 
 def roles_of(pods: Sequence[PodInfo], requests: dict[str, Request]) -> dict[Request, list[PodInfo]]:

@@ -308,7 +308,7 @@ class Binder:
             del self._returning[claim.uid]
             self._fleet.dra.returning.discard(claim.uid)
             self._fleet.dra.version += 1
-            self._fleet.arrived(f"claim {claim.key}")
+            self._fleet.tables.waits.arrived(f"claim {claim.key}")
 
     def _body(self, order: BindRequest) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}

@@ -28,14 +28,14 @@ class StaleNominations:
     def tick(self) -> None:
         """To be called from time to time."""
         now, spared, cleared = monotonic(), list[PodInfo](), list[PodInfo]()
-        for key in self._since.keys() - self._fleet.remains:
+        for key in self._since.keys() - self._fleet.tables.preemption_marks:
             del self._since[key]
-        for key in list(self._fleet.remains):
-            pod = self._fleet.pods.get(key)
+        for key in list(self._fleet.tables.preemption_marks):
+            pod = self._fleet.tables.pods.get(key)
             marked = pod is not None and pod.has_disruption_mark and bool(pod.node) and not (pod.ended or pod.deleting)
             promised = pod is not None and bool(pod.nominated) and pod.waiting
             if pod is None or not (marked or promised):
-                self._fleet.remains.discard(key)
+                self._fleet.tables.preemption_marks.discard(key)
             elif pod.evicting or (promised and self._wanted(pod.gang or pod.uid)):
                 self._since.pop(key, None)
             elif now - self._since.setdefault(key, now) > _AFTER:

@@ -1,0 +1,215 @@
+"""Tables of the cluster cache: nodes, pods, the placement state, and the change events that its parts listen to.
+
+`ClusterCache` writes the tables. Its parts (`requests`, `claim_bookings`, `pod_topology`, `team_usage`,
+`volume_binding`, `volume_limits`) read them, count their own changes in `change_epoch`, and know nothing of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl import names
+from avactl.placement.allocation import State
+from avactl.placement.score import Objective, Scorer
+from avactl.scheduler.objects.config import Pool
+from avactl.scheduler.objects.node_info import NodeInfo
+from avactl.scheduler.objects.pod_info import PodInfo
+
+BASE_RESOURCES = ("cpu", "memory", "pods", "ephemeral-storage")
+
+Mask = npt.NDArray[np.bool_]
+"""One element for each slot of the placement state."""
+
+
+class ChangeListener:
+    """Receiver of change events. Each method does nothing unless a listener overrides it."""
+
+    def pod_added(self, pod: PodInfo, node: str) -> None:
+        """Handle a pod that now holds resources of a node."""
+
+    def pod_removed(self, pod: PodInfo, node: str) -> None:
+        """Handle a pod that no longer holds resources of a node."""
+
+    def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
+        """Handle a pod on a node that had these labels before, and was being deleted or not."""
+
+    def nodes_changed(self) -> None:
+        """Handle nodes that were added, removed or relabelled, or that have other slots."""
+
+    def namespace_changed(self, name: str, before: Mapping[str, str]) -> None:
+        """Handle a namespace that had these labels before."""
+
+    def claim_changed(self, claim: str) -> None:
+        """Handle a ResourceClaim, by `namespace/name`, that has other devices or one user less."""
+
+    def state_cleared(self) -> None:
+        """Handle a placement state that is about to be rebuilt."""
+
+
+_EVENTS = [name for name in vars(ChangeListener) if not name.startswith("_")]
+
+
+class Waits:
+    """Scheduling units that wait for an object, by the object's name. A unit waits for one object at a time."""
+
+    def __init__(self) -> None:
+        self._units: dict[str, set[str]] = {}
+        self._wanted: dict[str, str] = {}
+        self.woken: set[str] = set()
+        """Units whose object has arrived, until the reader clears the set."""
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def wait_for(self, wanted: str, unit: str) -> None:
+        """Register a unit to be retried once `arrived` is called with the same name; empty: cancel its wait."""
+        before = self._wanted.pop(unit, "")
+        if before:
+            self._units[before].discard(unit)
+            if not self._units[before]:
+                del self._units[before]
+        if wanted:
+            self._wanted[unit] = wanted
+            self._units.setdefault(wanted, set()).add(unit)
+
+    def arrived(self, wanted: str) -> None:
+        """Wake the units that wait for an object that was added or changed."""
+        for unit in self._units.pop(wanted, ()):
+            del self._wanted[unit]
+            self.woken.add(unit)
+
+
+class ClusterTables:
+    """Nodes and pods by name, and the placement state. The state must not be used while `stale`."""
+
+    def __init__(self, levels: tuple[str, ...], objective: Objective) -> None:
+        self.levels = levels
+        self.objective: Objective = objective
+        self.pools: dict[str, Pool] = {}
+        self.nodes: dict[str, NodeInfo] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        """Labels by namespace."""
+        self.pods: dict[str, PodInfo] = {}
+        """Pods that hold resources or that avactl schedules, by `namespace/name`."""
+        self.pods_by_node: dict[str, dict[str, PodInfo]] = {}
+        """Pods that hold resources, by node and UID."""
+        self.volume_users: dict[str, dict[str, str]] = {}
+        """Node of each pod (by UID) that uses a PersistentVolumeClaim, by the claim's `namespace/name`."""
+        self.claim_users: dict[str, dict[str, PodInfo]] = {}
+        """Pods (by UID) on nodes that use a ResourceClaim, by the claim's `namespace/name`."""
+        self.nominated: set[str] = set()
+        """Units with nominated pods that wait, until the preemptor takes them over."""
+        self.preemption_marks: set[str] = set()
+        """Keys of pods that carry a mark of a preemption: victims and nominated pods."""
+        self.waits = Waits()
+        self.stale = True
+        """True until the placement state is rebuilt."""
+        self.change_epoch = 0
+        """Number of changes that may help pods that wait."""
+        self.node_epoch = 0
+        """Number of times that nodes were added, removed or relabelled, or got other slots."""
+        self.state = State(BASE_RESOURCES, levels)
+        self.scorer = Scorer(self.state, objective=objective)
+        self._handlers: dict[str, list[Callable[..., None]]] = {event: [] for event in _EVENTS}
+
+    def reset_state(self, resources: tuple[str, ...]) -> None:
+        """Replace the placement state by an empty one of these resources."""
+        self.state = State(resources, self.levels)
+        for handle in self._handlers["state_cleared"]:
+            handle()
+
+    def reset_scorer(self, keep_workload: bool) -> None:
+        """Replace the scorer by one of the current state, with the workload learnt so far or with none."""
+        workload = self.scorer.workload
+        self.scorer = Scorer(self.state, objective=self.objective)
+        if keep_workload:
+            self.scorer.workload = workload
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def mask(self, nodes: Iterable[str]) -> Mask:
+        """Return the mask of these nodes; nodes without a slot are skipped."""
+        result = np.zeros(len(self.state.free), np.bool_)
+        result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
+        return result
+
+    def pool_of(self, info: NodeInfo) -> Pool | None:
+        """Return the pool of a node."""
+        return self.pools.get(info.labels.get(names.POOL_LABEL, ""))
+
+    def model_of(self, node: str) -> str:
+        """Return the GPU model of a node by its label or its pool; empty if it is unknown."""
+        info = self.nodes[node]
+        pool = self.pool_of(info)
+        return info.labels.get(names.GPU_LABEL) or (pool.machine.gpu if pool else "")
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def subscribe(self, listener: ChangeListener) -> None:
+        """Send all further change events that a listener handles to it too."""
+        for event, handlers in self._handlers.items():
+            if getattr(type(listener), event) is not getattr(ChangeListener, event):
+                handlers.append(getattr(listener, event))
+
+    def add_pod(self, pod: PodInfo, node: str) -> None:
+        """Enter a pod on a node."""
+        self.pods_by_node.setdefault(node, {})[pod.uid] = pod
+        for name in pod.volumes:
+            self.volume_users.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = node
+        for _, name in pod.claims:
+            self.claim_users.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = pod
+        for handle in self._handlers["pod_added"]:
+            handle(pod, node)
+
+    def remove_pod(self, pod: PodInfo, node: str) -> bool:
+        """Remove a pod from a node; return whether it was there."""
+        here = self.pods_by_node.get(node)
+        if here is None or here.pop(pod.uid, None) is None:
+            return False
+        if not here:
+            del self.pods_by_node[node]
+        for name in pod.volumes:
+            key = f"{pod.namespace}/{name}"
+            nodes = self.volume_users.get(key, {})
+            nodes.pop(pod.uid, None)
+            if not nodes:
+                self.volume_users.pop(key, None)
+        for handle in self._handlers["pod_removed"]:
+            handle(pod, node)
+        for _, name in pod.claims:
+            key = f"{pod.namespace}/{name}"
+            users = self.claim_users.get(key, {})
+            if users.pop(pod.uid, None) is not None:
+                if not users:
+                    del self.claim_users[key]
+                self.claim_changed(key)
+        return True
+
+    def relabel_pod(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
+        """Announce that a pod on a node had these labels before, and was being deleted or not."""
+        for handle in self._handlers["pod_relabelled"]:
+            handle(pod, labels, deleting)
+
+    def put_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """Add, change or (None) remove a namespace."""
+        before = self.namespaces.get(name)
+        if labels is None:
+            self.namespaces.pop(name, None)
+        else:
+            self.namespaces[name] = labels
+        if before != labels:
+            for handle in self._handlers["namespace_changed"]:
+                handle(name, before or {})
+
+    def claim_changed(self, claim: str) -> None:
+        """Announce a ResourceClaim, by `namespace/name`, that has other devices or one user less."""
+        for handle in self._handlers["claim_changed"]:
+            handle(claim)
+
+    def nodes_changed(self) -> None:
+        """Announce nodes that were added, removed or relabelled."""
+        for handle in self._handlers["nodes_changed"]:
+            handle()
