@@ -1,4 +1,4 @@
-"""The daemon of a GPU machine: is it what its pool says? Told as a condition of its node, and by events on changes."""
+"""Node daemon: compare a GPU machine with its pool's machine type; report a node condition, and events on changes."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ from avactl.terminal import shortened, visible
 
 CONTROLLER = "avactl-topology"
 _PATIENCE = 60.0
-"""Seconds for which the command may take; with a GPU that fell off its bus it may never end."""
+"""Seconds the command may take; it can hang if a GPU has fallen off the bus."""
 _MOST = 4 * 1024 * 1024
 """Bytes of output that are read."""
 _RETRY = (1.0, 60.0)
-"""Seconds until the API server is asked again: first, and at the most."""
+"""Seconds until a failed API request is retried: first, and at most."""
 _NOTE = 1024
-"""Characters of a condition's message."""
+"""Longest condition message, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the daemon runs."""
+    """Options of the daemon."""
 
     node: str
     pool: Path
     """`pool.json`, as the NodePool compiles it."""
     command: Sequence[str] = ("nvidia-smi", "topo", "-m")
     interval: float = 300.0
-    """Seconds between two looks."""
+    """Seconds between two checks."""
 
 
 class Watcher:
-    """Looks at one machine."""
+    """Checks one machine."""
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
         self._path = f"/api/v1/nodes/{options.node}/status"
 
     async def run(self) -> None:
-        """Until it is cancelled. What the API server could not be told is told again."""
+        """Run until cancelled. Failed writes to the API server are retried."""
         wait = _RETRY[0]
         while True:
             found = await look(self._options)
-            # What the machine's command printed is somebody's text too.
+            # The command's output is untrusted text too.
             verdict = found._replace(message=visible(shortened(found.message, _NOTE)))
             try:
                 await self._tell(verdict)
@@ -69,7 +69,7 @@ class Watcher:
                 wait = min(2 * wait, _RETRY[1])
                 continue
             wait = _RETRY[0]
-            # Machines that were started together do not all speak at once.
+            # Spread the checks of machines that started together.
             await asyncio.sleep(self._options.interval * random.uniform(0.9, 1.1))  # noqa: S311
 
     async def _tell(self, verdict: Verdict) -> None:
@@ -99,7 +99,7 @@ class Watcher:
 
 
 async def look(options: Options) -> Verdict:
-    """Run the command and compare. The pool is read each time: it may have changed."""
+    """Run the command and compare. The pool is read each time, because it may have changed."""
     try:
         pool = orjson.loads(options.pool.read_bytes())
         machine, type_name = Machine.from_dict(pool["machine"]), str(pool["machineType"])
@@ -122,7 +122,7 @@ async def _output(command: Sequence[str]) -> str | Verdict:
     assert process.stderr is not None
     try:
         async with asyncio.timeout(_PATIENCE):
-            # Both at once: a full pipe would stop the command.
+            # Read both at once: a full pipe would block the command.
             out, err = await asyncio.gather(_some(process.stdout), _some(process.stderr))
             code = await process.wait()
     except TimeoutError:
@@ -136,7 +136,7 @@ async def _output(command: Sequence[str]) -> str | Verdict:
 
 
 async def _some(stream: asyncio.StreamReader) -> bytes:
-    """What comes, up to a limit; the rest is read and dropped."""
+    """Read up to a limit; the rest is drained and dropped."""
     kept = b""
     while chunk := await stream.read(1 << 16):
         kept += chunk[: _MOST - len(kept)]
@@ -144,7 +144,7 @@ async def _some(stream: asyncio.StreamReader) -> bytes:
 
 
 async def run(access: Access, options: Options) -> None:
-    """Look until SIGTERM or SIGINT."""
+    """Run checks until SIGTERM or SIGINT."""
     logs.configure()
     loop = asyncio.get_running_loop()
 

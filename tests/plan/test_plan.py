@@ -177,7 +177,7 @@ def test_a_rollout_needs_room_for_its_surge() -> None:
     api = entry(full, "api")
     assert api.surge is not None
     assert (api.verdict, api.surge.placed, api.restarts) == (Verdict.ROOM, 0, 0)
-    assert "rollout stands still, the old pods go on" in render_text([full])
+    assert "rollout stalls, the old pods keep running" in render_text([full])
     # One that stops a pod first needs none.
     api = entry(plan(compile_(platform(), service(4, surge=0)), compile_(platform(), service(4, "2", surge=0))), "api")
     assert (api.verdict, api.placed) == (Verdict.STARTS, 4)
@@ -297,14 +297,14 @@ def test_hours_and_prices() -> None:
     assert api.cost.per_hour == pytest.approx(16.04)
     text = render_text([found])
     assert "160 GPU-hours at most (10 h)" in text
-    assert "+11,709 EUR a month for what runs all the time" in text
+    assert "+11,709 EUR a month for continuous workloads" in text
     assert "320.80 EUR at most" in text
 
 
 def test_everything_and_nothing() -> None:
     result = compile_(platform(), job("a", 2), service(1))
     assert not plan(result, result).entries
-    assert "nothing that runs pods changes" in render_text([plan(result, result)])
+    assert "no workload changes" in render_text([plan(result, result)])
     assert {each.owner.name for each in plan(result, result, everything=True).entries} == {"main", "a", "api"}
     live = read(snapshot(result), "s")
     found = plan(result, result, everything=True, live=live)
