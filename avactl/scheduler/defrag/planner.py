@@ -161,8 +161,8 @@ def _request(view: ClusterView, pod: PodInfo) -> Request:
 def _freed(view: ClusterView, pod: PodInfo) -> Request:
     """Return the request of a pod with claims once it is recreated. The view then counts its devices as its own."""
     fleet, state = view.fleet, view.fleet.tables.state
-    if pod.uid in view.change_epoch:
-        return view.change_epoch[pod.uid]
+    if pod.uid in view.freed_requests:
+        return view.freed_requests[pod.uid]
     keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
     held = [state.bookings.get(fleet.dra.claims[key].uid) for key in keys if key in view.claims]
     if len(held) < len(keys):
@@ -176,7 +176,7 @@ def _freed(view: ClusterView, pod: PodInfo) -> Request:
         request = None
     if request is not None and request.gpus == gpus.bit_count():
         state.book(pod.uid, replace(state.release(pod.uid), gpus=gpus), forced=True)
-        view.change_epoch[pod.uid] = request
+        view.freed_requests[pod.uid] = request
         return request
     for key in keys:
         fleet.claims.put(view.claims[key])
