@@ -1,4 +1,4 @@
-"""A small SVG writer: shapes with escaped text. Enough for the pictures of this package."""
+"""A small SVG writer with escaped text, for the pictures of this package."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from xml.sax.saxutils import escape, quoteattr
 from avactl.terminal import shortened, visible
 
 _LONGEST = 500
-"""Characters of one text of a picture."""
+"""Longest text of a picture, in characters."""
 
 
 def _text(text: str) -> str:
-    """Text as XML may hold it: control characters and halves of surrogate pairs are not well-formed."""
+    """Remove control characters and lone surrogates, which XML does not allow."""
     return escape(visible(shortened(text, _LONGEST)))
 
 
@@ -37,7 +37,7 @@ class Svg:
         self, x: float, y: float, width: float, height: float, *, fill: str, stroke: str | None = None,
         radius: float = 0, opacity: float | None = None, title: str = "",
     ) -> None:  # fmt: skip
-        """A rectangle; `title` is its tooltip."""
+        """Draw a rectangle; `title` is its tooltip."""
         content = f"<title>{_text(title)}</title>" if title else None
         self._add(
             "rect",
@@ -52,7 +52,7 @@ class Svg:
         self, x: float, y: float, content: str, *, size: float = 12, fill: str = "#1f2933", bold: bool = False,
         anchor: str | None = None, mono: bool = False,
     ) -> None:  # fmt: skip
-        """One line of text, its baseline at `y`."""
+        """Draw one line of text with its baseline at `y`."""
         self._add(
             "text",
             {
@@ -74,7 +74,7 @@ class Svg:
         dashed: bool = False,
         title: str = "",
     ) -> None:
-        """A smooth line from left to right."""
+        """Draw a smooth curve from left to right."""
         bend = (x2 - x1) * 0.5
         points = [_number(v) for v in (x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2)]
         path = "M{} {}C{} {} {} {} {} {}".format(*points)
@@ -88,7 +88,7 @@ class Svg:
         )  # fmt: skip
 
     def document(self, width: float, height: float, title: str) -> str:
-        """The whole picture."""
+        """Return the SVG document."""
         style = (
             "text{font-family:Inter,'Helvetica Neue',Arial,sans-serif}"
             ".m{font-family:'JetBrains Mono',Menlo,Consolas,monospace}"

@@ -1,1 +1,1 @@
-"""Every figure that avactl is held to, measured beside its peers: `python -m benchmarks`."""
+"""Benchmarks: every performance figure of avactl, measured beside its peers. `python -m benchmarks` runs all."""

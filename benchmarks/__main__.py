@@ -1,4 +1,4 @@
-"""Every benchmark, one after the other: `python -m benchmarks`. Arguments go to none of them."""
+"""Run every benchmark, one after the other: `python -m benchmarks`. They get no arguments."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Do avactl and kube-scheduler agree? Random sets of nodes and pods without GPUs, given to both.
+"""Compare the decisions of avactl and kube-scheduler on random sets of nodes and pods without GPUs.
 
     python -m benchmarks.agreement [--sets 2000] [--seed 1]
 
-Of every set one pod is scheduled by kube-scheduler, then by avactl. Where one finds a node and the other does not,
-they disagree. So they do where a copy of the pod that only fits the node which one of them has chosen is not bound by
-the other. A set with a difference is tried again by itself before it counts: a scheduler may not have seen all yet.
+Of every set, kube-scheduler and then avactl schedule one pod. They disagree if only one of them finds a node, or if one
+of them does not bind a copy of the pod that fits only the node chosen by the other. A set with a difference is
+repeated alone before it counts, because a scheduler's cache may have been stale.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from benchmarks.random_storage import CLASS, KEPT
 from tools.controlplane import ControlPlane
 
 SIDE_BY_SIDE = 100
-"""Sets that are in the cluster at once."""
+"""Sets that are in the cluster at the same time."""
 PROGRESS = 500
 SETTLE = 1.0
-"""Seconds until both schedulers have seen the nodes and pods of a set."""
+"""Seconds until both schedulers have observed the nodes and pods of a set."""
 PATIENCE = 180.0
 COMPARED = ("a node", "no node", "differ")
 PODS = "/api/v1/namespaces/{}/pods"
@@ -39,7 +39,7 @@ STORAGE = {
 
 
 class Difference(NamedTuple):
-    """Where the schedulers disagree."""
+    """A disagreement of the schedulers."""
 
     number: int
     what: str
@@ -47,14 +47,14 @@ class Difference(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What became of all sets."""
+    """Results of all sets."""
 
     outcomes: Counter[str]
     differences: list[Difference]
 
 
 def compare(plane: ControlPlane, seed: int, count: int, told: Callable[[str], None] = lambda _: None) -> Found:
-    """Compare the schedulers, which must run on a plane without controllers, on so many sets of a seed."""
+    """Compare the schedulers, on a plane without controllers, on `count` sets of a seed."""
     return asyncio.run(_Comparison(plane, seed).all(count, told))
 
 
@@ -64,7 +64,7 @@ class _Comparison:
         self._seed = seed
         self._client: Client
         self._words: dict[tuple[str, int], str] = {}
-        """What a scheduler last said of a set's pod that it did not bind."""
+        """Last message of a scheduler about a set's pod that it did not bind."""
 
     async def all(self, count: int, told: Callable[[str], None]) -> Found:
         outcomes: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class _Comparison:
             await self._prepare(min(count, SIDE_BY_SIDE))
             start = 0
             while (left := count - sum(outcomes[outcome] for outcome in COMPARED)) > 0:
-                # Those that the API server refuses do not count.
+                # Sets that the API server refuses do not count.
                 sets = [random_set(self._seed + start, number) for number in range(min(SIDE_BY_SIDE, left))]
                 found = await self._compare(sets)
                 for each in sets:
@@ -91,7 +91,7 @@ class _Comparison:
         return Found(outcomes, differences)
 
     async def _prepare(self, count: int) -> None:
-        """Namespaces, and what the API server wants to be there before pods."""
+        """Create namespaces and other prerequisites of pods."""
         overhead = {
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": OVERHEAD},
             "handler": OVERHEAD, "overhead": {"podFixed": {"cpu": "250m", "memory": "100Mi"}},
@@ -114,7 +114,7 @@ class _Comparison:
         await _each(self._create(f"/api/v1/namespaces/{name}/serviceaccounts", account) for name in labels)
 
     async def _create(self, path: str, item: Object) -> str:
-        """Create an object that may be there; why the API server refuses it, or nothing."""
+        """Create an object unless it exists; return the API server's refusal, or an empty string."""
         try:
             await self._client.request("POST", path, item)
         except ApiError as error:
@@ -124,13 +124,13 @@ class _Comparison:
     # -- sets side by side ------------------------------------------------------------------------------------------
 
     async def _compare(self, sets: Sequence[RandomSet]) -> dict[int, str]:
-        """What became of each set, by number."""
+        """Return the outcome of each set by number."""
         try:
             refused = await self._stand(sets)
             taken = [each for each in sets if each.number not in refused]
             theirs = await self._schedule(taken, "kube-scheduler", {})
             ours = await self._schedule(taken, "avactl", {})
-            # Does the node that one has chosen pass the filters of the other?
+            # Does the node chosen by one pass the filters of the other?
             checked = await self._schedule(taken, "kube-scheduler", ours)
             passed = await self._schedule(taken, "avactl", theirs)
         finally:
@@ -155,7 +155,7 @@ class _Comparison:
         return outcomes
 
     async def _stand(self, sets: Sequence[RandomSet]) -> dict[int, str]:
-        """Create nodes and pods that are there; the sets whose test pod the API server does not take, and why."""
+        """Create the existing nodes and pods; return the sets with a test pod that the API server refuses, and why."""
         await _each(self._node(node) for each in sets for node in each.nodes)
         await _each(self._keep(item) for each in sets for item in each.storage)
         await _each(self._standing(pod) for each in sets for pod in each.pods)
@@ -170,7 +170,7 @@ class _Comparison:
         return refused
 
     async def _node(self, node: Object) -> None:
-        """A new node is tainted until a controller has seen it: there is none here."""
+        """Create a node; remove the not-ready taint, because no controller does."""
         why = await self._create("/api/v1/nodes", node)
         if why:
             raise RuntimeError(why)
@@ -179,7 +179,7 @@ class _Comparison:
         await self._client.request("PATCH", path, body, content_type=MERGE)
 
     async def _keep(self, item: Object) -> None:
-        """Volumes and claims, as a controller would have bound them."""
+        """Create volumes and claims as a controller would have bound them."""
         metadata = item["metadata"]
         path = STORAGE[item["kind"]].format(metadata.get("namespace"))
         await self._must(path, item)
@@ -187,7 +187,7 @@ class _Comparison:
             body = {"status": item["status"]}
             await self._client.request("PATCH", f"{path}/{metadata['name']}/status", body, content_type=MERGE)
         if KEPT in metadata.get("finalizers", ()):
-            # It goes, and cannot.
+            # deleted, but held by its finalizer
             await self._client.request("DELETE", f"{path}/{metadata['name']}")
 
     async def _standing(self, pod: Object) -> None:
@@ -200,11 +200,11 @@ class _Comparison:
             body = {"status": {"phase": "Succeeded"}}
             await self._client.request("PATCH", f"{path}/{metadata['name']}/status", body, content_type=MERGE)
         if "deleted" in metadata["labels"]:
-            # No kubelet is there to end it.
+            # No kubelet ends it.
             await self._client.request("DELETE", f"{path}/{metadata['name']}")
 
     async def _schedule(self, sets: Sequence[RandomSet], scheduler: str, pins: dict[int, str]) -> dict[int, str]:
-        """The node that a scheduler gives each test pod; pinned to a node, where `pins` has one. Pods are removed."""
+        """Return the node that a scheduler gives each test pod, pinned to the node in `pins`. The pods are removed."""
         pods: dict[str, tuple[int, Object]] = {}
         for each in sets:
             if not pins or pins[each.number]:
@@ -256,7 +256,7 @@ class _Comparison:
 
 
 def _answer(item: Object) -> tuple[str, str] | None:
-    """The node of a pod, or none and its scheduler's words; None where that has not spoken yet."""
+    """Return a pod's node, or an empty node and the scheduler's message; None if the scheduler has not decided yet."""
     if item["spec"].get("nodeName"):
         return str(item["spec"]["nodeName"]), ""
     for each in item["status"].get("conditions") or ():
@@ -266,7 +266,7 @@ def _answer(item: Object) -> tuple[str, str] | None:
 
 
 async def _each(tasks: Iterable[Awaitable[Any]]) -> None:
-    """All of them, some at a time."""
+    """Run all, with bounded concurrency."""
     todo = iter(tasks)
 
     async def work() -> None:
@@ -279,7 +279,7 @@ async def _each(tasks: Iterable[Awaitable[Any]]) -> None:
 
 
 def main() -> None:
-    """Compare, and print what was found."""
+    """Compare, and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sets", type=int, default=2000, help="random sets")
     parser.add_argument("--seed", type=int, default=1, help="of the sets")

@@ -1,4 +1,4 @@
-"""Pods that arrive at a steady rate: from creation to binding, both as one watch in a process of its own shows."""
+"""Latency from creation to binding for pods arriving at a steady rate, measured by one watch in its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def arriving(number: int, scheduler: str) -> dict[str, Any]:
 
 
 def load(kubeconfig: Path, scheduler: str, rate: float, pods: int, found: Queue[float]) -> None:
-    """Create pods at a rate; the seconds that it took."""
+    """Create pods at a rate; report the seconds it took."""
 
     async def run() -> None:
         async with Client(access.from_kubeconfig(kubeconfig), "load", connections=64) as client:
@@ -38,7 +38,7 @@ def load(kubeconfig: Path, scheduler: str, rate: float, pods: int, found: Queue[
                 ahead = began + number / rate - time.monotonic()
                 if ahead > 0:
                     await asyncio.sleep(ahead)
-                # On a machine that is busy with other things the API server may take its time.
+                # On a busy machine the API server may be slow.
                 item = client.request("POST", PODS, arriving(number, scheduler), timeout=PATIENCE)
                 tasks.append(asyncio.ensure_future(item))
             await asyncio.gather(*tasks)
@@ -48,7 +48,7 @@ def load(kubeconfig: Path, scheduler: str, rate: float, pods: int, found: Queue[
 
 
 def observe(kubeconfig: Path, pods: int, watching: Event, found: Queue[list[float]]) -> None:
-    """Seconds from seeing each pod created to seeing it bound."""
+    """Report the seconds from observing each pod's creation to observing its binding."""
 
     async def run() -> None:
         created: dict[str, float] = {}
@@ -73,7 +73,7 @@ def observe(kubeconfig: Path, pods: int, watching: Event, found: Queue[list[floa
 
 
 def measure(kubeconfig: Path, scheduler: str, rate: float, pods: int) -> tuple[list[float], float]:
-    """Seconds from creation to binding, sorted, and the rate at which pods did arrive."""
+    """Return the sorted seconds from creation to binding, and the actual arrival rate."""
     context = multiprocessing.get_context("spawn")
     watching = context.Event()
     waits: Queue[list[float]] = context.Queue()
@@ -98,7 +98,7 @@ def measure(kubeconfig: Path, scheduler: str, rate: float, pods: int) -> tuple[l
 
 
 def arrivals(nodes: int = 1000, rate: float = 500.0, seconds: float = 24.0) -> None:
-    """Pods that arrive at a rate for a while."""
+    """Measure pods that arrive at a rate for some time."""
     pods = round(rate * seconds)
     print(f"\npods arriving at {rate:g}/s for {seconds:g} s on {nodes} machines; seconds from create to bind; QPS 1000")
     print(f"{'':16}{'arrived/s':>10}{'p50':>10}{'p90':>10}{'p99':>10}{'most':>10}")

@@ -1,4 +1,4 @@
-"""Clusters for benchmarks of schedulers: a control plane, kwok nodes, pods, and a scheduler that runs for a while."""
+"""Clusters for scheduler benchmarks: a control plane, kwok nodes, pods, and a running scheduler."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tools.controlplane import ControlPlane, KubeClient
 
 NAMESPACE = "bench"
 PATIENCE = 600.0
-"""Seconds for one measurement."""
+"""Timeout of one measurement in seconds."""
 SILENCE = 5.0
-"""Seconds after which no more events are expected."""
+"""Seconds without new events after which all are assumed to be written."""
 POLICY = {
     "cluster": "bench", "gpuDriver": "gpu.nvidia.com", "levels": ["topology.kubernetes.io/rack"], "objective": "pack",
     "reconcile": "files", "schedulerName": "avactl", "systemNamespace": "avactl-system",
@@ -40,20 +40,20 @@ class Drained(NamedTuple):
 
     pods: int
     seconds: float
-    """From the first pod bound to the last."""
+    """Seconds from the first pod bound to the last."""
     events: int
-    """Scheduled events that were written in the end; kube-scheduler drops those that it cannot write fast enough."""
+    """Number of Scheduled events finally written; kube-scheduler drops those it cannot write fast enough."""
     events_seconds: float
-    """From the first pod bound to the last of them."""
+    """Seconds from the first pod bound to the last event."""
 
     @property
     def rate(self) -> float:
-        """Pods a second."""
+        """Pods per second."""
         return self.pods / self.seconds
 
 
 class Bound:
-    """Sees pods being bound, in a thread of its own."""
+    """Observes bindings in its own thread."""
 
     def __init__(self, plane: ControlPlane, kube: KubeClient, pods: int) -> None:
         self._plane, self._pods = plane, pods
@@ -68,7 +68,7 @@ class Bound:
         url, headers = self._plane.url, {"Authorization": f"Bearer {self._plane.token()}"}
         seen: set[str] = set()
         with httpx.Client(base_url=url, verify=str(self._plane.ca_file), timeout=None, trust_env=False) as http:
-            # The API server ends watches of those that do not keep up.
+            # The API server closes watches that do not keep up.
             while not self.done.is_set():
                 query = {"watch": "1", "resourceVersion": version}
                 with http.stream("GET", path, params=query, headers=headers) as response:
@@ -90,7 +90,7 @@ class Bound:
 
 
 def node(number: int) -> dict[str, Any]:
-    """A machine with 8 GPUs, 32 to a rack."""
+    """Return a machine with 8 GPUs, 32 machines per rack."""
     labels = {"kubernetes.io/hostname": f"node-{number}", "topology.kubernetes.io/rack": f"rack-{number // 32}"}
     amounts = {"cpu": "96", "memory": "768Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": "8"}
     return {
@@ -100,7 +100,7 @@ def node(number: int) -> dict[str, Any]:
 
 
 def pod(number: int, scheduler: str, gpus: int, gang: tuple[str, int] | None = None) -> dict[str, Any]:
-    """A pod of so many GPUs."""
+    """Return a pod with `gpus` GPUs."""
     requests = {"cpu": str(4 * gpus), "memory": f"{32 * gpus}Gi", "nvidia.com/gpu": str(gpus)}
     container = {
         "name": "main", "image": "registry.example.com/train:1",
@@ -121,7 +121,7 @@ def create(kube: KubeClient, objects: list[dict[str, Any]]) -> None:
 
 
 def create_pods(plane: ControlPlane, pods: list[dict[str, Any]]) -> None:
-    """Create pods as fast as the API server takes them: who measures from the first create waits for little else."""
+    """Create pods as fast as the API server accepts them, so that creation hardly affects the measurement."""
 
     async def run() -> None:
         todo = iter(pods)
@@ -141,7 +141,7 @@ def empty(kube: KubeClient) -> None:
     """Remove all pods and events."""
     for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"):
         while kube.request("GET", path, query={"limit": "1"}).body["items"]:
-            with suppress(httpx.TimeoutException):  # it goes on without us
+            with suppress(httpx.TimeoutException):  # the server continues
                 kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
             time.sleep(0.5)
 
@@ -162,7 +162,7 @@ def cluster(nodes: int, machine: Callable[[int], dict[str, Any]] = node) -> Iter
 
 @contextmanager
 def running(plane: ControlPlane, name: str) -> Iterator[None]:
-    """One of the schedulers, while it runs."""
+    """Run one of the schedulers for the length of the block."""
     if name == "kube-scheduler":
         plane.start("kube-scheduler")
         try:
@@ -193,9 +193,9 @@ def drain(
     pods: list[dict[str, Any]],
     created: Callable[[], None] = lambda: None,
 ) -> Drained:
-    """Create pods, start a scheduler, wait until all are bound, and until their events are written.
+    """Create pods, start a scheduler, and wait until all pods are bound and their events written.
 
-    `created` waits for what others make of the pods.
+    `created` waits for what controllers create for the pods.
     """
     create(kube, pods)
     created()
@@ -214,14 +214,14 @@ def drain(
 
 
 def scheduled_events(kube: KubeClient) -> int:
-    """Events that say that a pod was scheduled."""
+    """Count the Scheduled events."""
     path = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
     body = kube.request("GET", path, query={"limit": "1"}).body
     return len(body["items"]) + int(body["metadata"].get("remainingItemCount") or 0)
 
 
 def bar(name: str, value: float, bound: float, at_least: bool, unit: str = "") -> None:
-    """The closing line of a measurement."""
+    """Print the bar line of a measurement."""
     good = value >= bound if at_least else value <= bound
     word = "least" if at_least else "most"
     print(f"bar {name}: {value:.2f}{unit} (at {word} {bound:.2f}{unit}) {'ok' if good else 'short'}", flush=True)

@@ -1,10 +1,10 @@
-"""How long avactl takes from specs to files on disk, beside cdk8s, and how little after a small change.
+"""Time from specs to files on disk, cold beside cdk8s, and after a small change.
 
     python -m benchmarks.compile [--objects 10000] [--specs 2000] [--repeats 5] [--folder DIR]
 
-Cold: a fresh process with an empty cache loads, checks and compiles a generated repository and writes one file an
-object. The peer makes as many Deployments of about the same size, from literals, with no checks, and writes them
-too: all into one file, which is its faster way, or one file each. Both take turns; the fastest run of each counts.
+Cold: a fresh process with an empty cache loads, checks and compiles a generated repository and writes one file per
+object. The peer creates as many Deployments of about the same size from literals, without checks, and writes them
+into one file, which is its faster way, or one file each. Both take turns; the fastest run of each counts.
 Incremental: one spec of the repository is edited, and the command is run again. Times are of whole processes.
 Saved: the same edit, compiled from the results of the last run and from nothing (`--no-cache`), in the repository of
 the cold runs and in examples/ava. Both take turns.
@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.table import Table
 
 import avactl
-from avactl.compiler.incremental.disk import directory as cache_directory
+from avactl.directories import cache_directory
 from benchmarks.measure import Bar, Run, bar, best, console, fastest, folder_for_files, run
 
 AVACTL = [sys.executable, "-m", "avactl.cli.main"]
@@ -34,10 +34,10 @@ PEER_SOURCE = Path(__file__).parent / "cdk8s"
 
 
 def install_peer() -> Path | None:
-    """cdk8s in avactl's cache, installed by npm at the first time; None where there is no npm or no registry."""
+    """Install cdk8s in avactl's cache with npm on first use; None without npm or registry."""
     folder = Path(cache_directory()) / "bench-cdk8s"
     if shutil.which("npm") is None:
-        console.print("cdk8s is left out: npm is not on PATH")
+        console.print("cdk8s is skipped: npm is not on PATH")
         return None
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "main.js"):
@@ -45,7 +45,7 @@ def install_peer() -> Path | None:
     command = ["npm", "install", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        console.print(f"cdk8s is left out: npm install failed: {done.stderr.strip()}")
+        console.print(f"cdk8s is skipped: npm install failed: {done.stderr.strip()}")
         return None
     return folder
 
@@ -61,12 +61,12 @@ class Bench:
         self.table = Table("what", "objects", "seconds", "peak memory", title="From specs to files on disk")
 
     def fresh(self) -> Path:
-        """A new path. Deleting comes in the end: ext4 is slow to give out inodes again that were just freed."""
+        """Return a new path. Deletion comes last: ext4 is slow to reuse inodes that were just freed."""
         self.runs += 1
         return self.folder / f"run-{self.runs}"
 
     def generate(self, option: str, size: int) -> Path:
-        """A new repository, made by another process: this one stays small."""
+        """Generate a repository in another process, to keep this one small."""
         repository = self.fresh()
         run([sys.executable, "-m", "benchmarks.generate", str(repository), option, str(size)])
         return repository
@@ -75,7 +75,7 @@ class Bench:
         return {"AVACTL_CACHE_DIR": str(self.fresh())}
 
     def render(self, repository: Path) -> Run:
-        """A cold run."""
+        """Measure a cold run."""
         return run([*AVACTL, "render", str(repository), "-o", str(self.fresh())], self.empty_cache())
 
     def peer(self, folder: Path, objects: int, files: str) -> Run:
@@ -116,7 +116,7 @@ def cold(bench: Bench, objects: int) -> Path:
 
 
 class Editor:
-    """Changes one job of a repository, each time to something new."""
+    """Changes one job of a repository to a new value each time."""
 
     def __init__(self, repository: Path) -> None:
         self.file = min(
@@ -127,7 +127,7 @@ class Editor:
         self.count = 0
 
     def edit(self, _: int = 0) -> None:
-        """Other arguments and other resources: the quota of the team is worked out again."""
+        """Change arguments and resources, so that the team's quota is recomputed."""
         self.count += 1
         text = re.sub(r'--epochs, "\d+"', f'--epochs, "{1000 + self.count}"', self.file.read_text())
         self.file.write_text(re.sub(r"memory: \d+Gi", f"memory: {100 + self.count}Gi", text, count=1))
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each; the fastest counts")
     parser.add_argument("--folder", default=None, help="where to write; by default the place for temporary files")
     given = parser.parse_args()
-    # As installing does: bytecode of a checkout may be missing or old.
+    # As an installation does: bytecode of a checkout may be missing or old.
     compileall.compile_dir(Path(avactl.__file__).parent, quiet=2)
     with tempfile.TemporaryDirectory(prefix="avactl-bench-", dir=folder_for_files(given.folder)) as folder:
         bench = Bench(Path(folder), given.repeats)

@@ -68,7 +68,7 @@ def claiming(number: int, scheduler: str) -> dict[str, Any]:
 
 
 def claims_made(kube: KubeClient, pods: int) -> None:
-    """Wait until the controller has made the claims of all pods, and told the pods their names."""
+    """Wait until the controller has created the claims of all pods and recorded their names in the pods."""
     while len(kube.list(API, "ResourceClaim", NAMESPACE)) < pods or any(
         not (item.get("status") or {}).get("resourceClaimStatuses") for item in kube.list("v1", "Pod", NAMESPACE)
     ):

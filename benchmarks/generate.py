@@ -1,5 +1,5 @@
-"""A large, realistic spec repository: clusters with pools and caches, and teams with quotas, data, jobs, services and
-workspaces. The same arguments give the same bytes.
+"""Generate a large, realistic spec repository: clusters with pools and caches, and teams with quotas, data, jobs,
+services and workspaces. The same arguments give the same bytes.
 
     python -m benchmarks.generate DIR [--objects 10000 | --specs 2000] [--seed 0]
 """
@@ -58,7 +58,7 @@ def _cluster(index: int) -> Iterator[tuple[str, str]]:
 
 
 class _Team:
-    """One team's specs, with the GPUs that they ask for."""
+    """One team's specs, and the GPUs that they request."""
 
     def __init__(self, index: int, random: Random) -> None:
         self.name = f"team-{index:04}"
@@ -164,7 +164,7 @@ class _Team:
 
 
 def repository(teams: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Paths and texts of the files of a repository with so many teams."""
+    """Yield the paths and texts of the files of a repository with `teams` teams."""
     yield "avactl.yaml", "include: [clusters, pools, caches, teams]\n"
     for index in range(-(-teams // TEAMS_IN_CLUSTER)):
         yield from _cluster(index)
@@ -185,7 +185,7 @@ def _objects(teams: int, seed: int) -> int:
 
 
 def teams_for(objects: int, seed: int = 0) -> int:
-    """How many teams make at least so many objects, from what small repositories compile to."""
+    """Return the number of teams for at least `objects` objects, extrapolated from small repositories."""
     one, nine = _objects(1, seed), _objects(9, seed)
     each = (nine - one) / 8
     teams = max(1, round((objects - (one - each)) / each))
@@ -195,12 +195,12 @@ def teams_for(objects: int, seed: int = 0) -> int:
 
 
 def specs_of(teams: int) -> int:
-    """How many specs a repository with so many teams has."""
+    """Return the number of specs of a repository with `teams` teams."""
     return sum(text.count("apiVersion:") for _, text in repository(teams))
 
 
 def generate(directory: str | Path, objects: int = 10_000, *, specs: int | None = None, seed: int = 0) -> Path:
-    """Write a repository that compiles to at least so many objects, or has at least so many specs."""
+    """Write a repository that compiles to at least `objects` objects, or has at least `specs` specs."""
     teams = teams_for(objects, seed) if specs is None else next(n for n in range(1, specs) if specs_of(n) >= specs)
     root = Path(directory)
     for path, text in repository(teams, seed):

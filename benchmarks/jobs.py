@@ -1,11 +1,11 @@
-"""Many small jobs, and a large one that does not fit: how long until they run, or until they are told.
+"""Many small jobs, and a large one that does not fit: time until they run, or until the reason is reported.
 
     python -m benchmarks.jobs [jobs-4000] [refusal]
 
 `jobs-4000`: 4,000 jobs of one GPU, each a gang of one pod, on 500 machines with 8; from the first create to the last
-binding, as a watch shows it. `refusal`: on 500 machines, all busy, 2,000 such jobs wait, and now and then one of those
-that run ends. A job of 10 pods with 8 GPUs comes: from its first create to the PodScheduled conditions of all 10 with
-the reason, as a watch shows them; the same again for other such jobs.
+binding, as a watch shows it. `refusal`: on 500 busy machines, 2,000 such jobs wait while running ones end at a steady
+rate. Then a job of 10 pods with 8 GPUs is created: from its first create to the PodScheduled conditions of all 10 with
+the reason, as a watch shows them; repeated for other such jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NODES = 500
 TRIES = 20
 MEMBERS = 10
 CHURN = 5.0
-"""Jobs that end in a second."""
+"""Jobs that end per second."""
 
 
 def job(number: int, gpus: int = 1) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def job(number: int, gpus: int = 1) -> dict[str, Any]:
 
 
 def small_jobs(count: int = 4000) -> None:
-    """As many one-GPU jobs as there are GPUs."""
+    """Measure as many one-GPU jobs as there are GPUs."""
     print(f"\n{count} jobs of one pod with one GPU on {NODES} machines with 8")
     with cluster(NODES) as (plane, kube), running(plane, "avactl"):
         time.sleep(5.0)  # synced
@@ -54,13 +54,13 @@ def small_jobs(count: int = 4000) -> None:
 
 
 class Told:
-    """Sees what pods are told, in a thread of its own."""
+    """Observes the PodScheduled conditions of pods in its own thread."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
         self.lock = threading.Condition()
         self.told: dict[str, tuple[float, str]] = {}
-        """When a pod was told first that it waits, and why."""
+        """Time and message of the first condition that a pod waits."""
         self.closed = False
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -69,7 +69,7 @@ class Told:
         url, headers = self._plane.url, {"Authorization": f"Bearer {self._plane.token()}"}
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"
         with httpx.Client(base_url=url, verify=str(self._plane.ca_file), timeout=None, trust_env=False) as http:
-            # The API server ends watches of those that do not keep up; a new one begins with all that is there.
+            # The API server closes watches that do not keep up; a new watch starts with the current state.
             while not self.closed:
                 with (
                     suppress(httpx.TransportError),
@@ -89,16 +89,16 @@ class Told:
                     self.lock.notify_all()
 
     def wait(self, names: list[str]) -> float:
-        """Wait until all of them were told; when the last one was. Raises TimeoutError."""
+        """Wait until all of these have a condition; return the time of the last. Raises TimeoutError."""
         with self.lock:
             if not self.lock.wait_for(lambda: all(name in self.told for name in names), PATIENCE):
                 missing = [name for name in names if name not in self.told]
-                raise TimeoutError(f"{len(missing)} pods were told nothing, for instance {missing[0]}")
+                raise TimeoutError(f"{len(missing)} pods have no condition, for instance {missing[0]}")
             return max(self.told[name][0] for name in names)
 
 
 class Churn:
-    """Ends jobs that run, one after the other, in a thread of its own."""
+    """Ends running jobs, one after the other, in its own thread."""
 
     def __init__(self, plane: ControlPlane, names: list[str]) -> None:
         self._plane, self._names = plane, names
@@ -123,7 +123,7 @@ class Churn:
 
 
 def refusal(others: int = 2000) -> None:
-    """A large job that does not fit, while others wait."""
+    """Measure a large job that does not fit, while others wait."""
     print(f"\na job of {MEMBERS} pods with 8 GPUs on {NODES} busy machines; {others} jobs of one GPU wait")
     with ExitStack() as stack:
         plane, kube = stack.enter_context(cluster(NODES))
@@ -141,15 +141,15 @@ def refusal(others: int = 2000) -> None:
             times = [one_refusal(kube, told, number) for number in range(TRIES)]
         told.closed = True
         words = told.told["large-0-0"][1]
-    print(f"{f'all {others} told in, s':28}{all_told:8.2f}")
+    print(f"{f'all {others} reported in, s':28}{all_told:8.2f}")
     print(f"{'median, s':28}{statistics.median(times):8.3f}")
     print(f"{f'worst of {TRIES}, s':28}{max(times):8.3f}")
-    print(f"it is told: {words}")
+    print(f"reported: {words}")
     bar("refusal", statistics.median(times), 0.2, at_least=False, unit=" s")
 
 
 def one_refusal(kube: KubeClient, told: Told, number: int) -> float:
-    """Create a large job; seconds until all of its pods were told. It is removed again."""
+    """Create a large job; return the seconds until all of its pods have a condition. The job is removed."""
     pods = []
     for index in range(MEMBERS):
         each = pod(index, SCHEDULERS["avactl"], 8, (f"large-{number}", MEMBERS))

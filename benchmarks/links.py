@@ -1,12 +1,12 @@
-"""Jobs of 1 to 8 GPUs that come and go on two-socket machines: links and waits, beside kube-scheduler's way.
+"""Links and waits of jobs with 1 to 8 GPUs that come and go on two-socket machines, beside kube-scheduler's scoring.
 
     python -m benchmarks.links [--jobs 10000] [--nodes 40] [--load 0.9] [--seed 1]
 
-Both sides get the same jobs at the same times, and both try waiting jobs again, oldest first, whenever one ends. The
-peer is kube-scheduler's default scoring: NodeResourcesFit by LeastAllocated over CPU and memory, and
-NodeResourcesBalancedAllocation, of equal weight, a random one of the best nodes
-(https://kubernetes.io/docs/reference/scheduling/config/); its GPUs are those that a device plugin without topology
-gives: any. Time is simulated.
+Both sides get the same jobs at the same times, and both retry waiting jobs, oldest first, whenever one ends. The peer
+is kube-scheduler's default scoring: NodeResourcesFit by LeastAllocated over CPU and memory, and
+NodeResourcesBalancedAllocation, of equal weight, with a random choice among the best nodes
+(https://kubernetes.io/docs/reference/scheduling/config/); its GPUs are random, as with a device plugin without
+topology. Time is simulated.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from avactl.source.yaml import load_yaml
 
 MACHINE = "v100-pcie-8"
 SIZES = {1: 30, 2: 20, 3: 5, 4: 20, 5: 2, 6: 4, 7: 1, 8: 18}
-"""How often jobs of how many GPUs come: mostly powers of two, as in Jeon et al., "Analysis of Large-Scale Multi-Tenant
-GPU Clusters for DNN Training Workloads", USENIX ATC'19, and every size at times."""
+"""Frequency of jobs by number of GPUs: mostly powers of two, as in Jeon et al., "Analysis of Large-Scale Multi-Tenant
+GPU Clusters for DNN Training Workloads", USENIX ATC'19, and sometimes any size."""
 CPU, MEMORY = 8000, 80 * 2**30
-"""Of each GPU: CPU milli and bytes."""
+"""CPU milli and memory bytes per GPU."""
 HOUR = 3600.0
 
 
@@ -55,14 +55,14 @@ class Job(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one side made of the stream."""
+    """Results of one side."""
 
     bandwidth: float
     """Mean speed of the slowest pair of jobs with several GPUs, GB/s."""
     crossing: float
-    """Part of the jobs of 2 to 4 GPUs with a pair on different sockets."""
+    """Fraction of the jobs of 2 to 4 GPUs with a pair on different sockets."""
     avoidable: int
-    """Pairs on different sockets that another free subset of the chosen node had not."""
+    """Pairs on different sockets that another free subset of the chosen node would have avoided."""
     wait: float
     """Mean wait of all jobs, seconds."""
     wait_8: float
@@ -81,7 +81,7 @@ def machine() -> Machine:
 
 
 def stream(count: int, nodes: int, load: float, rng: Random) -> list[Job]:
-    """Jobs that ask for `load` of all GPUs in the mean: arrivals at random, runs of an hour, log-normal."""
+    """Return jobs that request `load` of all GPUs on average: random arrivals, log-normal run times around an hour."""
     sizes = rng.choices(list(SIZES), list(SIZES.values()), k=count)
     mean = sum(size * weight for size, weight in SIZES.items()) / sum(SIZES.values())
     rate = load * nodes * 8 / (mean * HOUR)
@@ -93,7 +93,7 @@ def stream(count: int, nodes: int, load: float, rng: Random) -> list[Job]:
 
 
 def engine() -> Choose:
-    """avactl: what is expected is learnt from what came."""
+    """Return avactl's engine, which learns the expected workload from arrivals."""
     scorers: list[Scorer] = []
 
     def choose(state: State, request: Request) -> Booking | None:
@@ -112,7 +112,7 @@ def engine() -> Choose:
 
 
 def kube_scheduler(rng: Random) -> Choose:
-    """Default scoring, random devices."""
+    """Return default scoring with random devices."""
 
     def choose(state: State, request: Request) -> Booking | None:
         slots = slice(0, state.size)
@@ -134,7 +134,7 @@ def kube_scheduler(rng: Random) -> Choose:
 
 
 def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Result:
-    """Let a stream pass."""
+    """Simulate a stream."""
     facts = topology(hardware)
     state = State(("cpu", "memory"))
     for index in range(nodes):
@@ -168,7 +168,7 @@ def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Resul
         while ends and ends[0][0] <= until:
             now, index = heapq.heappop(ends)
             state.release(index)
-            # A size that finds no place once finds none for those behind it either: nothing is freed meanwhile.
+            # A size that does not fit once does not fit later in the queue either: nothing is freed meanwhile.
             full: set[int] = set()
             for other in list(waiting):
                 size = jobs[other].gpus
@@ -189,7 +189,7 @@ def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Resul
 
 
 class Crossed:
-    """Pairs on different sockets, counted one by one."""
+    """Counts pairs on different sockets by enumeration."""
 
     def __init__(self, facts: Topology) -> None:
         self._socket = {gpu: switch.socket for switch in facts.machine.switches for gpu in switch.gpus}
@@ -199,7 +199,7 @@ class Crossed:
         return sum(self._socket[i] != self._socket[j] for i, j in combinations(members(gpus), 2))
 
     def fewest(self, free: int, count: int) -> int:
-        """Of all free subsets."""
+        """Return the minimum over all free subsets."""
         found = self._fewest.get((free, count))
         if found is None:
             sets = combinations(members(free), count)

@@ -1,13 +1,13 @@
-"""Jobs of 1 to 8 GPUs that come and go on two-socket machines, in a cluster: links and waits, beside kube-scheduler.
+"""Links and waits of jobs with 1 to 8 GPUs on two-socket machines in a real control plane, beside kube-scheduler.
 
     python -m benchmarks.links_live [--jobs 10000] [--nodes 40] [--load 0.9] [--seconds 300] [--seed 1]
 
-The stream of `benchmarks.links`, with time run fast: all jobs arrive within `--seconds`. Each is a pod, which is
-deleted when its time is over. Both schedulers get the same arrivals. Which GPUs a pod has says avactl's annotation;
-with kube-scheduler they are those that a device plugin without topology gives: any. A pair on different sockets was
-avoidable where another subset of the GPUs free on that machine had fewer of them; GPUs that became free less than
-0.25 s before do not count, because the decision may be older. On a machine that is busy with other things it may be
-older still: twice the longest time that a deletion took lately to be seen is added.
+The stream of `benchmarks.links` in accelerated time: all jobs arrive within `--seconds`. Each is a pod that is deleted
+at the end of its run time. Both schedulers get the same arrivals. avactl's annotation records a pod's GPUs; with
+kube-scheduler they are random, as with a device plugin without topology. A pair on different sockets was avoidable if
+another subset of the GPUs free on that machine had fewer of them; GPUs freed less than 0.25 s before do not count,
+because the decision may be older. On a busy machine it may be older still, so twice the longest recent delay between a
+deletion and its event is added.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tools.controlplane import ControlPlane
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 POOL = "v100"
 SETTLED = 0.25
-"""Seconds for which a GPU must have been free for the scheduler to have known it."""
+"""Seconds for which a GPU must have been free for the scheduler to know it."""
 LATELY = 5.0
-"""Seconds in which the slowest deletion says how late events are."""
+"""Seconds over which the slowest deletion determines the delay of events."""
 PATIENCE = 300.0
 """Seconds after the last arrival by which all jobs must have run."""
 
@@ -58,7 +58,7 @@ class Side:
     """One scheduler's run of the stream."""
 
     def __init__(self, plane: ControlPlane, scheduler: str, machine: Machine, jobs: list[Job], pace: float) -> None:
-        """`pace`: seconds of the stream that pass in one."""
+        """`pace`: seconds of the stream per real second."""
         self._plane, self._scheduler, self._jobs, self._pace = plane, scheduler, jobs, pace
         self._facts = topology(machine)
         self._crossed = Crossed(self._facts)
@@ -67,7 +67,7 @@ class Side:
         self._freed: dict[tuple[str, int], float] = {}
         self._deleted: dict[str, float] = {}
         self._lags: deque[tuple[float, float]] = deque()
-        """When deletions were seen, and how long after they were asked for."""
+        """Times at which deletions were observed, and their delays."""
         self._held: dict[str, Held] = {}
         self._created: dict[str, float] = {}
         self._waits: dict[str, float] = {}
@@ -78,7 +78,7 @@ class Side:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, nodes: int) -> Result:
-        """Let the stream pass. Raises TimeoutError."""
+        """Run the stream. Raises TimeoutError."""
         self._free = {f"node-{number}": 0xFF for number in range(nodes)}
         async with Client(from_kubeconfig(self._plane.kubeconfig), "benchmark") as self._client:
             page = await self._client.request("GET", PODS, query={"limit": "1"})
@@ -121,7 +121,7 @@ class Side:
         await self._client.send("POST", PODS, {"metadata": {"name": name, "annotations": notes}, "spec": spec})
 
     async def _watch(self, version: str) -> None:
-        # The API server ends watches of those that do not keep up: on from what was seen last.
+        # The API server closes watches that do not keep up: resume from the last event.
         while True:
             async for lines in self._client.watch(PODS, {"watch": "1", "resourceVersion": version}):
                 for line in filter(None, lines):
@@ -166,7 +166,7 @@ class Side:
         self._spawn(self._end(name, job.runs / self._pace))
 
     def _lag(self, now: float) -> float:
-        """Seconds that the slowest of the latest deletions took to be seen."""
+        """Return the longest delay of recent deletions, in seconds."""
         while self._lags and self._lags[0][0] < now - LATELY:
             self._lags.popleft()
         return max((lag for _, lag in self._lags), default=0.0)
@@ -182,7 +182,7 @@ def _mean(values: list[float] | list[bool]) -> float:
 
 
 async def prepare(plane: ControlPlane, nodes: int, facts: dict[str, Any], machine: Machine) -> None:
-    """Machines of the type, and what the compiler tells the scheduler of their pool."""
+    """Create machines of the type, and the compiled configuration of their pool."""
     async with Client(from_kubeconfig(plane.kubeconfig), "benchmark") as client:
         system = POLICY["systemNamespace"]
         for name in (NAMESPACE, system):
@@ -205,13 +205,13 @@ async def prepare(plane: ControlPlane, nodes: int, facts: dict[str, Any], machin
                 await client.send("POST", "/api/v1/nodes", {"metadata": metadata, "status": status})
             except ApiError as error:
                 raise RuntimeError(str(error)) from None
-            # New nodes are tainted until a controller has seen them: there is none here.
+            # New nodes have a taint until a controller removes it: there is none here.
             path = f"/api/v1/nodes/node-{number}"
             await client.send("PATCH", path, {"spec": {"taints": None}}, content_type=MERGE)
 
 
 def main() -> None:
-    """Let the stream pass on both sides, and compare."""
+    """Run the stream on both sides, and compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=10_000, help="jobs that run")
     parser.add_argument("--nodes", type=int, default=40, help="machines")

@@ -1,4 +1,4 @@
-"""Running commands for their time and memory, and the lines that the bars are read from."""
+"""Run commands and measure time and memory; print bar lines."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Run(NamedTuple):
     seconds: float
     """Wall time from start to end of the process."""
     memory: int
-    """Largest resident size, bytes; at least that of the process that measures, which should be small."""
+    """Peak resident size in bytes; at least that of the measuring process, which should be small."""
 
 
 class CommandError(Exception):
-    """A measured command ended with an error."""
+    """A measured command failed."""
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Run:
-    """Run a command in a fresh process; its output goes nowhere. Raises CommandError."""
+    """Run a command in a fresh process and discard its output. Raises CommandError."""
     nowhere = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
     began = time.perf_counter()
     child = os.posix_spawnp(command[0], list(command), {**os.environ, **(environment or {})}, file_actions=[nowhere])
@@ -46,7 +46,7 @@ def fastest(
     environment: Callable[[int], Mapping[str, str]] | None = None,
     before: Callable[[int], None] | None = None,
 ) -> Run:
-    """The fastest of several runs: on a machine that does other things too, what is slower measures those."""
+    """Return the fastest of several runs, because slower ones measure other load on the machine."""
     runs = []
     for index in range(repeats):
         if before is not None:
@@ -57,10 +57,10 @@ def fastest(
 
 
 def folder_for_files(asked: str | None = None) -> str | None:
-    """Where to measure the writing of many files; None is the usual place for temporary ones.
+    """Return a folder for writing many files; None is the default for temporary files.
 
-    ext4 does not give out an inode again for minutes after it was freed, and looks at all of those first: where some
-    benchmark has just deleted its files, making one takes 20 times as long. Then memory is the better place.
+    ext4 does not reuse an inode for minutes after it was freed, and scans all of those first: if a benchmark has just
+    deleted its files, creating one takes 20 times as long. Then a memory file system is the better place.
     """
     memory = "/dev/shm"
     if asked is not None or not Path(memory).is_dir():
@@ -78,12 +78,12 @@ def folder_for_files(asked: str | None = None) -> str | None:
 
 
 def best(runs: Sequence[Run]) -> Run:
-    """The least time and the most memory of several runs."""
+    """Return the least time and the most memory of several runs."""
     return Run(min(each.seconds for each in runs), max(each.memory for each in runs))
 
 
 class Bar(NamedTuple):
-    """A figure that must be kept. `value` is None where it could not be measured."""
+    """A figure with a bound. `value` is None if it could not be measured."""
 
     name: str
     value: float | None
@@ -93,7 +93,7 @@ class Bar(NamedTuple):
 
 
 def bar(figure: Bar) -> bool:
-    """Print a bar's line, `bar NAME: VALUE (at most MOST) ok`, or `… short`; whether it is kept."""
+    """Print a bar's line, `bar NAME: VALUE (at most MOST) ok`, or `… short`; return whether it is met."""
     name, value, most, unit, digits = figure
     kept = value is not None and value <= most
     shown = "not measured" if value is None else f"{value:.{digits}f}{unit}"

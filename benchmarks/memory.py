@@ -1,11 +1,11 @@
-"""The memory of the scheduler in a large cluster, and how fast it is back after a restart.
+"""Memory of the scheduler in a large cluster, and the time of a restart.
 
     python -m benchmarks.memory [--nodes 5000] [--pods 50000]
 
 Nodes have 8 GPUs and the labels, annotations, conditions and images of real ones; pods the environment, volumes, mounts
-and managed fields. All of them are there before the scheduler starts. The clock runs from the start of its process to
-200 from /readyz, and to the binding of a pod that was waiting. Then 1,000 pods more are bound. Memory is the peak of
-the process over all of that (VmHWM).
+and managed fields. All exist before the scheduler starts. The clock runs from the start of its process to 200 from
+/readyz, and to the binding of a pending pod. Then 1,000 more pods are bound. Memory is the peak of the process over all
+of that (VmHWM).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Start(NamedTuple):
     peak_ready: int
     peak: int
     used: float
-    """CPU seconds until it decided."""
+    """CPU seconds until its first decision."""
 
 
 # -- realistic objects -----------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def _hash(*parts: object) -> str:
 
 
 def node(number: int) -> dict[str, Any]:
-    """A machine as a cloud's or a kubeadm's kubelet registers it, with what the usual daemons add."""
+    """Return a node as registered by a cloud's or kubeadm's kubelet, with the additions of the usual daemons."""
     name = f"gpu-{number:05}.example.internal"
     labels = {
         "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
@@ -110,7 +110,7 @@ def node(number: int) -> dict[str, Any]:
 
 
 def running_pod(number: int, nodes: int) -> dict[str, Any]:
-    """A pod that runs: 4 of 10 train on a GPU each, the others are services and daemons."""
+    """Return a running pod: 4 of 10 train on one GPU each, the others are services and daemons."""
     rng = Random(number)
     on, turn = number % nodes, number // nodes
     trains = turn % 10 < 4
@@ -169,17 +169,17 @@ def running_pod(number: int, nodes: int) -> dict[str, Any]:
 
 
 async def fill(plane: ControlPlane, nodes: int, pods: int) -> int:
-    """Create everything; the mean size of a pod in bytes."""
+    """Create everything; return the mean size of a pod in bytes."""
     async with Client(from_kubeconfig(plane.kubeconfig), "benchmark") as client:
 
         async def post(path: str, item: dict[str, Any]) -> None:
-            # On a machine that is busy with other things the API server may take its time.
+            # On a busy machine the API server may be slow.
             await client.request("POST", path, item, timeout=PATIENCE)
 
         async def machine(number: int) -> None:
             item = node(number)
             await post("/api/v1/nodes", item)
-            # New nodes are tainted until a controller has seen them: there is none here.
+            # New nodes have a taint until a controller removes it: there is none here.
             path = f"/api/v1/nodes/{item['metadata']['name']}"
             await client.send("PATCH", path, {"spec": {"taints": None}}, content_type=MERGE)
 
@@ -210,7 +210,7 @@ async def _each(tasks: Iterable[Awaitable[Any]]) -> None:
 
 
 def start(plane: ControlPlane, turn: int) -> Start:
-    """Start the scheduler with one pod that waits, let it bind more, and stop it."""
+    """Start the scheduler with one pending pod, let it bind more, and stop it."""
     address = f"127.0.0.1:{18_480 + turn}"
     with plane.client() as kube, tempfile.TemporaryDirectory() as folder:
         policy, log = Path(folder, "policy.json"), Path(folder, "log")
@@ -259,19 +259,19 @@ def _bound(kube: Any, numbers: Iterable[int]) -> int:
 
 
 def _peak(process: int) -> int:
-    """The largest resident size so far, bytes."""
+    """Return the peak resident size in bytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def _used(process: int) -> float:
-    """CPU seconds."""
+    """Return the CPU seconds used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
 def main() -> None:
-    """Measure a start, and a start again."""
+    """Measure a start and a restart."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=5000, help="machines with 8 GPUs")
     parser.add_argument("--pods", type=int, default=50_000, help="pods that run")

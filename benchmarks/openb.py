@@ -1,9 +1,9 @@
 """GPU allocation on Alibaba's production trace, against FGD's published means. See `--help`.
 
-The protocol is that of the FGD paper (Weng et al., "Beware of Fragmentation", USENIX ATC'23), so that figures compare:
-pods of a list arrive shuffled by a seed, up to 130% of the fleet's GPUs; they stay; one that does not fit is dropped.
-The figure is allocated GPU milli over the fleet's, at 100% and at 130% arrived, mean of seeds 42 to 51. The expected
-workload is learnt from the arrivals so far; nothing is told to the engine beforehand (FGD is given the whole list's).
+The protocol is that of the FGD paper (Weng et al., "Beware of Fragmentation", USENIX ATC'23), so that figures are
+comparable: the pods of a list arrive shuffled by a seed, up to 130% of the cluster's GPUs; they stay; a pod that does
+not fit is dropped. The figure is the allocated fraction of GPU milli at 100% and at 130% arrived, mean of seeds 42 to
+51. The expected workload is learnt from the arrivals so far, with no prior knowledge (FGD is given the whole list's).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Replay(NamedTuple):
     at_130: float
     seconds: float
     decision_ms: float
-    """Mean time of one decision, booking included."""
+    """Mean time of one decision, including booking."""
 
 
 def fleet(path: Path) -> State:
-    """The trace's nodes. Their models are known, their links are not."""
+    """Return the trace's nodes. Their models are known, their links are not."""
     state = State(("cpu", "memory"))
     with path.open() as file:
         for row in csv.DictReader(file):
@@ -55,7 +55,7 @@ def fleet(path: Path) -> State:
 
 
 def requests(path: Path) -> list[Request]:
-    """The pods of a list, sorted by name."""
+    """Return the pods of a list, sorted by name."""
     with path.open() as file:
         rows = sorted(csv.DictReader(file), key=lambda row: row["name"])
     found = []
@@ -68,7 +68,7 @@ def requests(path: Path) -> list[Request]:
 
 
 def arrivals(pods: list[Request], capacity: int, seed: int, ratio: float = 1.3) -> list[Request]:
-    """The order in which pods arrive: random ones removed or cloned until the demand is `ratio` of the capacity."""
+    """Return the arrivals: the pods, randomly removed or cloned until the demand is `ratio` of the capacity."""
     rng, arriving = random.Random(seed), list(pods)
     rng.shuffle(arriving)
     total = sum(pod.total_milli for pod in arriving)

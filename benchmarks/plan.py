@@ -1,9 +1,9 @@
-"""`avactl plan` over 500 jobs on a snapshot of 1,000 machines: the whole command, and what of it is the placing.
+"""`avactl plan` over 500 jobs on a snapshot of 1,000 machines: the whole command, and the placement alone.
 
     python -m benchmarks.plan [--jobs 500] [--machines 1000] [--repeats 5]
 
-All jobs change (another image), so that the pods of each stop, are made anew and are placed, beside the pods of as many
-jobs and services that stay. Both sides are compiled, from git and from the work tree.
+All jobs change (another image), so the pods of each are stopped, recreated and placed, beside the pods of as many
+unchanged jobs and services. Both sides are compiled, from git and from the work tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import orjson
 from rich.table import Table
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.kube import logs
 from avactl.plan.cluster_state import configured, declared, machines
 from avactl.plan.planner import make_plan
 from avactl.plan.rollout import place_all
@@ -37,13 +36,13 @@ AVACTL = [sys.executable, "-m", "avactl.cli.main"]
 CLUSTER = "cluster-0"
 JOBS_OF_TEAM = 20
 _POOLS = {"v100": 0.35, "p100": 0.30, "t4": 0.10, "a10": 0.25}
-"""Which part of the machines each pool has."""
+"""Fraction of the machines by pool."""
 _MOST = 2.0
 """Seconds."""
 
 
 def specs(jobs: int, machines_: int) -> dict[str, str]:
-    """Files of a repository of one cluster: teams with quotas and jobs; every fifth team has services too."""
+    """Return the files of a repository with one cluster: teams with quotas and jobs; every fifth team has services."""
     found = {}
     for path, text in repository(-(-jobs // JOBS_OF_TEAM)):
         if path.startswith("pools/"):
@@ -56,14 +55,14 @@ def specs(jobs: int, machines_: int) -> dict[str, str]:
             text = re.sub(r"gpu: (T4|A10), guaranteed: 64", r"gpu: \1, guaranteed: 8", text)
             text = re.sub(r"guaranteed: 64", f"guaranteed: {machines_ * 2 // 32}", text)
         if "/jobs/" in path:
-            # Together they ask for about as many GPUs as there are.
+            # Together they request about as many GPUs as there are.
             text = re.sub(r"replicas: \d+(\s+gpus: 8)", r"replicas: 2\1", text)
         found[path] = text
     return found
 
 
 def make(folder: Path, jobs: int, machines_: int) -> tuple[Path, Path]:
-    """A git repository whose work tree changes every job, and a snapshot of the cluster where its base runs."""
+    """Create a git repository whose work tree changes every job, and a snapshot of the cluster running its base."""
     root = folder / "specs"
     for path, text in specs(jobs, machines_).items():
         file = root / path
@@ -80,7 +79,7 @@ def make(folder: Path, jobs: int, machines_: int) -> tuple[Path, Path]:
 
 
 def snapshot(base: Compilation) -> bytes:
-    """A snapshot of a cluster in which the base runs, as far as it fits."""
+    """Return a snapshot of a cluster in which the base runs, as far as it fits."""
     if not base.ok:
         raise RuntimeError(base.diagnostics[0])
     manifests = [manifest for manifest in base.manifests if manifest.cluster == CLUSTER]
@@ -108,7 +107,6 @@ def main() -> None:
     parser.add_argument("--machines", type=int, default=1000, help="machines of the snapshot")
     parser.add_argument("--repeats", type=int, default=5, help="runs; the fastest counts")
     given = parser.parse_args()
-    logs.mute()
     with tempfile.TemporaryDirectory(prefix="avactl-bench-") as folder:
         root, state = make(Path(folder), given.jobs, given.machines)
         command = [*AVACTL, "plan", str(root), "--snapshot", str(state), "-o", "json"]

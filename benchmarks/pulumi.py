@@ -3,7 +3,7 @@
     python -m benchmarks.pulumi [--resources 1000]
 
 The engine's defaults write the stack's whole state after every step; `--fast` writes it once, at the end. Both runs
-begin with an empty cluster and an empty store of states. Needs `pulumi` and its Kubernetes plugin on PATH.
+start with an empty cluster and an empty state store. Needs `pulumi` and its Kubernetes plugin on PATH.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ spec:
 
 
 def compiled(resources: int) -> Compilation:
-    """A team with so many objects of its own, or a few more."""
+    """Compile a team with at least `resources` objects."""
     count = resources
     while True:
         jobs = "---\n".join(_JOB.format(number=number) for number in range(count))
@@ -70,7 +70,7 @@ def compiled(resources: int) -> Compilation:
 
 
 def measure(compilation: Compilation, *, fast: bool) -> tuple[int, float]:
-    """Resources and seconds of one `up` on an empty cluster, the platform's stack not counted."""
+    """Return resources and seconds of one `up` on an empty cluster, without the platform's stack."""
     with (
         tempfile.TemporaryDirectory(prefix="avactl-bench-") as place,
         ControlPlane(controller_manager=True) as plane,

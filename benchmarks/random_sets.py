@@ -1,7 +1,7 @@
-"""Random clusters of a few nodes and pods, for two schedulers to be compared on: everything a pod may ask of a node.
+"""Random clusters of a few nodes and pods, covering all scheduling constraints of a pod, to compare two schedulers.
 
-Many sets lie side by side in one control plane. They do not touch each other: the labels by which pods are spread, or
-near to each other, have other keys in each set, and every pod that is scheduled selects the nodes of its set.
+Many sets coexist in one control plane without interaction: labels for spread and affinity have different keys in each
+set, and every test pod selects the nodes of its set.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 FPGA, HUGE = "example.com/fpga", "hugepages-2Mi"
 FEATURE = "UserNamespacesHostNetworkSupport"
 OVERHEAD = "heavy"
-"""A RuntimeClass with an overhead, which the cluster must have."""
+"""A RuntimeClass with an overhead, required in the cluster."""
 APPS, TIERS, VERSIONS = ("a", "b", "c"), ("front", "back"), ("1", "2")
 NUMBERS = ("1", "5", "9", "12", "007", "x", "1_0", "12345678901234567890", "4.5")
 
@@ -25,22 +25,22 @@ Object = dict[str, Any]
 
 
 class RandomSet(NamedTuple):
-    """One set. Every node offers one of a resource of its own, by which a pod can be pinned to it (`pinned`)."""
+    """One set. Every node offers one unit of a resource of its own, by which a pod can be pinned to it (`pinned`)."""
 
     number: int
     namespaces: tuple[str, ...]
     nodes: list[Object]
     pods: list[Object]
-    """Pods that are there. With the label `ended` they have ended, with `deleted` they are being deleted."""
+    """Existing pods. With the label `ended` they have ended, with `deleted` they are being deleted."""
     test: Object
     """The pod to be scheduled."""
     storage: list[Object]
-    """Volumes, claims, and how many each node takes."""
+    """Volumes, claims, and volume limits of nodes."""
 
     def pod(self, name: str, scheduler: str, node: str = "") -> Object:
-        """The pod to be scheduled, under a name, pinned to a node where one is given.
+        """Return the pod to be scheduled, with a name, pinned to a node if one is given.
 
-        The pin is a request, because spread constraints look at what a pod selects.
+        The pin is a resource request, because spread constraints take node selectors into account.
         """
         test = self.test
         spec = {**test["spec"], "schedulerName": scheduler}
@@ -57,13 +57,13 @@ class RandomSet(NamedTuple):
 
 
 def namespaces(number: int) -> dict[str, dict[str, str]]:
-    """Names and labels of a set's namespaces; the same for every seed, so that they can be used again."""
+    """Return names and labels of a set's namespaces; equal for all seeds, so that they can be reused."""
     rng = Random(number)
     return {f"s{number}-{each}": _some(rng, {"team": ["t1", "t2"], "kind": ["prod", "test"]}) for each in ("x", "y")}
 
 
 def random_set(seed: int, number: int) -> RandomSet:
-    """A set; the same for the same arguments."""
+    """Return a set, deterministic in the arguments."""
     return _Maker(Random(f"{seed}/{number}"), number).make()
 
 
@@ -72,16 +72,16 @@ def _some(rng: Random, choices: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 class _Maker:
-    """The dice."""
+    """Generates one set."""
 
     def __init__(self, rng: Random, number: int) -> None:
         self.rng, self.number = rng, number
         self.zone, self.rack, self.host = (f"example.com/{key}-{number}" for key in ("zone", "rack", "host"))
         self.namespaces = tuple(namespaces(number))
         self.crowd = rng.choice((0.3, 1.0, 2.0))
-        """Pods to a node."""
+        """Pods per node."""
         self.wishes = rng.choice((0.25, 0.5, 0.5, 1.0))
-        """How much the pod wants: with all of it few fit anywhere."""
+        """Density of the pod's constraints: at 1, few pods fit anywhere."""
         self.names = [f"n{number}-{index}" for index in range(rng.randint(1, 6))]
         self.storage = Storage(rng, number, self.namespaces, self.names, self.host)
 
@@ -141,7 +141,7 @@ class _Maker:
         return _some(self.rng, {"app": APPS, "tier": TIERS, "version": VERSIONS})
 
     def standing(self, index: int) -> Object:
-        """A pod that is there."""
+        """Return an existing pod."""
         rng = self.rng
         labels = self.labels()
         if self.odds(0.1):
@@ -171,7 +171,7 @@ class _Maker:
         if odd and "cpu" in requests and self.wants(0.2):
             limits[HUGE] = requests[HUGE] = rng.choice(("2Mi", "64Mi", "128Mi"))
         if self.odds(0.1):
-            # What is not asked for is then asked for up to the limit.
+            # A missing request defaults to the limit.
             limits["memory"] = "256Mi"
             requests.pop("memory", None)
         found: Object = {"name": name, "image": "registry.example.com/x:1"}
@@ -227,7 +227,7 @@ class _Maker:
         return self.wrapped("test", labels, spec)
 
     def places(self, spec: Object) -> None:
-        """Selector, node affinity, tolerations."""
+        """Add selector, node affinity and tolerations."""
         rng = self.rng
         mine = {"key": "example.com/set", "operator": "In", "values": [str(self.number)]}
         terms = []
@@ -288,7 +288,7 @@ class _Maker:
                 spec["affinity"][kind][PREFERRED] = [{"weight": 9, "podAffinityTerm": self.term(labels)}]
 
     def term(self, labels: dict[str, str]) -> Object:
-        """A term of pod affinity; often one that the pod itself matches."""
+        """Return a term of pod affinity, often one that the pod itself matches."""
         rng = self.rng
         term: Object = {"topologyKey": rng.choice((self.zone, self.zone, self.rack, self.host))}
         if self.odds(0.95):

@@ -1,4 +1,4 @@
-"""Volumes for random sets (`random_sets`): what claims are bound to, where that can be reached, and how much of it."""
+"""Volumes for random sets (`random_sets`): bindings of claims, their node affinity, and volume limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 DRIVER, CLASS = "disk.example.com", "waits"
-"""A CSI driver, and a StorageClass whose volumes nobody makes and that waits for the node."""
+"""A CSI driver, and a StorageClass without a provisioner that waits for the first consumer."""
 ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 KEPT = "example.com/kept"
 """The finalizer of claims that are being deleted."""
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 
 class Storage:
-    """Claims of one set in its namespaces, with their volumes, and how many of them each node takes."""
+    """Claims of one set in its namespaces, with their volumes, and the volume limits of nodes."""
 
     def __init__(self, rng: Random, number: int, namespaces: Sequence[str], nodes: Sequence[str], host: str) -> None:
         self._rng, self._number, self._nodes, self._host = rng, number, nodes, host
@@ -26,7 +26,7 @@ class Storage:
             self._claim(index, rng.choice(namespaces))
 
     def volumes(self, namespace: str, chance: float) -> list[Object]:
-        """What a pod of a namespace mounts."""
+        """Return the volumes that a pod of a namespace mounts."""
         rng = self._rng
         claims = [name for name in self._claims[namespace] if rng.random() < chance]
         found: list[Object] = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
@@ -65,7 +65,7 @@ class Storage:
         self._claims[namespace].append(name)
         fate = rng.random()
         if fate < 0.02:
-            return  # it is missing
+            return  # the claim does not exist
         if fate < 0.04:
             spec["storageClassName"] = CLASS
         elif fate > 0.06:
@@ -83,7 +83,7 @@ class Storage:
         rng = self._rng
         spec |= {"capacity": {"storage": "1Gi"}, "persistentVolumeReclaimPolicy": "Retain"}
         if rng.random() < 0.7:
-            # Sometimes two claims have one and the same.
+            # Sometimes two claims share a volume.
             spec["csi"] = {"driver": DRIVER, "volumeHandle": f"{self._number}-{rng.choice((name, 'same'))}"}
         else:
             spec["hostPath"] = {"path": "/x"}

@@ -1,11 +1,11 @@
-"""avactl reconcile against kubectl, on a real API server: a thousand objects applied, and a run with nothing to do.
+"""avactl reconcile against kubectl on a real API server: apply a thousand objects, and a run without changes.
 
-Both sides take the same objects, to two API servers of their own with the controller manager running, in one run. All
-figures are wall time from the start of the process to its end.
+Both sides apply the same objects in one run, each to its own API server with the controller manager running. All
+figures are wall time of the whole process.
 
-What bounds them is told too: the CPU time of the control plane for each side's requests, and a third control plane
-takes the same applies from a loop that does nothing else, without start, compile, comparison and inventory. Nobody who
-sends one apply an object is faster than that loop, or than all CPU time by the number of cores.
+Lower bounds are reported too: the CPU time of the control plane for each side's requests, and the time of a bare loop
+of the same applies on a third control plane, without start-up, compile, comparison and inventory. No client that sends
+one apply per object is faster than that loop, or than all CPU time divided by the number of cores.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ spec:
   suspended: true
 """
 _JOBS = 10
-"""Of one team. They are suspended: what is measured is the applying, not the controllers."""
+"""One team's jobs. They are suspended, so that applying is measured, not the controllers."""
 
 
 def write_specs(directory: Path, objects: int) -> int:
-    """A repository that compiles to about so many objects; how many they are."""
+    """Write a repository that compiles to about `objects` objects; return the exact number."""
     from avactl.compiler import compile_tree
     from avactl.source.tree import DirTree
 
@@ -88,10 +88,10 @@ def write_specs(directory: Path, objects: int) -> int:
 
 
 def timed(command: Sequence[str], allowed: Sequence[int] = (0,)) -> tuple[float, float]:
-    """Wall time and the CPU time of the process, seconds. Raises CommandError."""
+    """Return wall time and CPU time of the process in seconds. Raises CommandError."""
     before = os.times()
     began = time.perf_counter()
-    # An installed package has its bytecode beside it.
+    # An installed package includes its bytecode.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     seconds = time.perf_counter() - began
@@ -104,7 +104,7 @@ def timed(command: Sequence[str], allowed: Sequence[int] = (0,)) -> tuple[float,
 
 
 def plane_cpu(plane: ControlPlane) -> float:
-    """CPU time of a control plane so far, seconds."""
+    """Return the CPU time of a control plane so far, in seconds."""
     ticks = 0
     for component in ("etcd", "kube-apiserver", "kube-controller-manager"):
         fields = Path(f"/proc/{plane.pid(component)}/stat").read_text().rpartition(")")[2].split()
@@ -113,7 +113,7 @@ def plane_cpu(plane: ControlPlane) -> float:
 
 
 def bare(specs: Path, kubeconfig: Path) -> float:
-    """Seconds for the same applies by a loop that does nothing else."""
+    """Return the seconds for the same applies by a bare loop."""
     from avactl.compiler import compile_tree
     from avactl.kube.access import from_kubeconfig
     from avactl.kube.client import Client
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def run(folder: Path, kubectl: str, objects: int, repeats: int) -> None:
-    """Measure, and print."""
+    """Measure, and print the results."""
     specs, files = folder / "specs", folder / "files"
     specs.mkdir()
     count = write_specs(specs, objects)
@@ -166,7 +166,7 @@ def run(folder: Path, kubectl: str, objects: int, repeats: int) -> None:
     load = os.getloadavg()[0]
     where = ["-R", "-f", str(files)]
     took: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    # In turn, each time on control planes of their own: what else the machine does meets both sides alike.
+    # Alternate, each time on new control planes, so that other load affects both sides alike.
     for _ in range(repeats):
         with ControlPlane(controller_manager=True) as one:
             ours = [*avactl, "reconcile", str(specs), "--once", "--no-wait", "--kubeconfig", str(one.kubeconfig)]
@@ -183,7 +183,7 @@ def run(folder: Path, kubectl: str, objects: int, repeats: int) -> None:
             )
         with ControlPlane(controller_manager=True) as third:
             took["bare"].append((bare(specs, third.kubeconfig),))
-    # Each figure by itself: a median of wall times, of client's CPU times, of control planes'.
+    # Separate medians of wall times, of the clients' CPU times, and of the control planes'.
     middle = {name: tuple(map(statistics.median, zip(*runs, strict=True))) for name, runs in took.items()}
     (*apply, served), (*kubectl_apply, kubectl_served) = middle["apply"], middle["kubectl apply"]
     quiet, kubectl_diff, (loop,) = middle["quiet"], middle["kubectl diff"], middle["bare"]
@@ -192,7 +192,7 @@ def run(folder: Path, kubectl: str, objects: int, repeats: int) -> None:
         table.add_column(heading, justify="right" if heading else "left")
     for name, mine, peer in (
         ("apply (`apply --server-side`)", apply, kubectl_apply),
-        ("nothing to do (`diff`)", quiet, kubectl_diff),
+        ("no changes (`diff`)", quiet, kubectl_diff),
     ):
         table.add_row(name, f"{mine[0]:.2f} s", f"{peer[0]:.2f} s", f"{mine[0] / peer[0]:.3f}")
         table.add_row("  CPU of the client", f"{mine[1]:.2f} s", f"{peer[1]:.2f} s", f"{mine[1] / peer[1]:.3f}")

@@ -1,9 +1,9 @@
-"""The scheduler beside kube-scheduler: same control plane, same kwok nodes, same pods, same client QPS, one run.
+"""The scheduler beside kube-scheduler: same control plane, kwok nodes, pods and client QPS, in one run.
 
     python -m benchmarks.scheduler [throughput-1000] [throughput-5000] [dra-1000] [dra-5000] [arrivals] [gang-512]
 
-Without a name: all. Each measurement starts with empty machines. What is drained is there already; the clock runs from
-the first pod that is bound to the last one, as a watch shows them. Events must be written too: their end is shown.
+Without a name: all. Each measurement starts with empty machines. Pods to drain exist before the start; the clock runs
+from the first pod bound to the last one, as a watch shows them. The time of the last event is reported too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.clusters import PATIENCE, SCHEDULERS, Bound, bar, cluster, creat
 
 
 def throughput(nodes: int, pods: int) -> None:
-    """One-GPU pods, created first and then drained."""
+    """Measure one-GPU pods, created first and then drained."""
     print(f"\n{pods} pods of 1 GPU on {nodes} machines with 8, created first, then drained; client QPS 1000")
     print(f"{'':16}{'pods/s':>10}{'bound in s':>12}{'events':>8}{'in s':>8}")
     rates = {}
@@ -33,8 +33,8 @@ def throughput(nodes: int, pods: int) -> None:
 
 
 def gang(nodes: int = 1000, members: int = 512) -> None:
-    """A gang of whole machines, and as many loose pods for kube-scheduler: from the first create to the last bound."""
-    print(f"\na gang of {members} pods of 8 GPUs on {nodes} machines; kube-scheduler: as many loose pods")
+    """Measure a gang of whole machines, from first create to last bound; kube-scheduler gets independent pods."""
+    print(f"\na gang of {members} pods of 8 GPUs on {nodes} machines; kube-scheduler: as many independent pods")
     print(f"{'':16}{'create to last bound, s':>24}")
     times = {}
     with cluster(nodes) as (plane, kube):
@@ -64,7 +64,7 @@ MEASUREMENTS: dict[str, Callable[[int], None]] = {
 
 
 def main() -> None:
-    """Run the measurements that are named, or all."""
+    """Run the named measurements, or all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scheduler", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"of {', '.join(MEASUREMENTS)} (default: all)")
     parser.add_argument("--pods", type=int, default=5000, help="pods of the throughput measurements")

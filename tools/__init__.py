@@ -1,1 +1,1 @@
-"""What building and testing avactl needs beside the package itself."""
+"""Tools to build and test avactl."""

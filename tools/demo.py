@@ -22,7 +22,7 @@ console = Console()
 
 
 def run(command: str, directory: Path, *, ok: int = 0) -> None:
-    """Show a command and what it prints; stops the demo when it ends otherwise than expected."""
+    """Print a command and its output; exit if the exit code is unexpected."""
     console.print(f"\n[bold cyan]$[/] [bold]{escape(command)}[/]", highlight=False, soft_wrap=True)
     sys.stdout.flush()
     done = subprocess.run([*AVACTL, *shlex.split(command)[1:]], cwd=directory, check=False)
@@ -50,18 +50,18 @@ def main() -> None:
         run(f"avactl render -o {shlex.quote(os.fspath(OUT / 'ava'))}", repository)
         run(f"avactl graph -o {shlex.quote(os.fspath(OUT / 'ava.svg'))}", repository)
 
-        heading("A change, and what it means")
+        heading("A change and its consequences")
         run("avactl set teams/vision/jobs.yaml --name resnet50 spec.workers.replicas=8", repository)
         run("avactl set teams/vision/serving.yaml spec.replicas.min=6 spec.replicas.max=30", repository)
         run("avactl set teams/vision/team.yaml --name Team/vision spec.workspace.storage=20Gi", repository)
         run("avactl diff", repository)
         run("avactl plan", repository)
 
-        heading("A mistake, and what you are told")
+        heading("A mistake and its diagnostic")
         run("avactl set --force teams/video/jobs.yaml --name captioning spec.workers.gpu=V1000", repository)
         run("avactl validate", repository, ok=1)
 
-    heading("Where to look")
+    heading("Results")
     console.print(f"  manifests  {OUT / 'ava'}", highlight=False, soft_wrap=True)
     console.print(f"  picture    {OUT / 'ava.svg'}", highlight=False, soft_wrap=True)
     console.print("  next       avactl init my-platform; avactl explain; README.md", highlight=False)

@@ -1,4 +1,4 @@
-"""Problems as values: what is wrong, where, and what to do about it."""
+"""Problems as values: message, location and remedy."""
 
 from avactl.diagnostics.model import CompileError, Diagnostic, Note, Severity, Span, sort_diagnostics
 

@@ -1,4 +1,4 @@
-"""Diagnostics for programs: JSON, SARIF, GitHub workflow commands, GitLab code quality."""
+"""Machine-readable diagnostics: JSON, SARIF, GitHub workflow commands, GitLab code quality."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from avactl.terminal import inert
 
 
 def _text(file: str) -> str:
-    """The name of a file as text, also where it is not UTF-8 on disk."""
+    """Return a file's name as text, even if it is not UTF-8 on disk."""
     return file.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def render_json(diagnostics: Sequence[Diagnostic]) -> str:
-    """A list of `{code, severity, file, line, column, message, hint}`; `notes` where other places belong to it."""
+    """Return a list of `{code, severity, file, line, column, message, hint}`, with `notes` for related places."""
     entries: list[dict[str, Any]] = []
     for d in diagnostics:
         entry: dict[str, Any] = {
@@ -58,7 +58,7 @@ def _location(span: Any) -> dict[str, Any]:
 
 
 def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
-    """SARIF 2.1.0, as GitHub code scanning and editors read it. Columns count Unicode code points."""
+    """Return SARIF 2.1.0 for GitHub code scanning and editors. Columns count Unicode code points."""
     used = sorted({d.id for d in diagnostics})
     results = []
     for d in diagnostics:
@@ -99,16 +99,16 @@ def _property(text: str) -> str:
 
 
 _ANNOTATIONS = 10
-"""Annotations of one level that GitHub shows of one step; it drops the others without a word."""
+"""Most annotations per level and step that GitHub shows; it silently drops the rest."""
 
 
 def render_github(diagnostics: Sequence[Diagnostic]) -> str:
-    """GitHub Actions workflow commands: an annotation a problem, on its line. Of too many, the log has the rest."""
+    """Return GitHub Actions workflow commands: one annotation per problem; excess problems go to the log."""
     lines, rest = [], []
-    totals, told = Counter(d.severity for d in diagnostics), Counter[str]()
+    totals, shown = Counter(d.severity for d in diagnostics), Counter[str]()
     for d in diagnostics:
-        told[d.severity] += 1
-        if totals[d.severity] > _ANNOTATIONS and told[d.severity] >= _ANNOTATIONS:
+        shown[d.severity] += 1
+        if totals[d.severity] > _ANNOTATIONS and shown[d.severity] >= _ANNOTATIONS:
             rest.append(d)
             continue
         place = f"file={_property(_text(d.span.file))},line={d.span.line},col={d.span.column}"
@@ -125,9 +125,9 @@ def render_github(diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def render_gitlab(diagnostics: Sequence[Diagnostic]) -> str:
-    """GitLab's code quality report: `artifacts: {reports: {codequality: FILE}}`.
+    """Return GitLab's code quality report: `artifacts: {reports: {codequality: FILE}}`.
 
-    GitLab compares reports by fingerprints, so that one must not change when lines above a problem do.
+    GitLab compares reports by fingerprint, so a fingerprint must not depend on line numbers.
     """
     seen = Counter[str]()
     entries = []

@@ -1,4 +1,4 @@
-"""The diagnostic value. Codes are public API: see `avactl.diagnostics.codes`."""
+"""The diagnostic value. Codes are public API; see `avactl.diagnostics.codes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Severity = Literal["error", "warning"]
 
 
 class Span(NamedTuple):
-    """A place in a file. Lines and columns count from 1, columns in characters; `end_column` is exclusive."""
+    """A range in a file. Lines and columns count from 1, columns in characters; `end_column` is exclusive."""
 
     file: str
     line: int = 1
@@ -22,7 +22,7 @@ class Span(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A second place that belongs to the problem, with what is to be seen there."""
+    """A related location, with an explanation."""
 
     span: Span
     text: str
@@ -32,9 +32,9 @@ class Note(NamedTuple):
 class Diagnostic:
     """One problem of the input.
 
-    `message` says what is wrong, with the value and what was expected; `label` stands behind the caret;
-    `hint` is the remedy; `notes` name other places. `secret`: what stands at the span must not be printed, so
-    printers cover the line from there on.
+    `message` describes the problem with the value and the expected one; `label` follows the caret; `hint` is the
+    remedy; `notes` name related places. `secret`: the text at the span must not be printed, so printers mask the line
+    from there on.
     """
 
     code: str
@@ -46,16 +46,16 @@ class Diagnostic:
     notes: tuple[Note, ...] = ()
     secret: bool = False
     rule: str = ""
-    """Name of the policy that found it."""
+    """Name of the policy that reported it."""
 
     @property
     def id(self) -> str:
-        """The code, for policies with the name of the one that found it: `policy/images-pinned`."""
+        """Return the code; for policies, with the policy's name: `policy/images-pinned`."""
         return f"{self.code}/{self.rule}" if self.code == "policy" and self.rule else self.code
 
 
 class CompileError(Exception):
-    """All problems of one compilation. Raised only at the library's edge; inside, problems are values."""
+    """All problems of one compilation. Raised only by the library API; internally, problems are values."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
@@ -63,5 +63,5 @@ class CompileError(Exception):
 
 
 def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """By file, line and column, then code; exact repeats are dropped."""
+    """Sort by file, line and column, then code; drop exact duplicates."""
     return sorted(set(diagnostics), key=lambda d: (d.span, d.code, d.message))

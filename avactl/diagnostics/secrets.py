@@ -1,4 +1,4 @@
-"""Text that looks like a credential: to refuse it in specs, and to keep it out of everything that is printed."""
+"""Detect text that looks like a credential: to reject it in specs, and to mask it in all output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHAPES = re.compile(
             r"\bnvapi-[0-9A-Za-z_-]{20,}",  # NVIDIA NGC
             r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",  # Slack
             r"\b(?:npm_[0-9A-Za-z]{36}|pypi-[0-9A-Za-z_-]{50,}|dckr_pat_[0-9A-Za-z_-]{20,})",
-            # Its beginning is no part of a longer word: each `eyJ` of such a word would else be gone on from.
+            # Anchored at a word's start: otherwise each `eyJ` inside a word would be tried as a beginning.
             r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]*",  # JSON Web Token
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"']*",
             r"(?<=://)[^\s/:@\"'*]*:[^\s/@\"'$]+(?=@)",  # user:password@ in a URL
@@ -38,7 +38,7 @@ _SHAPES = re.compile(
 
 _MARKS = ("IA", "AI", "ya29.", "pat-", "sk-", "pi-", "xox", "eyJ", "PRIVATE KEY-----")
 _MARKS_BEFORE_LINE = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "hf_", "npm_")
-"""Each shape but the last has one of these in it. As few as can be, and those with `_` only where there is one."""
+"""Each shape except the last contains one of these substrings. Kept few, and with `_` only where necessary."""
 _IN_URL = re.compile(r"://[^\s/:@\"'*]*:[^\s/@\"'$]+@").search
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+").findall
@@ -51,7 +51,7 @@ _ALNUM = re.compile(r"[0-9A-Za-z]+").findall
 
 
 def _entropy(text: str) -> float:
-    """Shannon entropy, bits a character."""
+    """Return the Shannon entropy in bits per character."""
     counts = Counter(text).values()
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
 
@@ -61,7 +61,7 @@ def _class(character: str) -> int:
 
 
 def _random(value: str) -> bool:
-    """Long text without words in it: keys in base64. Hex alone is not: commits and digests look the same."""
+    """Return whether a value is long random text, such as a base64 key. Hex is not, because digests look the same."""
     if not _LONG(value) or value.startswith("/"):
         return False
     classes = [_class(character) for character in value]
@@ -71,7 +71,7 @@ def _random(value: str) -> bool:
 
 
 def _named(name: str, value: str) -> bool:
-    """Whether a name says that its value is a credential, and the value is one that could be."""
+    """Return whether a variable's name indicates a credential and the value could be one."""
     words = [word.lower() for word in _WORDS(name) if not word.isdigit()]
     if not words or _PLAIN(value) or name in ("PWD", "OLDPWD"):
         return False
@@ -79,7 +79,7 @@ def _named(name: str, value: str) -> bool:
         return True
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if _SURE(last):
-        # A Secret's or a file's name is no secret: `/etc/x`, `./x`.
+        # The name of a Secret or file is not a credential: `/etc/x`, `./x`.
         return not value.startswith(("/", "./", "~/"))
     if value.startswith(("/", "./", "~/")):
         return False
@@ -93,9 +93,9 @@ def _named(name: str, value: str) -> bool:
 
 
 def looks_secret(value: str, name: str = "") -> bool:
-    """Whether a literal looks like a credential, by its shape or by the name of the variable that holds it.
+    """Return whether a literal looks like a credential, by its shape or by its variable's name.
 
-    `$(VARIABLE)` is a reference, not a literal. Names end with what they hold: `TOKEN`, `PASSWORD`, `API_KEY`, not
+    `$(VARIABLE)` is a reference, not a literal. Names count by their last word: `TOKEN`, `PASSWORD`, `API_KEY`, but not
     `MAX_TOKENS`, `KEY_PATH`.
     """
     text = re.sub(r"\$\([A-Za-z_][A-Za-z0-9_]*\)", "", value).strip()
@@ -107,7 +107,7 @@ def looks_secret(value: str, name: str = "") -> bool:
 
 
 def has_shape(text: str) -> bool:
-    """Whether something in a text has the shape of a credential. Fast where nothing has: ten thousand files ask."""
+    """Return whether a text contains the shape of a credential. Fast for negatives: ten thousand files are scanned."""
     for mark in _MARKS:
         if mark in text:
             return _SHAPES.search(text) is not None
@@ -119,19 +119,19 @@ def has_shape(text: str) -> bool:
 
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
-# The name is bounded and begins a word: in long text, each character would else begin one that goes to the end.
+# The name is bounded and anchored at a word's start, so that matching stays linear in long text.
 _ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
 
 
 _IN_BRACKETS = re.compile(
     r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9}[:=]\s{0,9})([\[{][^][{}\n]*+)(?=[]}\n]|\Z)"""
 )
-"""A list or a mapping in the place of a value."""
+"""A list or a mapping as a value."""
 _ENTRY = re.compile(
     r"""(?<!\w)(name["']?\s{0,9}:\s{0,9}["']?)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9},\s{0,9}["']?value["']?\s{0,9}:\s{0,9})"""
     r"""("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
 )
-"""A variable as Kubernetes writes it: `{name: TOKEN, value: …}`."""
+"""An environment variable in Kubernetes' form: `{name: TOKEN, value: …}`."""
 _OPTION = re.compile(r"""(?<!\S)--([A-Za-z][\w.-]{0,255}+)( {1,9})([^\s,;{}\[\]"'=-][^\s,;{}\[\]"']*)""")
 _WORD = re.compile(r"[^\s,;:={}\[\]\"'()`]+")
 _LONG_WORD = re.compile(r"(?<![0-9A-Za-z+/=_-])[0-9A-Za-z+/=_-]{32,}")
@@ -163,7 +163,7 @@ def redact(text: str) -> str:
     def cover_assigned(match: re.Match[str]) -> str:
         value = match[3].strip("\"'")
         if match[1] == "secret" and _NAME(value) and not _random(value):
-            return match[0]  # the kinds' own key, which names a Secret
+            return match[0]  # a key of avactl's kinds, whose value is the name of a Secret
         if looks_secret(value, match[1]):
             return f"{match[1]}{match[2]}{'*' * len(match[3])}"
         if match[3][0] in "\"'":  # which holds no such quote, so that this goes no deeper than there are quotes
@@ -176,8 +176,8 @@ def redact(text: str) -> str:
 
 
 def holds_secret(value: object, name: str = "") -> bool:
-    """Whether a value of whatever type holds text that looks like a credential, at any depth."""
-    ahead: list[tuple[object, str]] = [(value, name)]  # not by recursion: a value may be nested deeply
+    """Return whether a value of any type contains text that looks like a credential, at any depth."""
+    ahead: list[tuple[object, str]] = [(value, name)]  # iterative: values may be deeply nested
     while ahead:
         value, name = ahead.pop()
         if isinstance(value, dict):
@@ -190,18 +190,18 @@ def holds_secret(value: object, name: str = "") -> bool:
             ahead += [(inner, name) for inner in value]
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             if name == "secret" and isinstance(value, str) and _NAME(value) and not _random(value):
-                continue  # the kinds' own key, which names a Secret
+                continue  # a key of avactl's kinds, whose value is the name of a Secret
             if looks_secret(str(value), name):
                 return True
     return False
 
 
 _LONGEST = 2000
-"""Characters of one text of a diagnostic."""
+"""Longest text of a diagnostic, in characters."""
 
 
 def redacted(diagnostic: Diagnostic) -> Diagnostic:
-    """The diagnostic, without a credential in its texts, and each of them of a bounded length."""
+    """Return the diagnostic with credentials masked and texts truncated."""
     d = diagnostic
     if max(len(d.message), len(d.label), len(d.hint)) > _LONGEST:
         message, label, hint = (shortened(text, _LONGEST) for text in (d.message, d.label, d.hint))

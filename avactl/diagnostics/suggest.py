@@ -1,4 +1,4 @@
-"""Did you mean?"""
+"""Suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _fold(word: str) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was likely meant; case, `_` and `-` do not count. None if nothing is near."""
+    """Return the closest known word, ignoring case, `_` and `-`; None if nothing is close."""
     candidates = list(known)
     folded = _fold(word)
     for candidate in candidates:
@@ -29,7 +29,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def one_of(words: Iterable[str], limit: int = 12) -> str:
-    """`a`, `b` or `c`; a long list is cut."""
+    """Format `a`, `b` or `c`; a long list is truncated."""
     quoted = [f"`{word}`" for word in words]
     if not quoted:
         return "nothing"
@@ -39,9 +39,9 @@ def one_of(words: Iterable[str], limit: int = 12) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], what: str = "known") -> str:
-    """The remedy for a word that is not among the known: the nearest one, else the list."""
+    """Return the hint for an unknown word: the closest known word, else the list."""
     candidates = sorted(known)
     near = closest(word, candidates)
     if near is not None:
         return f"did you mean `{near}`?"
-    return f"{what}: {one_of(candidates)}" if candidates else "nothing is known there"
+    return f"{what}: {one_of(candidates)}" if candidates else "no values are defined"

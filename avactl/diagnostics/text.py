@@ -1,4 +1,4 @@
-"""Diagnostics for people: the line, a caret, the remedy."""
+"""Diagnostics as text: the source line, a caret, the remedy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from avactl.diagnostics.secrets import MASK, redact
 from avactl.terminal import inert, visible
 
 SourceText = Callable[[str], str | None]
-"""Text of a file by its path; None where there is none."""
+"""Returns the text of a file by path; None if it does not exist."""
 
 CAP = 200
-"""Most problems that are printed; the rest is counted."""
+"""Most problems that are printed; the rest are counted."""
 
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "bold": "\x1b[1m", "blue": "\x1b[1;34m", "off": "\x1b[0m"}
 _WIDTH = 160
 _AROUND = 8192
-"""Characters before and behind a cut line that are looked at for credentials."""
+"""Characters around a truncated line that are scanned for credentials."""
 
 
 class _Style:
@@ -37,11 +37,11 @@ def _line(source: str | None, span: Span) -> str | None:
 
 
 def _window(line: str, span: Span, secret: bool) -> tuple[str, int]:
-    """What is shown of a line, a long one cut around the caret, and the caret's column in it (from 0)."""
+    """Return the visible part of a line, truncated around the caret, and the caret's column in it (from 0)."""
     column = span.column - 1
     start = max(0, min(column - _WIDTH // 2, len(line) - _WIDTH)) if len(line) > _WIDTH else 0
     end = start + _WIDTH
-    # Credentials are looked for around what is shown too: one that begins before the cut is still one.
+    # Scan beyond the visible part: a credential may begin before the cut.
     far = max(0, start - _AROUND)
     if secret:
         line = line[:far] + redact(line[far:column]) + MASK
@@ -52,14 +52,14 @@ def _window(line: str, span: Span, secret: bool) -> tuple[str, int]:
 
 
 def _columns(text: str) -> int:
-    """Columns of a terminal that a text takes: characters of East Asia take two, marks on others none."""
+    """Return the terminal width of a text: East Asian characters take two columns, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(ch) else 2 if east_asian_width(ch) in "WF" else 1 for ch in text)
 
 
 def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False) -> str:
-    """One problem as text of several lines, without a line end behind the last."""
+    """Return one problem as several lines of text, without a trailing newline."""
     style = _Style(colour)
     d = diagnostic
     out = [f"{style(d.severity, f'{d.severity}[{d.id}]')}{style('bold', ': ' + visible(d.message))}"]
@@ -82,7 +82,7 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
 
 
 def render_text(diagnostics: Sequence[Diagnostic], source: SourceText, colour: bool = False, cap: int = CAP) -> str:
-    """All problems, an empty line between them, with a closing count."""
+    """Return all problems, separated by empty lines, with a count at the end."""
     parts = [render_one(d, source, colour) for d in diagnostics[:cap]]
     if len(diagnostics) > cap:
         parts.append(f"… and {len(diagnostics) - cap} more")
@@ -91,9 +91,21 @@ def render_text(diagnostics: Sequence[Diagnostic], source: SourceText, colour: b
 
 
 def summary(diagnostics: Iterable[Diagnostic]) -> str:
-    """`2 errors, 1 warning`."""
+    """Return e.g. `2 errors, 1 warning`."""
     counts = {"error": 0, "warning": 0}
     for d in diagnostics:
         counts[d.severity] += 1
     parts = [f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items() if n]
     return ", ".join(parts) or "no problems"
+
+
+def render_problems(
+    diagnostics: Sequence[Diagnostic], read_file: Callable[[str], bytes | None], colour: bool = False
+) -> str:
+    """Return diagnostics as text, with paths from the root of their repository, whose files `read_file` gives."""
+
+    def source(file: str) -> str | None:
+        data = read_file(file)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    return render_text(diagnostics, source, colour)

@@ -1,4 +1,4 @@
-"""What a change means: two compilations compared, as data; printers for text, markdown and JSON."""
+"""Compare two compilations as data; printers for text, Markdown and JSON."""
 
 from avactl.diff.compare import compare
 from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, ObjectChange

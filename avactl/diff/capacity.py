@@ -1,6 +1,6 @@
-"""What a change means for GPUs: whether the pools hold what specs ask for, and where the team stands in its quota.
+"""GPU consequences of a change: capacity of the pools and usage of the team's quota.
 
-Counted from the specs alone. What runs at the moment is not known here: a check, not a reservation.
+Computed from the specs alone, without the live cluster: a check, not a reservation.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Key = tuple[str, str]
 
 
 Sum = tuple[Amount, Amount]
-"""GPUs that specs need to start, and that they take at their largest."""
+"""GPUs that specs need to start, and that they use at their largest."""
 
 
 def _limit(program: Program, team: str, key: Key) -> Limit | None:
-    """What a team may use; None where it has no quota on the cluster, so that nothing limits it."""
+    """Return the quota limit of a team; None if it has no quota on the cluster and so no limit."""
     quota = quota_of(program, team, key[0])
     return None if quota is None else gpu_limits(quota.spec).get(key[1], Limit(0, 0))
 
 
 def _asked(program: Program) -> dict[tuple[str, Key], Sum]:
-    """What the specs of each team ask for."""
+    """Sum the requested GPUs by team."""
 
     def find() -> dict[tuple[str, Key], Sum]:
         found: dict[tuple[str, Key], Sum] = {}
@@ -45,12 +45,12 @@ def _asked(program: Program) -> dict[tuple[str, Key], Sum]:
 
 
 class _Wish(NamedTuple):
-    """What the pods of one role need to start."""
+    """The GPUs that the pods of one role need to start."""
 
     cluster: str
     gpu: str
     pools: frozenset[str]
-    """Those it may run in."""
+    """Pools it may run in."""
     gpus: Amount
 
 
@@ -74,7 +74,7 @@ def _all_wishes(program: Program) -> list[_Wish]:
 
 
 def _have(program: Program, cluster: str, pools: frozenset[str]) -> int:
-    """GPUs of these pools, at their largest."""
+    """Return the number of GPUs in these pools at their largest size."""
     return sum(
         pool_size(pool) * int(program.machine(pool).gpus.count) for pool in program.pools(cluster) if pool.name in pools
     )
@@ -85,7 +85,7 @@ def _number(amount: Amount) -> str:
 
 
 def consequences(old: Item | None, base: Program, new: Item | None, head: Program) -> list[Consequence]:
-    """Where the GPUs that a spec asks for stand in its pools and in its team's quota, if the change moves them."""
+    """Return the capacity and quota consequences of a spec, if the change affects them."""
     found: list[Consequence] = []
     if new is not None and (old is None or _wishes(old, base) != _wishes(new, head)):
         found += _fits(new, head)
@@ -98,22 +98,22 @@ def consequences(old: Item | None, base: Program, new: Item | None, head: Progra
 
 
 def _fits(item: Item, program: Program) -> list[Consequence]:
-    """Whether the pools that a spec may run in hold it beside everything else that can only run there."""
+    """Return whether the eligible pools can hold a spec beside everything else that can only run there."""
     found = []
     for cluster, gpu, pools in dict.fromkeys((w.cluster, w.gpu, w.pools) for w in _wishes(item, program)):
         have = _have(program, cluster, pools)
         want = sum(w.gpus for w in _all_wishes(program) if w.cluster == cluster and w.pools <= pools)
         where = f"pool {min(pools)}" if len(pools) == 1 else f"pools {', '.join(sorted(pools))}"
-        count = f"specs ask for {_number(want)} of its {have} {gpu}"
+        count = f"specs request {_number(want)} of {have} {gpu}"
         if want <= have:
             found.append(Consequence("capacity", f"fits {where} ({count})"))
         else:
-            found.append(Consequence("capacity", f"waits for {where} ({count})", "warning"))
+            found.append(Consequence("capacity", f"waits for capacity in {where} ({count})", "warning"))
     return found
 
 
 def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Consequence]:
-    """Whether a pool that changed still holds what may only run in it."""
+    """Return whether a changed pool can still hold the specs that can only run in it."""
     pools = frozenset({new.name})
     have = _have(head, new.cluster, pools)
     want = sum(w.gpus for w in _all_wishes(head) if w.cluster == new.cluster and w.pools <= pools)
@@ -121,13 +121,13 @@ def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Con
         return []
     gpu = head.machine(new).gpus.model
     if want <= have:
-        return [Consequence("capacity", f"fits: specs that only fit here ask for {_number(want)} of its {have} {gpu}")]
-    text = f"specs that only fit here ask for {_number(want)} of its {have} {gpu}: some wait"
+        return [Consequence("capacity", f"fits: specs that can only run here request {_number(want)} of {have} {gpu}")]
+    text = f"specs that can only run here request {_number(want)} of {have} {gpu}: some wait"
     return [Consequence("capacity", text, "warning")]
 
 
 def _quotas(team: str, old: Item | None, base: Program, new: Item | None, head: Program) -> list[Consequence]:
-    """The team's sums before and after, of the GPUs whose sum or limit this spec moves."""
+    """Return the team's usage before and after, for GPU models whose usage or limit this spec changes."""
     before = demand(old, base) if old is not None and old.team == team else {}
     after = demand(new, head) if new is not None else {}
     moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
@@ -154,7 +154,7 @@ def _quota(team: str, gpu: str, before: tuple[Amount, Limit | None], after: tupl
     if now is not None and least > now.total:
         return Consequence("quota", f"{text}: waits", "warning")
     if now is not None and most > now.total:
-        return Consequence("quota", f"{text}: not all of it at its largest", "warning")
+        return Consequence("quota", f"{text}: exceeds the quota at its largest size", "warning")
     if now is not None and most > now.guaranteed:
         text += f", {_number(most - now.guaranteed)} borrowed"
     return Consequence("quota", text)

@@ -1,4 +1,4 @@
-"""Two compilations compared: intents, and the objects beneath."""
+"""Compare two compilations: intents and their objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from avactl.kinds.program import Item, Program
 Key = tuple[str, str, str]
 
 _SHIPPED = "<avactl>"
-"""How paths of files begin that ship with avactl: no part of the repository."""
+"""Prefix of files that ship with avactl, outside the repository."""
 
 
 class _Side(NamedTuple):
@@ -32,15 +32,15 @@ class _Side(NamedTuple):
     items: dict[Key, Item]
     manifests: tuple[Manifest, ...]
     unknown: frozenset[Key]
-    """Specs whose objects are not known, because the compilation failed."""
+    """Specs whose objects are unknown because the compilation failed."""
 
 
 def compare(base: Compilation, head: Compilation) -> Diff:
-    """What changes from base to head. `head` has compiled; of a base that has not, what could be lowered is compared.
+    """Compare base with head. `head` has compiled; of a base with errors, the specs that can be lowered are compared.
 
-    Objects that are equal are skipped at once, so the work grows with the change, not with the repository.
+    Equal objects are skipped early, so the work is proportional to the change, not to the repository.
     """
-    # As in the driver: there is no cyclic garbage here, and two compilations are a large heap to walk.
+    # As in the driver: no cyclic garbage is created here, and the collector would scan two large compilations.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -76,10 +76,10 @@ def _compare(base: Compilation, head: Compilation) -> Diff:
         found = [_as_far_as_known(intent, after, base.program.broken) for intent in found]
     changed = {intent.key for intent in found if intent.op != "affected"}
     found = [_with_cause(intent, head.program, changed) if intent.op == "affected" else intent for intent in found]
-    told = {(d.code, d.message) for d in base.diagnostics}
+    known = {(d.code, d.message) for d in base.diagnostics}
     return Diff(
         intents=tuple(sorted(found, key=_order)),
-        warnings=tuple(d for d in head.diagnostics if (d.code, d.message) not in told),
+        warnings=tuple(d for d in head.diagnostics if (d.code, d.message) not in known),
         base_problems=tuple(d for d in base.diagnostics if d.severity == "error"),
     )
 
@@ -99,14 +99,14 @@ def _side(compilation: Compilation) -> _Side:
 
 
 def _salvage(compilation: Compilation) -> tuple[tuple[Manifest, ...], frozenset[Key]]:
-    """The objects of a program with errors, spec by spec, and the specs whose objects cannot be known."""
+    """Lower a program with errors spec by spec; return the objects, and the specs that could not be lowered."""
     program = compilation.program
     manifests: list[Manifest] = []
     unknown: set[Key] = set()
     for item in program.items:
         try:
             manifests += registry.kind(item.kind).lower(item, program)
-        except Exception:  # a lowering counts on checked specs; what an unchecked one does to it is not foreseen
+        except Exception:  # lowering expects checked specs; an unchecked one may fail anywhere
             unknown.add(item.key)
     state = normalise(State(compilation.tree, program=program, manifests=tuple(manifests)))
     if state.failed:
@@ -115,7 +115,7 @@ def _salvage(compilation: Compilation) -> tuple[tuple[Manifest, ...], frozenset[
 
 
 def _pairs(before: _Side, after: _Side) -> dict[Key, list[Pair]]:
-    """Objects that are not equal, by the spec that asks for them; one that moved to another spec is the new one's."""
+    """Return the pairs of unequal objects by spec; an object that moved to another spec belongs to the new one."""
     found: dict[Key, list[Pair]] = {}
     old_objects = {manifest.id: manifest for manifest in before.manifests}
     for new in after.manifests:
@@ -144,7 +144,7 @@ def _intent(
     objects = object_changes(mine, renamed)
     item = new or old
     if item is None:
-        raise ValueError("an intent has a side")
+        raise ValueError("neither base nor head has the intent")
     then = old if before.ok else None
     spec: tuple[FieldChange, ...] = intents.spec_changes(old, new) if old and new else ()
     follows = [
@@ -171,9 +171,9 @@ def _intent(
 
 
 def _disruptions(objects: tuple[ObjectChange, ...]) -> Iterator[Disruption]:
-    """How much each object's change disturbs the spec that asks for it.
+    """Yield the disruption class of each object's change for its spec.
 
-    A Job that is named after what it does (`read-mount-d1809e60dc`) and runs again replaces no more than itself.
+    A Job named after its content (`read-mount-d1809e60dc`) that runs again counts as replacing itself only.
     """
     again = {_stem(change.id.name) for change in objects if change.op == "created" and change.id.kind == "Job"}
     for change in objects:
@@ -186,7 +186,7 @@ def _stem(name: str) -> str:
 
 
 def _as_far_as_known(intent: IntentChange, after: _Side, broken: frozenset[tuple[str, str]]) -> IntentChange:
-    """Without what only seems to change because something that the spec depends on has errors in the base."""
+    """Drop changes that only appear because a dependency of the spec has errors in the base."""
     depends = {(key.kind, key.name) for key in intents.depends(intent.item, after.program)}
     if intent.op not in ("changed", "affected") or not depends & broken:
         return intent
@@ -207,14 +207,14 @@ def _with_cause(intent: IntentChange, program: Program, changed: set[IntentKey])
 
 
 def _order(intent: IntentChange) -> tuple[bool, bool, int, int, str, str]:
-    """Data loss first, then what somebody changed before what follows from it, the worst first."""
+    """Sort key: data loss first, edited specs before affected ones, the most disruptive first."""
     loss = intent.disruption == Disruption.DATA_LOSS
     rank = registry.names().index(intent.key.kind)
     return (not loss, intent.op == "affected", -intent.disruption, rank, intent.key.team, intent.key.name)
 
 
 def touches(diff: Diff, files: Iterable[str]) -> Diff:
-    """The part of a diff that concerns specs of these files and directories."""
+    """Return the part of a diff that concerns specs of these files and directories."""
     wanted = list(files)
     part = tuple(
         intent for intent in diff.intents if any(intent.file == p or intent.file.startswith(f"{p}/") for p in wanted)

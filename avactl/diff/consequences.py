@@ -1,4 +1,4 @@
-"""What follows from a change, in words that the owner of a spec uses."""
+"""Consequences of a change, in the terms of the spec's owner."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from avactl.kinds.registry import ObjectEffect
 WORKLOADS = ("Job", "StatefulSet", "Deployment", "DaemonSet", "CronJob", "Pod")
 
 _IN_GENERAL = {
-    Disruption.NONE: "no object of its own changes",
+    Disruption.NONE: "none of its objects changes",
     Disruption.METADATA: "labels and annotations only",
-    Disruption.IN_PLACE: "in place",
+    Disruption.IN_PLACE: "updated in place",
     Disruption.POD_RESTART: "pods restart",
 }
 
 
 def data(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> list[Consequence]:
-    """What becomes of data: loss first, then what is kept."""
+    """Return the consequences for data: loss first, then data that is kept."""
     found = []
     for change in objects:
         if change.disruption == Disruption.DATA_LOSS:
             found.append(Consequence("data", _loss(change), "danger"))
         elif change.op == "kept":
-            runs = " and runs on" if change.id.kind in WORKLOADS else ""
-            text = f"{change.id} is kept{runs}: it holds data, and nothing deletes it"
+            runs = "  and keeps running" if change.id.kind in WORKLOADS else ""
+            text = f"{change.id} is kept{runs}: it holds data and is never deleted"
             found.append(Consequence("data", text, "warning"))
         elif change.op == "renamed" and change.id.kind == "PersistentVolumeClaim" and change.reason:
             found.append(Consequence("data", f"{change.id.kind} {change.reason}", "warning"))
     if found and new is not None and old is not None and new.spec_name != old.spec_name and _may_keep(new):
-        text = f"to keep its objects and data, write objectName: {old.name} into its metadata"
+        text = f"to keep its objects and data, set metadata.objectName: {old.name}"
         found.append(Consequence("data", text))
     return sorted(found, key=lambda consequence: consequence.level != "danger")
 
 
 def _may_keep(item: Item) -> bool:
-    """Whether a renamed spec could have kept its objects, and has not."""
+    """Return whether a renamed spec could have kept its objects, but does not."""
     return item.resource.SCOPE == "team" and item.resource.metadata.object_name is None
 
 
@@ -53,16 +53,16 @@ def _loss(change: ObjectChange) -> str:
 
 
 def run(old: Item | None, new: Item | None, objects: Sequence[ObjectChange]) -> list[Consequence]:
-    """What becomes of what runs. Nothing of a new spec: there is nothing to disturb."""
+    """Return the consequences for running pods. A new spec has none."""
     if old is None:
         return []
     if new is None:
         stopped = sorted({change.id.kind for change in objects if change.op == "deleted"} & set(WORKLOADS))
-        return [Consequence("run", "what it runs is stopped", "warning")] if stopped else []
+        return [Consequence("run", "its pods are stopped", "warning")] if stopped else []
     if objects and all(change.disruption == Disruption.DATA_LOSS for change in objects):
         return []
     if old.key != new.key and not any(change.op == "renamed" for change in objects):
-        return [Consequence("run", "its objects and their data stay")]
+        return [Consequence("run", "its objects and data are kept")]
     phrase = registry.kind(new.kind).impact(old, new, [_effect(change) for change in objects]) or _generic(objects)
     worst = max((change.disruption for change in objects), default=Disruption.NONE)
     return [Consequence("run", phrase, "warning" if worst >= Disruption.POD_RESTART else "info")]
@@ -79,20 +79,20 @@ def _effect(change: ObjectChange) -> ObjectEffect:
 
 
 def _generic(objects: Sequence[ObjectChange]) -> str:
-    # Data loss is told by itself, and louder.
+    # Data loss is reported separately and more prominently.
     objects = [change for change in objects if change.disruption != Disruption.DATA_LOSS]
     worst = max((change.disruption for change in objects), default=Disruption.NONE)
     if worst < Disruption.REPLACE:
         if worst == Disruption.NONE and any(change.op in ("created", "kept") for change in objects):
-            return "nothing that runs is disturbed"
+            return "running pods are not affected"
         return _IN_GENERAL[worst]
     if any(change.op == "renamed" for change in objects):
-        return "its objects are made anew under the new name"
+        return "its objects are recreated under the new name"
     kinds = [c.id.kind for c in objects if c.op == "changed" and c.disruption >= Disruption.REPLACE]
     gone = [c.id.kind for c in objects if c.op == "deleted" and c.disruption >= Disruption.REPLACE]
     parts = []
     if kinds:
-        parts.append(f"{_list(kinds)} made anew")
+        parts.append(f"{_list(kinds)} recreated")
     if gone:
         parts.append(f"{_list(gone)} deleted")
     if any(change.disruption == Disruption.POD_RESTART for change in objects):
@@ -106,12 +106,12 @@ def _list(words: Sequence[str]) -> str:
 
 
 def policy(old: Item | None, new: Item | None) -> list[Consequence]:
-    """A deletion policy that changed: nothing happens now, and much when the spec is deleted."""
+    """Return the consequence of a changed deletion policy, which takes effect when the spec is deleted."""
     if old is None or new is None:
         return []
     was, now = (getattr(item.spec, "deletion_policy", None) for item in (old, new))
     if was == now:
         return []
     if now == "delete":
-        return [Consequence("data", "from now on its data is deleted with it", "warning")]
-    return [Consequence("data", "from now on its data is kept when it is deleted")]
+        return [Consequence("data", "its data will be deleted together with the spec", "warning")]
+    return [Consequence("data", "its data will be kept when the spec is deleted")]

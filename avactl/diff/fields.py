@@ -1,7 +1,7 @@
-"""Two plain values compared, field by field: lists by the keys that Kubernetes merges them by, texts by what they hold.
+"""Compare two plain values field by field: lists by Kubernetes' merge keys, texts by their parsed content.
 
-Entries of a list that has keys are matched by them wherever they stand; that the order changed is told apart, because
-it means something in `env`, `args` and `initContainers`, and restarts pods everywhere in a pod template.
+Entries of a keyed list are matched at any position. A changed order is reported separately, because it is significant
+in `env`, `args` and `initContainers`, and in a pod template always restarts pods.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diff.model import ABSENT, FieldOp
-from avactl.kinds.fields.values import quantity
+from avactl.quantity import quantity
 
 
 class Entry(str):
-    """A step of a path into a list: the entry's key, or its index."""
+    """A list step of a path: the entry's key or index."""
 
     __slots__ = ()
 
 
 class Text(str):
-    """A step of a path to a text whose content was compared as data."""
+    """A path step into a text whose content was compared as data."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ Steps = tuple[str, ...]
 
 
 class Change(NamedTuple):
-    """One difference. `name`: what the value is called, where that says whether it is a credential."""
+    """One difference. `name`: name of the value, by which credentials are recognised."""
 
     path: Steps
     op: FieldOp
@@ -61,17 +61,17 @@ KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
     "underStores": (("mount",),),
     "under_stores": (("mount",),),
 }
-"""Name of a list → fields that together are the key of an entry; the first that is unique on both sides is taken.
-A list that is not here is keyed by `name`, and without unique names by what its entries hold.
-Source: the `x-kubernetes-list-map-keys` of the API's OpenAPI document, and the kinds of avactl."""
+"""Name of a list → fields that form the key of an entry; the first combination unique on both sides is used.
+Other lists are keyed by `name`, or by content if names are not unique.
+Source: `x-kubernetes-list-map-keys` in the API's OpenAPI document, and the kinds of avactl."""
 
 _MAPS = frozenset(
     {"spec", "metadata", "annotations", "labels", "data", "nodeSelector", "matchLabels", "resources", "requests",
      "limits", "hard", "env"}
 )  # fmt: skip
-"""Mappings whose entries speak for themselves: one that appears or vanishes whole is told entry by entry."""
+"""Mappings whose entries are independent: adding or removing the whole mapping is reported entry by entry."""
 _MOST_COMPARED = 1_000_000
-"""Pairs of entries that are looked at to align two lists; longer ones are told by position."""
+"""Most pairs of entries compared to align two lists; longer lists are compared by position."""
 _QUANTITY_MAPS = frozenset({"requests", "limits", "hard", "capacity", "default", "defaultRequest", "max", "min"})
 _QUANTITIES = frozenset(
     {"sizeLimit", "storage", "cpu", "memory", "quota", "size", "volume", "journal", "sharedMemory", "podMaxCpu",
@@ -80,14 +80,14 @@ _QUANTITIES = frozenset(
 
 
 def differences(old: Any, new: Any, path: Steps = ()) -> list[Change]:
-    """Every difference between two values of plain data, in the order of their paths."""
+    """Return every difference between two plain values, in path order."""
     found: list[Change] = []
     _compare(old, new, path, found)
     return found
 
 
 def dotted(path: Steps) -> str:
-    """A path as a person writes it: `spec.containers[train].image`, `data[train.json]: workers`."""
+    """Format a path for people: `spec.containers[train].image`, `data[train.json]: workers`."""
     text = ""
     for step in path:
         inside = text.endswith(": ")
@@ -130,14 +130,14 @@ def _is_map(value: Any) -> bool:
 
 def _change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> Change:
     if not name and path and not isinstance(path[-1], Entry):
-        # The value of `env[TOKEN].value` is called TOKEN.
+        # The value of `env[TOKEN].value` has the name TOKEN.
         is_value = len(path) > 1 and path[-1] == "value" and isinstance(path[-2], Entry)
         name = path[-2] if is_value else path[-1]
     return Change(path, op, old, new, str(name))
 
 
 def _same_quantity(old: Any, new: Any, path: Steps) -> bool:
-    """Whether two notations mean the same amount: `1Gi` and `1024Mi`."""
+    """Return whether two notations are the same quantity: `1Gi` and `1024Mi`."""
     if len(path) < 2 or not (path[-1] in _QUANTITIES or path[-2] in _QUANTITY_MAPS):
         return False
     try:
@@ -164,7 +164,7 @@ def _lists(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> 
 
 
 def _keyed(entries: list[Any], fields: tuple[str, ...]) -> dict[str, Any] | None:
-    """The entries by their key; None where it is missing or not unique."""
+    """Return the entries by key; None if a key is missing or not unique."""
     found: dict[str, Any] = {}
     for entry in entries:
         parts = [_field(entry, field) for field in fields]
@@ -203,7 +203,7 @@ def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: l
 
 
 def _aligned(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> None:
-    """Entries without a key: what is the same stays together, the rest by position."""
+    """Compare entries without keys: align equal ones, and compare the rest by position."""
     same = len(old) == len(new)
     blocks = [("replace", 0, len(old), 0, len(new))] if same else _opcodes(_hashable(old), _hashable(new))
     for op, i, i_end, j, j_end in blocks:
@@ -224,7 +224,7 @@ def _aligned(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -
 
 
 def _opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str, int, int, int, int]]:
-    """What `SequenceMatcher.get_opcodes` says, in a time that does not explode with long sequences."""
+    """Return opcodes as `SequenceMatcher.get_opcodes`, in bounded time for long sequences."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -243,7 +243,7 @@ def _hashable(entries: list[Any]) -> list[bytes]:
 
 
 def option(words: Sequence[Any], index: int) -> str:
-    """The option before a word of a command line, whose value it is: `--token`, `abc` → `token`."""
+    """Return the option that a word of a command line is the value of: `--token`, `abc` → `token`."""
     before = words[index - 1] if index else ""
     if isinstance(before, str) and before.startswith("-") and "=" not in before:
         return before.lstrip("-")
@@ -254,7 +254,7 @@ def option(words: Sequence[Any], index: int) -> str:
 
 
 def _texts(old: str, new: str, path: Steps, found: list[Change]) -> None:
-    """A text that holds JSON or `key=value` lines is compared by what it says, another long one line by line."""
+    """Compare texts that hold JSON or `key=value` lines as data, and other long texts line by line."""
     readers: tuple[Callable[[str], Any], ...] = (_json, _properties)
     for read in readers if path else ():
         before, after = read(old), read(new)
@@ -268,7 +268,7 @@ def _texts(old: str, new: str, path: Steps, found: list[Change]) -> None:
 
 
 def _json(text: str) -> Any:
-    """The mapping or list that a text holds as JSON, or None."""
+    """Parse a text as a JSON mapping or list; None if it is neither."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -278,7 +278,7 @@ def _json(text: str) -> Any:
 
 
 def _properties(text: str) -> dict[str, str] | None:
-    """The `key=value` lines of a properties file, or None if it is something else."""
+    """Parse a properties file of `key=value` lines; None if the text is something else."""
     if "\n" not in text:
         return None
     found: dict[str, str] = {}
@@ -294,7 +294,7 @@ def _properties(text: str) -> dict[str, str] | None:
 
 
 def changed_lines(old: str, new: str) -> list[str]:
-    """The lines that went, each with `-` before it, and those that came, with `+`."""
+    """Return removed lines with the prefix `-` and added lines with `+`."""
     before, after = old.splitlines(), new.splitlines()
     found: list[str] = []
     for op, i, i_end, j, j_end in _opcodes(before, after):

@@ -1,4 +1,4 @@
-"""The fleet view: intents whose changes are the same, told once."""
+"""Group intents with equal changes, so that each change is shown once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from avactl.kinds.manifest import ObjectId
 
 
 class ObjectGroup(NamedTuple):
-    """Objects to which the same happens."""
+    """Objects with equal changes."""
 
     ids: tuple[ObjectId, ...]
     change: ObjectChange
-    """The first of them."""
+    """The first object."""
     pattern: str
-    """Their common name, with `*` for the name of the intent where they have several."""
+    """Their common name, with `*` for the intent's name if there are several."""
 
 
 class Group(NamedTuple):
-    """Intents to which the same happens; most have one."""
+    """Intents with equal changes; most groups have one."""
 
     intents: tuple[IntentChange, ...]
     objects: tuple[ObjectGroup, ...]
@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 
 def groups(diff: Diff) -> list[Group]:
-    """All intents of a diff, those that change alike together, in the order of the first of each."""
+    """Group all intents of a diff by equal changes, in the order of the first of each."""
     found: dict[Hashable, list[IntentChange]] = {}
     for intent in diff.intents:
         found.setdefault(_intent_signature(intent), []).append(intent)
@@ -56,7 +56,7 @@ def _object_groups(intents: Iterable[IntentChange]) -> tuple[ObjectGroup, ...]:
 
 
 def _intent_signature(intent: IntentChange) -> Hashable:
-    """What must be the same of two intents so that one line can tell of both."""
+    """Return the value that two intents must share to be in one group."""
     return (
         intent.key.kind,
         intent.op,
@@ -64,7 +64,7 @@ def _intent_signature(intent: IntentChange) -> Hashable:
         tuple((fact.name, *_pair(fact.old, fact.new, intent)) for fact in intent.facts),
         tuple(_field_signature(change, intent) for change in intent.spec),
         tuple((c.level, c.text) for c in intent.consequences if c.topic in ("run", "cause")),
-        # The same objects in two clusters or two namespaces are the same change.
+        # The same change in several clusters or namespaces is one change.
         frozenset(_object_signature(change, intent) for change in intent.objects),
     )
 
@@ -86,7 +86,7 @@ def _field_signature(change: FieldChange, intent: IntentChange) -> Hashable:
 
 
 def _pair(old: Any, new: Any, intent: IntentChange) -> tuple[str, str]:
-    """Two values without what is each intent's own: its name, its team, digests of its content."""
+    """Return two values without the intent's name, its team and content digests."""
     if isinstance(old, str) and isinstance(new, str) and DIGEST(old) and DIGEST(new):
         return ("#", "#")
     return _neutral(old, intent), _neutral(new, intent)

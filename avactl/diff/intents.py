@@ -1,4 +1,4 @@
-"""What changed of one spec: headline facts, the spec itself, what it follows from."""
+"""Changes of one spec: headline facts, field changes, and the specs that cause them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from avactl.kinds.registry import Fact
 
 
 def differs(old: Item, new: Item) -> bool:
-    """Whether two specs say something different; how they are written down does not count."""
+    """Return whether two specs differ in meaning; notation does not count."""
     return old.doc.value != new.doc.value and old.resource != new.resource
 
 
 def env_reordered(old: Item, new: Item) -> bool:
-    """Whether environment variables changed places. Their order means something, and mappings compare without."""
+    """Return whether environment variables were reordered: significant, but equal as mappings."""
     was, now = (list(getattr(item.spec, "env", None) or ()) for item in (old, new))
     return was != now and [n for n in was if n in set(now)] != [n for n in now if n in set(was)]
 
 
 def said(item: Item) -> dict[str, Any]:
-    """What a spec says, defaults filled in, without what names it."""
+    """Return a spec's values with defaults, without its identity."""
     data = item.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
     metadata = {k: v for k, v in data["metadata"].items() if k in ("namespace", "labels", "annotations") and v}
     return {"metadata": metadata, "spec": data["spec"]}
 
 
 def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:
-    """What changed of the spec itself."""
+    """Return the changes of the spec itself."""
     changes = differences(said(old), said(new)) if differs(old, new) else []
     if env_reordered(old, new):
         changes.append(Change(("spec", "env"), "reordered", list(old.spec.env), list(new.spec.env)))
@@ -42,7 +42,7 @@ def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:
-    """The headline of a spec. Of a program that did not compile, empty where what it needs is not there."""
+    """Return the headline facts of a spec; empty if the program has errors and a dependency is missing."""
     try:
         found = registry.kind(item.kind).facts(item, program)
         return {name: value for name, value in found.items() if value is not None}
@@ -53,7 +53,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
 
 
 def fact_changes(before: Mapping[str, Fact], after: Mapping[str, Fact]) -> tuple[FactChange, ...]:
-    """The facts that are not the same, in the kind's order."""
+    """Return the facts that differ, in the kind's order."""
     return tuple(
         FactChange(name, cover(before.get(name, ABSENT), name), cover(after.get(name, ABSENT), name))
         for name in {**after, **before}
@@ -62,7 +62,7 @@ def fact_changes(before: Mapping[str, Fact], after: Mapping[str, Fact]) -> tuple
 
 
 def causes(item: Item, program: Program, changed: set[IntentKey]) -> list[Consequence]:
-    """The changed specs that an unchanged one depends on."""
+    """Return the changed specs that an unchanged one depends on."""
     found = [key for key in dict.fromkeys(depends(item, program)) if key in changed]
     if not found:
         return []
@@ -71,7 +71,7 @@ def causes(item: Item, program: Program, changed: set[IntentKey]) -> list[Conseq
 
 
 def depends(item: Item, program: Program) -> Iterator[IntentKey]:
-    """The specs that have a say in the objects of a spec."""
+    """Yield the specs that determine the objects of a spec."""
     for reference in introspect.references(item.resource):
         other = program.find(reference.kind, reference.name, item.team)
         if other is not None:

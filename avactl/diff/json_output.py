@@ -1,4 +1,4 @@
-"""A diff as JSON, for programs. The shape is documented in docs/diff.md and stays: keys are added, never renamed."""
+"""A diff as JSON. The schema is documented in docs/diff.md and is stable: keys are added, never renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION = 1
 
 
 def render_json(diff: Diff, *, objects: bool = True) -> str:
-    """The whole diff; nothing is cut, and nothing grouped."""
+    """Return the whole diff; nothing is truncated or grouped."""
     data = {
         "version": VERSION,
         "disruption": str(diff.disruption),
@@ -31,7 +31,7 @@ def render_json(diff: Diff, *, objects: bool = True) -> str:
 
 
 def render_problems(problems: Sequence[Diagnostic]) -> str:
-    """What is printed where the head has errors: the problems, and no `intents`."""
+    """Return the output for a head with errors: the problems, and no `intents`."""
     data = {"version": VERSION, "problems": [{**_problem(d), "severity": d.severity} for d in problems]}
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
@@ -93,5 +93,5 @@ def _field(change: FieldChange) -> dict[str, Any]:
 
 
 def _values(old: Any, new: Any) -> dict[str, Any]:
-    """The two values; the key of one that is not there is left out."""
+    """Return both values; the key of a missing one is omitted."""
     return {name: value for name, value in (("old", old), ("new", new)) if value is not ABSENT}

@@ -1,7 +1,7 @@
-"""A diff as a comment on a pull request: GitHub's markdown, below its limit, and safe whatever a spec holds.
+"""A diff as a pull request comment: GitHub Markdown within the size limit, safe for any spec content.
 
-Text that comes from specs stands in code spans and fenced blocks only: there nothing is a mention, a link, HTML, an
-emoji or markup. The fences are longer than any run of backticks inside of them.
+Text from specs appears only in code spans and fenced blocks, where it cannot become a mention, link, HTML, emoji or
+markup. Fences are longer than any run of backticks inside.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from avactl.diff.text import FITS, NO_BASE, empty_base, reason_of, title
 from avactl.terminal import visible
 
 LIMIT = 65_000
-"""Bytes of a comment. GitHub ends at 65,536 characters, and no character is shorter than a byte."""
+"""Largest comment in bytes. GitHub's limit is 65,536 characters, which are at least a byte each."""
 MARKER = "<!-- avactl diff -->"
-"""First line of every comment, so that a bot finds its own and writes over it."""
+"""First line of every comment, by which a bot finds its own comment to update."""
 
 _OBJECTS: dict[ObjectOp, str] = {
     "created": "new", "changed": "changed", "deleted": "deleted", "renamed": "renamed", "kept": "kept",
 }  # fmt: skip
 _MOST_SECTIONS = 20
-"""Changes that are told outside of a fold."""
+"""Changes that are shown unfolded."""
 _MOST_NAMES = 20
 _MOST_LOSSES = 20
 _MOST_LINES = 60
-"""Lines of one block of objects."""
+"""Most lines in one block of objects."""
 _LONGEST_LINE = 300
 
 _PLAIN = re.compile(r"[A-Za-z0-9 ,;()→·%/-]*(?:[.:](?![/\w])[A-Za-z0-9 ,;()→·%/-]*)*").fullmatch
 _MEANT = re.compile(r"\s*(?:[-+]|\d+[.)])(?:\s|$)|.*\bGH-\d", re.IGNORECASE).match
-"""Beginnings of list entries, and GitHub's other way to name an issue."""
+"""Starts of list entries, and GitHub's short form of issue references."""
 REST = "`avactl diff` shows all"
-"""Where to find what is left out."""
+"""Refers to the omitted part."""
 
 
 class _Section(NamedTuple):
-    """One group: what is always shown, and what is shown where there is room."""
+    """One group: the part that is always shown, and details that are shown if they fit."""
 
     brief: str
     details: str
     objects: int
-    """Objects in the details."""
+    """Number of objects in the details."""
 
 
 def code(text: str) -> str:
-    """Text from outside as a code span."""
+    """Return untrusted text as a code span."""
     text = visible(text.replace("\n", " "))[:_LONGEST_LINE]
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
@@ -57,12 +57,12 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A sentence of ours as it is; one with anything in it that could be markup as a code span."""
+    """Return a sentence of ours as it is, or as a code span if it contains possible markup."""
     return text if _PLAIN(text) and not _MEANT(text) else code(text)
 
 
 def block(lines: Iterable[str], language: str = "diff") -> str:
-    """Lines from outside as a fenced block."""
+    """Return untrusted lines as a fenced block."""
     body = "\n".join(visible(line)[:_LONGEST_LINE] for line in lines)
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -70,14 +70,14 @@ def block(lines: Iterable[str], language: str = "diff") -> str:
 
 
 def render_markdown(diff: Diff, *, objects: bool = True, limit: int = LIMIT) -> str:
-    """The diff as markdown of at most `limit` bytes, and so at most as many characters."""
+    """Return the diff as Markdown, at most `limit` bytes."""
     title = f"{MARKER}\n### {headline(diff)}\n\n"
     body = render_body(diff, objects=objects, limit=limit - _size(title))
     return f"{title}{body}" if body else title.rstrip("\n") + "\n"
 
 
 def headline(diff: Diff) -> str:
-    """What changes, counted, as a title: `2 intents changed · 5 objects: 4 changed, 1 deleted`."""
+    """Return the title with counts: `2 intents changed · 5 objects: 4 changed, 1 deleted`."""
     if diff.empty:
         return "No changes"
     of = diff.object_counts
@@ -88,13 +88,11 @@ def headline(diff: Diff) -> str:
 
 
 def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: str = REST) -> str:
-    """The diff without its title, of at most `limit` bytes; `rest` says where that is which does not fit."""
+    """Return the diff without its title, at most `limit` bytes; `rest` says where to find the omitted part."""
     head = _head(diff)
     sections = [_section(group, phrases.clusters(diff), objects, rest) for group in groups(diff)]
     foot = _foot(diff)
-    room = (
-        limit - _size(head) - _size(foot) - _size(rest) - 200
-    )  # 200: what is said about what is left out, and the fold
+    room = limit - _size(head) - _size(foot) - _size(rest) - 200  # 200: the note on omitted parts, and the fold
     shown: list[str] = []
     for section in sections:
         room -= _size(section.brief)
@@ -123,7 +121,7 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
 
 
 def render_problems(text: str, limit: int = LIMIT) -> str:
-    """The head's problems, rendered as text, where its diff would stand."""
+    """Return the head's problems as text, in place of a diff."""
     body, size = [], 0
     for line in text.splitlines():
         size += len(line.encode()) + 1
@@ -158,7 +156,7 @@ def _head(diff: Diff) -> str:
         count = f"{len(diff.base_problems)} error{'' if len(diff.base_problems) == 1 else 's'}"
         lines += [
             "> [!WARNING]",
-            f"> The base does not compile ({count}): what of it could be compiled is compared, the rest counts as new.",
+            f"> The base does not compile ({count}): specs that could be compiled are compared, the rest count as new.",
             f"> {code(f'{first.span}: {first.message}')}",
             "",
         ]
@@ -198,7 +196,7 @@ def _section(group: Group, several: bool, objects: bool, rest: str) -> _Section:
     others = [c for c in consequences if c.topic in ("capacity", "quota", "cause") or c.level == "warning"]
     lines += [f"- {_said(c)}" for c in others[:_MOST_NAMES] if c.topic != "run"]
     if not first.objects_known and first.op != "repaired":
-        lines.append("- its objects before are not known")
+        lines.append("- its previous objects are unknown")
     total = sum(len(found.ids) for found in group.objects)
     details = _details(group.objects, total, several, rest) if objects and total else ""
     return _Section("\n".join(lines) + "\n", details, total)
@@ -207,7 +205,7 @@ def _section(group: Group, several: bool, objects: bool, rest: str) -> _Section:
 def _class(disruption: Disruption, op: str) -> str:
     if disruption == Disruption.DATA_LOSS:
         return " · **data loss**"
-    # Of a removed spec everything ends: that is said already.
+    # A removed spec stops everything anyway.
     return "" if disruption == Disruption.NONE or op == "removed" else f" · {disruption}"
 
 
@@ -218,18 +216,18 @@ def _said(consequence: Consequence) -> str:
 
 def _details(found: Sequence[ObjectGroup], total: int, several: bool, rest: str) -> str:
     lines: list[str] = []
-    told = 0
+    shown = 0
     for group in found:
         if len(lines) >= _MOST_LINES:
             break
-        told += len(group.ids)
+        shown += len(group.ids)
         change = group.change
         reason = reason_of(group)
         lines.append(f"{phrases.MARKS[change.op]} {title(group, several)}" + (f"   ({reason})" if reason else ""))
         for told_field, changed in phrases.fields(change):
             lines.append(f"    {told_field}")
             lines += [f"      {line}" for line in changed[:10]]
-    if told < total:
-        lines.append(f"… {total - told} more objects; {rest}")
+    if shown < total:
+        lines.append(f"… {total - shown} more objects; {rest}")
     count = f"{total} object{'' if total == 1 else 's'}"
     return f"\n<details><summary>{count}</summary>\n\n{block(lines)}\n\n</details>\n"

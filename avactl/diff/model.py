@@ -1,4 +1,4 @@
-"""A diff as data. Printers read it, nothing computes in them."""
+"""A diff as data. Printers only format it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from avactl.kinds.registry import Fact
 
 
 class Disruption(IntEnum):
-    """How much a change disturbs what runs, from nothing to the worst."""
+    """Disruption class of a change, from none to the worst."""
 
     NONE = 0
-    """Nothing in a cluster changes."""
+    """Nothing in the cluster changes."""
     METADATA = 1
-    """Labels and annotations that nothing running looks at."""
+    """Only labels and annotations that no running component reads."""
     IN_PLACE = 2
-    """The object is changed; pods go on."""
+    """The object is updated; pods keep running."""
     POD_RESTART = 3
-    """Pods are stopped and started with the new settings."""
+    """Pods are restarted with the new settings."""
     REPLACE = 4
-    """Objects are deleted, and made anew if they are still wanted: what they ran stops."""
+    """Objects are deleted, and recreated if still declared: their pods stop."""
     DATA_LOSS = 5
-    """Data that exists nowhere else is deleted, or cannot be reached any more."""
+    """Data that exists nowhere else is deleted or becomes unreachable."""
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", " ")
 
 
 class _Absent:
-    """Stands for a value that is not there; None is a value."""
+    """Marks a missing value; None is a value."""
 
     __slots__ = ()
 
@@ -47,42 +47,42 @@ ABSENT: Final = _Absent()
 
 FieldOp = Literal["added", "changed", "removed", "reordered"]
 ObjectOp = Literal["created", "changed", "deleted", "renamed", "kept"]
-"""`renamed`: deleted and created under another name. `kept`: no spec asks for it any more, and nothing deletes it."""
+"""`renamed`: deleted and created under another name. `kept`: no longer declared, and never deleted."""
 IntentOp = Literal["added", "changed", "removed", "renamed", "affected", "repaired"]
-"""`affected`: the spec is the same, its objects are not. `repaired`: the base has a spec of that name, with errors."""
+"""`affected`: the spec is unchanged, its objects are not. `repaired`: the base has the spec, but with errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """One changed value. Credentials in values are covered already."""
+    """One changed value, with credentials masked."""
 
     path: str
-    """`spec.template.spec.containers[train].image`; of a text that holds JSON, `data[train.json]: workers`."""
+    """`spec.template.spec.containers[train].image`; inside JSON text, `data[train.json]: workers`."""
     op: FieldOp
     old: Any = ABSENT
     new: Any = ABSENT
     lines: tuple[str, ...] = ()
-    """Of a text of several lines: those that changed, each with `-` or `+` before it."""
+    """Changed lines of a multi-line text, each with `-` or `+` in front."""
     disruption: Disruption = Disruption.NONE
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """One Kubernetes object that is created, changed, deleted, renamed or kept."""
+    """A Kubernetes object that is created, changed, deleted, renamed or kept."""
 
     id: ObjectId
-    """Of a deleted or kept object that of the base, else that of the head."""
+    """ID in the base for a deleted or kept object, else in the head."""
     op: ObjectOp
     disruption: Disruption
     reason: str = ""
     fields: tuple[FieldChange, ...] = ()
     old_id: ObjectId | None = None
-    """Its name before, of a renamed object."""
+    """Previous name of a renamed object."""
 
 
 class IntentKey(NamedTuple):
-    """Which spec: kind, team ("" for the platform's), name."""
+    """Identity of a spec: kind, team ("" for the platform), name."""
 
     kind: str
     team: str
@@ -90,7 +90,7 @@ class IntentKey(NamedTuple):
 
     @property
     def label(self) -> str:
-        """`vision/resnet50`, or `resnet50` of the platform."""
+        """Return `vision/resnet50`, or `resnet50` for the platform."""
         return f"{self.team}/{self.name}" if self.team else self.name
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class IntentKey(NamedTuple):
 
 
 class FactChange(NamedTuple):
-    """A headline number or word of a kind; ABSENT on the side where it is not."""
+    """A changed headline value of a kind; ABSENT on a side that lacks it."""
 
     name: str
     old: Fact | _Absent
@@ -109,7 +109,7 @@ Topic = Literal["data", "run", "capacity", "quota", "cause"]
 
 
 class Consequence(NamedTuple):
-    """What follows from a change, in words."""
+    """A consequence of a change, as text."""
 
     topic: Topic
     text: str
@@ -118,32 +118,32 @@ class Consequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntentChange:
-    """One spec that changed, or whose objects did."""
+    """A spec that changed, or whose objects did."""
 
     key: IntentKey
     op: IntentOp
     disruption: Disruption
     clusters: tuple[str, ...]
     item: Item = field(compare=False, repr=False)
-    """The spec itself: of the head, or of the base if it is removed."""
+    """The spec: of the head, or of the base if it was removed."""
     facts: tuple[FactChange, ...] = ()
     spec: tuple[FieldChange, ...] = ()
-    """Changes of the spec itself, defaults filled in."""
+    """Changes of the spec itself, with defaults."""
     consequences: tuple[Consequence, ...] = ()
     objects: tuple[ObjectChange, ...] = ()
     old_key: IntentKey | None = None
-    """Its name before, of a renamed spec."""
+    """Previous identity of a renamed spec."""
     objects_known: bool = True
-    """False where the base could not be compiled far enough to know its objects."""
+    """False if the base could not be compiled far enough to know its objects."""
 
     @property
     def file(self) -> str:
-        """The file that it stands in: in the head, or in the base if it is removed."""
+        """Return the file of the spec: in the head, or in the base if it was removed."""
         return self.item.doc.file
 
     @property
     def line(self) -> int:
-        """The line where it begins. Found on demand: that reads the file again."""
+        """Return the first line of the spec. Computed on demand, because it reads the file again."""
         return self.item.span("kind", key=True).line
 
 
@@ -155,34 +155,34 @@ class Diff:
     warnings: tuple[Diagnostic, ...] = ()
     """Warnings of the head that the base does not have."""
     base_problems: tuple[Diagnostic, ...] = ()
-    """Errors of the base. What it says of objects is then incomplete."""
+    """Errors of the base; its objects are then incomplete."""
 
     @property
     def intent_counts(self) -> Counter[IntentOp]:
-        """How many intents changed, by what became of them."""
+        """Count the intents by operation."""
         return Counter(intent.op for intent in self.intents)
 
     @property
     def object_counts(self) -> Counter[ObjectOp]:
-        """How many objects changed, by what became of them."""
+        """Count the objects by operation."""
         return Counter(change.op for intent in self.intents for change in intent.objects)
 
     @property
     def fits(self) -> bool:
-        """Whether a consequence says that something fits or waits: a check, not a reservation."""
+        """Return whether a consequence says that work fits or waits: a check, not a reservation."""
         return any(consequence.topic == "capacity" for intent in self.intents for consequence in intent.consequences)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing changed."""
+        """Return whether nothing changed."""
         return not self.intents
 
     @property
     def disruption(self) -> Disruption:
-        """The worst of all changes."""
+        """Return the most disruptive class of all changes."""
         return worst(intent.disruption for intent in self.intents)
 
 
 def worst(disruptions: Iterable[Disruption]) -> Disruption:
-    """The highest class, NONE of nothing."""
+    """Return the most disruptive class; NONE if empty."""
     return max(disruptions, default=Disruption.NONE)

@@ -1,4 +1,4 @@
-"""Objects of two compilations, paired and compared."""
+"""Pair and compare the objects of two compilations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DIGEST = re.compile(r"[0-9a-f]{8,64}").fullmatch
 
 
 class Pair(NamedTuple):
-    """An object before and after; None where it is not."""
+    """An object before and after; None if missing."""
 
     old: Manifest | None
     new: Manifest | None
 
 
 def field_changes(changes: Iterable[Change]) -> tuple[FieldChange, ...]:
-    """Differences as they may be printed, not yet classified."""
+    """Return differences in printable form, not yet classified."""
     return tuple(_printable(change, Disruption.NONE, "") for change in changes)
 
 
@@ -35,7 +35,7 @@ def _printable(change: Change, disruption: Disruption, reason: str) -> FieldChan
 
 
 def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = None) -> tuple[ObjectChange, ...]:
-    """What becomes of each object of an intent; of a renamed one, objects of the same role belong together."""
+    """Return the change of each object; for a renamed intent, objects with the same role are paired."""
     listed = list(pairs)
     if renamed is not None:
         listed = _by_role(listed, *renamed)
@@ -47,7 +47,7 @@ def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = No
             found.append(_renamed(old, new, renamed))
         else:
             change = _changed(old, new)
-            if change.fields:  # else the two are written differently, and mean the same
+            if change.fields:  # else only the notation differs
                 found.append(change)
     return tuple(sorted(found, key=lambda change: -(change.disruption == Disruption.DATA_LOSS)))
 
@@ -56,9 +56,9 @@ def _one_side(old: Manifest | None, new: Manifest | None) -> ObjectChange:
     if new is not None:
         return ObjectChange(new.id, "created", Disruption.NONE)
     if old is None:
-        raise ValueError("a pair of nothing")
+        raise ValueError("an empty pair")
     if old.holds_data:
-        return ObjectChange(old.id, "kept", Disruption.NONE, "it holds data: nothing deletes it, and no spec owns it")
+        return ObjectChange(old.id, "kept", Disruption.NONE, "holds data: never deleted, no longer owned by a spec")
     disruption, reason = deletion(old)
     return ObjectChange(old.id, "deleted", disruption, reason)
 
@@ -69,12 +69,12 @@ def _changed(old: Manifest, new: Manifest) -> ObjectChange:
         disruption, reason = classify(old.kind, change, old.body)
         path = ".".join(change.path)
         if any(path == owned or path.startswith(f"{owned}.") for owned in new.owned):
-            disruption, reason = Disruption.NONE, "a controller sets it"
+            disruption, reason = Disruption.NONE, "set by a controller"
         fields.append(_printable(change, disruption, reason))
     top = worst(field.disruption for field in fields)
     reason = next((field.reason for field in fields if field.disruption == top and field.reason), "")
     if top == Disruption.DATA_LOSS and new.holds_data:
-        reason += "; this one is protected, so applying stops there"
+        reason += "; it is protected, so the apply stops here"
     return ObjectChange(new.id, "changed", top, reason, tuple(fields))
 
 
@@ -86,12 +86,12 @@ def _role(manifest: Manifest, name: str) -> tuple[str, str, str]:
 
 
 def placeholder(text: str, name: str) -> str:
-    """The text with `*` for a spec's name in it."""
+    """Replace a spec's name in the text by `*`."""
     return re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "*", text)
 
 
 def _by_role(pairs: Sequence[Pair], old_item: Item, new_item: Item) -> list[Pair]:
-    """Objects that vanish and objects that appear, paired where they are the same part of the intent."""
+    """Pair removed and added objects that have the same role in the intent."""
     vanished: dict[tuple[str, str, str], list[Manifest]] = {}
     for old, new in pairs:
         if new is None and old is not None:
@@ -109,24 +109,24 @@ def _by_role(pairs: Sequence[Pair], old_item: Item, new_item: Item) -> list[Pair
 
 _ANEW = {
     "Job": "new run",
-    "Service": "answers at another address",
+    "Service": "the address changes",
     "Deployment": "its pods stop, new ones start",
     "StatefulSet": "its pods stop, new ones start",
     "DaemonSet": "its pods stop, new ones start",
 }
-"""What a new name means for objects without data."""
+"""Consequence of a rename for objects without data."""
 
 
 def _renamed(old: Manifest, new: Manifest, renamed: tuple[Item, Item] | None) -> ObjectChange:
-    """Kubernetes cannot rename: the old object is deleted, or kept with its data, and the new one is made."""
+    """Kubernetes cannot rename: delete the old object, or keep it with its data, and create the new one."""
     names = tuple(item.name for item in renamed) if renamed else (old.name, new.name)
-    fields = field_changes(_beside_names(differences(old.body, new.body), (old, new), names))
+    fields = field_changes(_except_names(differences(old.body, new.body), (old, new), names))
     before, after = (old.name, new.name) if old.namespace == new.namespace else (_qualified(old), _qualified(new))
     disruption, reason = deletion(old)
     if old.holds_data:
-        disruption, reason = Disruption.REPLACE, f"{before} is kept with its data, {after} starts empty"
+        disruption, reason = Disruption.REPLACE, f"{before} is kept with its data; {after} starts empty"
     elif disruption == Disruption.DATA_LOSS:
-        reason = f"{before} is deleted {reason}, {after} starts empty"
+        reason = f"{before} is deleted {reason}; {after} starts empty"
     else:
         disruption, reason = Disruption.REPLACE, _ANEW.get(old.kind, "")
     return ObjectChange(new.id, "renamed", disruption, reason, fields, old.id)
@@ -136,13 +136,13 @@ def _qualified(manifest: Manifest) -> str:
     return f"{manifest.namespace}/{manifest.name}"
 
 
-def _beside_names(
+def _except_names(
     changes: Iterable[Change], objects: tuple[Manifest, Manifest], names: tuple[str, ...]
 ) -> list[Change]:
-    """The differences that do not just follow from the other name or the other namespace."""
+    """Return the differences that do not merely follow from the new name or namespace."""
 
     def neutral(value: object, side: int) -> str:
-        # Steps and values alike: entries of lists may be keyed by what carries the name.
+        # Steps too: list entries may be keyed by a value that contains the name.
         return placeholder(placeholder(repr(value), names[side]), objects[side].namespace or "-")
 
     gone = {neutral((c.path, c.old), 0) for c in changes if c.op == "removed"}

@@ -1,4 +1,4 @@
-"""Changes in words, for the text and the markdown printer. Nothing here is escaped or coloured yet."""
+"""Text for changes, shared by the text and Markdown printers. Not escaped or coloured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from avactl.diff.model import ABSENT, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
 
 _WIDTH = 72
-"""Longest value that is shown whole, characters."""
+"""Longest value shown in full, in characters."""
 
 MARKS = {"created": "+", "changed": "~", "deleted": "-", "renamed": ">", "kept": "="}
-"""What stands before an object."""
+"""Sign in front of an object."""
 
 
 def show(value: Any) -> str:
-    """A value on one line, cut where it is long."""
+    """Return a value on one line, shortened if long."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
@@ -32,7 +32,7 @@ def show(value: Any) -> str:
 
 
 def _mapping(value: dict[str, Any]) -> str:
-    """What a mapping says in short: its plain values; its name stands in the path already."""
+    """Return the plain values of a mapping; its name is already in the path."""
     own = {key: inner for key, inner in value.items() if key != "name" and inner not in ({}, [], "", None)}
     if own.keys() == {"value"}:
         return show(own["value"])
@@ -42,20 +42,20 @@ def _mapping(value: dict[str, Any]) -> str:
 
 
 def _entry(value: Any) -> str:
-    """An entry of a list in short."""
+    """Return a list entry in short form."""
     if isinstance(value, dict):
         return show(value["name"]) if "name" in value else f"{{{_mapping(value)}}}"
     return show(value)
 
 
 def cut(text: str, width: int = _WIDTH) -> str:
-    """A text of at most `width` characters; what is left out is in the middle, where values differ least."""
+    """Shorten a text to `width` characters in the middle, where values differ least."""
     half = (width - 1) // 2
     return text if len(text) <= width else f"{text[:half]}…{text[-half:]}"
 
 
 def _digests(text: str) -> str:
-    """Digests as people quote them."""
+    """Abbreviate digests."""
     return re.sub(r"@sha256:([0-9a-f]{8})[0-9a-f]{56}\b", r"@\1", text)
 
 
@@ -65,7 +65,7 @@ _AMOUNT = re.compile(r"([0-9][0-9.,]*(?:(?: to |–)[0-9][0-9.,]*)?) (\S.*)").fu
 
 
 def move(old: Any, new: Any) -> str:
-    """`old → new`, with what both have in common said once."""
+    """Return `old → new`, with a common unit or prefix written once."""
     if old is ABSENT:
         return f"none → {show(new)}"
     if new is ABSENT:
@@ -88,7 +88,7 @@ def _tag(image: re.Match[str]) -> str:
 
 
 def _where_differs(old: str, new: str) -> str:
-    """Two long texts around the first character in which they differ."""
+    """Return two long texts around the first character that differs."""
     start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     start = max(0, start - 12)
     before = "…" if start else ""
@@ -96,8 +96,8 @@ def _where_differs(old: str, new: str) -> str:
 
 
 def fact(change: FactChange) -> str:
-    """One headline fact: `workers 2 → 4`, or `workers 4` of a spec that is new or removed."""
-    # `32 V100` says already what is counted.
+    """Return a headline fact: `workers 2 → 4`, or `workers 4` for a new or removed spec."""
+    # `32 V100` already names what is counted.
     values = [value for value in (change.old, change.new) if value is not ABSENT]
     counted = change.name == "GPUs" and all(isinstance(value, str) and _AMOUNT(value) for value in values)
     name = "" if counted and len(values) == 2 else f"{change.name} "
@@ -105,7 +105,7 @@ def fact(change: FactChange) -> str:
 
 
 def fact_value(change: FactChange) -> str:
-    """A fact of a spec that is only on one side."""
+    """Return a fact of a spec that exists on one side only."""
     value = change.old if change.new is ABSENT else change.new
     if value is None or value is ABSENT or value == "":
         return ""
@@ -115,7 +115,7 @@ def fact_value(change: FactChange) -> str:
 
 
 def short(path: str) -> str:
-    """A path without what every object of a kind has: `spec.template.spec.containers[x]` → `containers[x]`."""
+    """Shorten a path by its common prefix: `spec.template.spec.containers[x]` → `containers[x]`."""
     path = re.sub(r"^spec\.jobTemplate\.spec\.", "job.", path)
     path = re.sub(r"^(?:spec\.)?template\.spec\.|^spec\.template\.spec\.", "", path)
     path = re.sub(r"^data\[(.+)\]: ", r"\1: ", path)
@@ -123,41 +123,41 @@ def short(path: str) -> str:
 
 
 def field(change: FieldChange) -> str:
-    """One changed field on one line."""
+    """Return one changed field on one line."""
     name = short(change.path)
     match change.op:
         case "added":
             return f"{name} new: {show(change.new)}"
         case "removed":
-            return f"{name} gone, was {show(change.old)}"
+            return f"{name} removed, was {show(change.old)}"
         case "reordered":
-            return f"{name} in another order: {show(change.new)}"
+            return f"{name} reordered: {show(change.new)}"
     if change.lines:
         minus = sum(line.startswith("-") for line in change.lines)
-        return f"{name}: {minus} line{'' if minus == 1 else 's'} out, {len(change.lines) - minus} in"
+        return f"{name}: {minus} line{'' if minus == 1 else 's'} removed, {len(change.lines) - minus} added"
     if change.old == change.new:
-        return f"{name} changed (covered: it looks like a credential)"
+        return f"{name} changed (masked: looks like a credential)"
     return f"{name} {move(change.old, change.new)}"
 
 
 def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
-    """The changed fields to tell of, each with the lines of a text that changed.
+    """Return the changed fields to show, each with the changed lines of a text.
 
-    Digests of a configuration are left out: what it says is told where it stands.
+    Digests of a configuration are omitted, because the configuration itself is shown.
     """
-    told = [f for f in change.fields if not (_DIGEST(str(f.old)) and _DIGEST(str(f.new)) and "annotations[" in f.path)]
-    if told or not change.fields or change.op == "renamed":
-        return [(field(f), f.lines) for f in told]
+    shown = [f for f in change.fields if not (_DIGEST(str(f.old)) and _DIGEST(str(f.new)) and "annotations[" in f.path)]
+    if shown or not change.fields or change.op == "renamed":
+        return [(field(f), f.lines) for f in shown]
     return [("its configuration changes", ())]
 
 
 def name(intent: IntentChange) -> str:
-    """What an intent is called in a list of several: `vision/resnet50`, or `vision/old → vision/new`."""
+    """Return the label of an intent in a list: `vision/resnet50`, or `vision/old → vision/new`."""
     return f"{intent.old_key.label} → {intent.key.label}" if intent.old_key else intent.key.label
 
 
 def headline(intent: IntentChange, count: int = 1) -> list[str]:
-    """What a reader should know of an intent, or of `count` like it, first: what happened to it, and its facts."""
+    """Return the headline of an intent, or of `count` equal ones: the operation and the facts."""
     one_sided = intent.op in ("added", "removed", "repaired")
     parts = [fact_value(change) if one_sided else fact(change) for change in intent.facts]
     parts = [part for part in parts if part]
@@ -167,38 +167,38 @@ def headline(intent: IntentChange, count: int = 1) -> list[str]:
         case "removed":
             parts.insert(0, "removed")
         case "repaired":
-            parts.insert(0, "has errors in the base: all of it counts as new")
+            parts.insert(0, "has errors in the base: counts as new")
         case "renamed":
             parts.insert(0, f"was {intent.old_key.label}" if intent.old_key and count == 1 else "renamed")
-    return parts or ([] if further(intent) else ["the same spec"] if intent.op == "affected" else [])
+    return parts or ([] if further(intent) else ["affected indirectly"] if intent.op == "affected" else [])
 
 
 _MEDIA = {"RAM": "MEM"}
-"""Facts that are called otherwise than the entry of the list that they tell of."""
+"""Facts whose name differs from the list entry they describe."""
 
 
 def further(intent: IntentChange) -> list[str]:
-    """Changes of the spec that no fact tells."""
-    told = [(change.name, change.old, change.new) for change in intent.facts]
+    """Return the field changes of the spec that no fact covers."""
+    facts = [(change.name, change.old, change.new) for change in intent.facts]
     whole = tuple(f"spec.{change.name}." for change in intent.facts)
-    # `V100 40 → 16` tells of `gpus[V100].guaranteed`, `RAM …` of the tier that is memory.
+    # `V100 40 → 16` covers `gpus[V100].guaranteed`, `RAM …` the memory tier.
     entries = {f"[{_MEDIA.get(change.name, change.name)}]." for change in intent.facts}
     left: list[FieldChange] = []
     for change in intent.spec:
         path = f"{change.path}."
         if path.startswith(whole) or any(entry in path for entry in entries):
             continue
-        same = [fact for fact in told if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
+        same = [fact for fact in facts if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
         if same:
-            # A fact stands for one change: another one that happens to have the same numbers is told.
-            told.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
+            # A fact covers one change only, even if another has the same numbers.
+            facts.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
         else:
             left.append(change)
     return [field(change) for change in left]
 
 
 def plural(kind: str, count: int) -> str:
-    """`40 TrainingJobs`."""
+    """Return e.g. `40 TrainingJobs`."""
     if count == 1:
         return f"1 {kind}"
     if kind.endswith("y"):
@@ -207,7 +207,7 @@ def plural(kind: str, count: int) -> str:
 
 
 def names(labels: Iterable[str], most: int | None = None) -> str:
-    """Names in a row; with `most`, the rest is counted."""
+    """Join names; with `most`, the rest is counted."""
     listed = list(labels)
     if most is None or len(listed) <= most:
         return ", ".join(listed)
@@ -215,7 +215,7 @@ def names(labels: Iterable[str], most: int | None = None) -> str:
 
 
 def summary(diff: Diff) -> str:
-    """`1 intent changed, 2 objects (0 new, 2 changed, 0 deleted)`."""
+    """Return e.g. `1 intent changed, 2 objects (0 new, 2 changed, 0 deleted)`."""
     if diff.empty:
         return "no changes"
     of = diff.object_counts
@@ -227,7 +227,7 @@ def summary(diff: Diff) -> str:
 
 
 def intents(diff: Diff) -> str:
-    """`2 intents changed, 1 new`."""
+    """Return e.g. `2 intents changed, 1 new`."""
     counts = diff.intent_counts
     parts: list[str] = []
     words: tuple[tuple[IntentOp, str], ...] = (
@@ -242,10 +242,10 @@ def intents(diff: Diff) -> str:
 
 
 def clusters(diff: Diff) -> bool:
-    """Whether objects of more than one cluster change, so that each must say which."""
+    """Return whether objects of more than one cluster change, so that each must name its cluster."""
     return len({change.id.cluster for intent in diff.intents for change in intent.objects}) > 1
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Parts of one line."""
+    """Join the parts of one line."""
     return " · ".join(parts)

@@ -1,4 +1,4 @@
-"""Renames between two revisions. The matching is shared with the Pulumi edge, so it stands below both."""
+"""Detect renamed specs between two revisions. Shared with the Pulumi output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from avactl.kinds import registry
 from avactl.kinds.program import Item
 
 Key = tuple[str, str, str]
-"""Kind, team ("" for the platform's), name."""
+"""Kind, team ("" for the platform), name."""
 
 
 def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
-    """New key → old key of the specs that are one spec with two names.
+    """Return new key → old key of renamed specs.
 
-    A spec that keeps the objects of another one by `objectName` is that one; the others are known by their content.
+    A spec that sets `objectName` to another one's name is that spec; others are matched by content.
     """
     before, after = {item.key: item for item in gone}, {item.key: item for item in fresh}
     by_objects = {(item.kind, item.team, item.name): key for key, item in before.items()}
@@ -25,7 +25,7 @@ def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
         old = by_objects.get((item.kind, item.team, item.name))
         if item.name != item.spec_name and old in before:
             found[key] = old
-    # Who renames a spec mostly leaves its values alone; some values follow the name.
+    # A rename mostly leaves the values unchanged; some values contain the name.
     for blank in (False, True):
         known = set(found.values())
         old_rest = [_candidate(item, blank) for key, item in before.items() if key not in known]
@@ -35,6 +35,6 @@ def renames(gone: Iterable[Item], fresh: Iterable[Item]) -> dict[Key, Key]:
 
 
 def _candidate(item: Item, blank: bool) -> Candidate:
-    # A quota of another team, a workspace of another user: that is another one, however alike they are.
+    # A quota of another team or a workspace of another user is a different spec, however similar.
     own = registry.kind(item.kind).identity(item)
     return Candidate(item.key, (item.kind, own), content(item.doc.get("spec"), item.spec_name if blank else ""))

@@ -1,8 +1,8 @@
-"""How much each change of a Kubernetes object disturbs: one table, first match wins.
+"""Disruption class of each change of a Kubernetes object: one table, first match wins.
 
 Sources: update validation of Kubernetes 1.36 (`pkg/apis/*/validation`), and the fields for which Pulumi's Kubernetes
-provider replaces an object (`provider/pkg/provider/diff.go`). A test holds the table to a real API server: what that
-refuses to change is never below `replace` here.
+provider replaces an object (`provider/pkg/provider/diff.go`). A test checks the table against a real API server:
+changes that it refuses are never classified below `replace`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from avactl.diff.fields import Change, Entry, Steps
 from avactl.diff.model import Disruption
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.manifest import Body, Manifest
+from avactl.quantity import quantity
 
 NONE, METADATA, IN_PLACE = Disruption.NONE, Disruption.METADATA, Disruption.IN_PLACE
 POD_RESTART, REPLACE, DATA_LOSS = Disruption.POD_RESTART, Disruption.REPLACE, Disruption.DATA_LOSS
@@ -28,7 +28,7 @@ def _shrinks(change: Change, body: Body) -> bool:
 
 
 def _evicts(change: Change, body: Body) -> bool:
-    """Whether a change of a node's taints brings one that evicts; its effect stands in the key of the entry."""
+    """Return whether a taint change adds an evicting taint; the effect is part of the entry's key."""
     taints = change.new if isinstance(change.new, list) else [change.new]
     effects = [taint.get("effect") for taint in taints if isinstance(taint, dict)]
     return change.op != "removed" and ("NoExecute" in effects or any("NoExecute" in step for step in change.path))
@@ -49,7 +49,7 @@ def _recreates(change: Change, body: Body) -> bool:
 
 
 def _to_recreate(change: Change, body: Body) -> bool:
-    """Server-side apply leaves the defaults of a rolling update in place, which Recreate may not have."""
+    """Server-side apply keeps the defaults of a rolling update, which Recreate does not allow."""
     new = change.new.get("type") if isinstance(change.new, dict) else change.new
     return new == "Recreate"
 
@@ -66,11 +66,11 @@ class Rule(NamedTuple):
     disruption: Disruption
     reason: str
     when: Callable[[Change, Body], bool] | None = None
-    """A condition on the change and the old object's body."""
+    """Condition on the change and the old object's body."""
 
 
 RULES: tuple[Rule, ...] = (
-    # Jobs: a run is started with one template, and keeps it.
+    # A run of a Job keeps the template it was started with.
     Rule("Job", "spec.completions", REPLACE, "new run"),
     Rule("Job", "spec.parallelism", REPLACE, "new run"),
     Rule("Job", "spec.template", REPLACE, "new run"),
@@ -81,71 +81,71 @@ RULES: tuple[Rule, ...] = (
     Rule("Job", "spec.backoffLimitPerIndex", REPLACE, "new run"),
     Rule("Job", "spec.managedBy", REPLACE, "new run"),
     Rule("Job", "spec.suspend", POD_RESTART, "stops or starts its pods"),
-    Rule("Job", "spec", IN_PLACE, "the run goes on"),
+    Rule("Job", "spec", IN_PLACE, "the run continues"),
     Rule("CronJob", "spec", IN_PLACE, "from the next run on"),
-    # Workloads that roll.
-    Rule("StatefulSet", "spec.volumeClaimTemplates", REPLACE, "made anew; volumes that exist stay as they are"),
-    Rule("StatefulSet", "spec.serviceName", REPLACE, "made anew: immutable; its volumes stay"),
-    Rule("StatefulSet", "spec.podManagementPolicy", REPLACE, "made anew: immutable; its volumes stay"),
-    Rule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides what becomes of its volumes"),
+    # Workloads that roll out.
+    Rule("StatefulSet", "spec.volumeClaimTemplates", REPLACE, "recreated; existing volumes are unchanged"),
+    Rule("StatefulSet", "spec.serviceName", REPLACE, "recreated: immutable; its volumes are kept"),
+    Rule("StatefulSet", "spec.podManagementPolicy", REPLACE, "recreated: immutable; its volumes are kept"),
+    Rule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides whether volumes are kept"),
     Rule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
-    Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "made anew: the selector is immutable"),
-    Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod when somebody deletes it", _on_delete),
-    Rule("Deployment", "spec.strategy", REPLACE, "refused where one is there: delete it first", _to_recreate),
+    Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "recreated: the selector is immutable"),
+    Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod once it is deleted by hand", _on_delete),
+    Rule("Deployment", "spec.strategy", REPLACE, "rejected for an existing Deployment: delete it first", _to_recreate),
     Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _recreates),
     Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
     Rule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
     Rule("Deployment StatefulSet", "spec.replicas", IN_PLACE, "scales"),
     Rule("Deployment StatefulSet DaemonSet", "spec", IN_PLACE, ""),
-    Rule("Pod", "spec", REPLACE, "made anew: pods are immutable"),
+    Rule("Pod", "spec", REPLACE, "recreated: pods are immutable"),
     # Volumes.
-    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", REPLACE, "made anew: refused otherwise; "
-         "the data is in the store behind it", lambda c, b: _shrinks(c, b) and _other_store(c, b)),
-    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", DATA_LOSS, "a volume cannot shrink, a "
+    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", REPLACE, "recreated: cannot shrink; "
+         "the data is in the external store", lambda c, b: _shrinks(c, b) and _other_store(c, b)),
+    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", DATA_LOSS, "volumes cannot shrink; the "
          "smaller one is new and empty", _shrinks),
-    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", IN_PLACE, "grows, where the storage class allows"),
+    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", IN_PLACE, "grows if the storage class allows it"),
     Rule("PersistentVolumeClaim", "spec.volumeAttributesClassName", IN_PLACE, ""),
-    Rule("PersistentVolumeClaim", "spec", REPLACE, "made anew: immutable; the data is in the store behind it",
+    Rule("PersistentVolumeClaim", "spec", REPLACE, "recreated: immutable; the data is in the external store",
          _other_store),
-    Rule("PersistentVolumeClaim", "spec", DATA_LOSS, "immutable, another volume is new and empty"),
+    Rule("PersistentVolumeClaim", "spec", DATA_LOSS, "immutable; the new volume is empty"),
     Rule("PersistentVolume", "spec.capacity", IN_PLACE, ""),
     Rule("PersistentVolume", "spec.mountOptions", IN_PLACE, "from the next mount on"),
-    Rule("PersistentVolume", "spec.persistentVolumeReclaimPolicy", IN_PLACE, "decides what becomes of the data"),
+    Rule("PersistentVolume", "spec.persistentVolumeReclaimPolicy", IN_PLACE, "changes whether the data is deleted"),
     Rule("PersistentVolume", "spec.accessModes", IN_PLACE, ""),
-    Rule("PersistentVolume", "spec.claimRef", REPLACE, "made anew: bound to another claim"),
-    Rule("PersistentVolume", "spec", REPLACE, "made anew: immutable; the data stays where it is"),
+    Rule("PersistentVolume", "spec.claimRef", REPLACE, "recreated: bound to another claim"),
+    Rule("PersistentVolume", "spec", REPLACE, "recreated: immutable; the data is kept"),
     Rule("StorageClass", "allowVolumeExpansion", IN_PLACE, ""),
     Rule("StorageClass", "mountOptions", IN_PLACE, "for new volumes"),
     Rule("StorageClass", "allowedTopologies", IN_PLACE, "for new volumes"),
     Rule("StorageClass", "metadata", METADATA, ""),
-    Rule("StorageClass", "", REPLACE, "made anew: immutable; volumes that exist stay as they are"),
+    Rule("StorageClass", "", REPLACE, "recreated: immutable; existing volumes are unchanged"),
     # Network.
-    Rule("Service", "spec.clusterIP", REPLACE, "made anew with another address"),
-    Rule("Service", "spec.clusterIPs", REPLACE, "made anew with another address"),
-    Rule("Service", "spec.selector", IN_PLACE, "sends to other pods"),
+    Rule("Service", "spec.clusterIP", REPLACE, "recreated with another address"),
+    Rule("Service", "spec.clusterIPs", REPLACE, "recreated with another address"),
+    Rule("Service", "spec.selector", IN_PLACE, "routes to other pods"),
     Rule("Service", "spec.ports", IN_PLACE, "clients must use the new ports"),
     Rule("NetworkPolicy", "spec", IN_PLACE, "connections may be cut"),
     Rule("Ingress", "spec", IN_PLACE, ""),
     # Configuration.
-    Rule("ConfigMap Secret", "immutable", REPLACE, "made anew", _immutable),
-    Rule("ConfigMap Secret", "data", REPLACE, "made anew: it is immutable", _immutable),
-    Rule("ConfigMap Secret", "binaryData", REPLACE, "made anew: it is immutable", _immutable),
-    Rule("Secret", "type", REPLACE, "made anew: immutable"),
-    Rule("ConfigMap Secret", "data", IN_PLACE, "running pods keep what they have read"),
+    Rule("ConfigMap Secret", "immutable", REPLACE, "recreated", _immutable),
+    Rule("ConfigMap Secret", "data", REPLACE, "recreated: immutable", _immutable),
+    Rule("ConfigMap Secret", "binaryData", REPLACE, "recreated: immutable", _immutable),
+    Rule("Secret", "type", REPLACE, "recreated: immutable"),
+    Rule("ConfigMap Secret", "data", IN_PLACE, "running pods keep the values they have read"),
     # Access.
-    Rule("RoleBinding ClusterRoleBinding", "roleRef", REPLACE, "made anew: immutable"),
-    Rule("RoleBinding ClusterRoleBinding", "subjects", IN_PLACE, "changes who may"),
-    Rule("Role ClusterRole", "rules", IN_PLACE, "changes what is allowed"),
+    Rule("RoleBinding ClusterRoleBinding", "roleRef", REPLACE, "recreated: immutable"),
+    Rule("RoleBinding ClusterRoleBinding", "subjects", IN_PLACE, "changes who has access"),
+    Rule("Role ClusterRole", "rules", IN_PLACE, "changes permissions"),
     # Scheduling.
-    Rule("PriorityClass", "value", REPLACE, "made anew: immutable; pods that exist keep theirs"),
-    Rule("PriorityClass", "preemptionPolicy", REPLACE, "made anew: immutable; pods that exist keep theirs"),
-    Rule("ResourceClaimTemplate", "spec", REPLACE, "made anew: immutable; claims that exist stay"),
+    Rule("PriorityClass", "value", REPLACE, "recreated: immutable; existing pods keep theirs"),
+    Rule("PriorityClass", "preemptionPolicy", REPLACE, "recreated: immutable; existing pods keep theirs"),
+    Rule("ResourceClaimTemplate", "spec", REPLACE, "recreated: immutable; existing claims are kept"),
     Rule("DeviceClass", "spec", IN_PLACE, "for new claims"),
     Rule("Node", "spec.taints", POD_RESTART, "evicts pods that do not tolerate it", _evicts),
     Rule("Node", "spec.taints", IN_PLACE, "for new pods"),
     Rule("Node", "metadata.labels", IN_PLACE, "for new pods"),
-    Rule("Namespace", "metadata.labels", IN_PLACE, "policies look at them"),
-    Rule("ResourceQuota", "spec.scopes", REPLACE, "made anew: immutable"),
+    Rule("Namespace", "metadata.labels", IN_PLACE, "policies may select on them"),
+    Rule("ResourceQuota", "spec.scopes", REPLACE, "recreated: immutable"),
     Rule("ResourceQuota", "spec", IN_PLACE, "for new pods and volumes"),
     Rule("LimitRange", "spec", IN_PLACE, "for new pods"),
     # Everything else.
@@ -173,7 +173,7 @@ def _below(pattern: tuple[str, ...], path: Steps) -> bool:
 
 
 def classify(kind: str, change: Change, body: Body) -> tuple[Disruption, str]:
-    """The class of one change of an object of `kind` whose old body is given, and why in a few words."""
+    """Return the disruption class of one change of an object of `kind` with the given old body, and a short reason."""
     for pattern, rule in _rules(kind):
         if _below(pattern, change.path) and (rule.when is None or rule.when(change, body)):
             return rule.disruption, rule.reason
@@ -181,7 +181,7 @@ def classify(kind: str, change: Change, body: Body) -> tuple[Disruption, str]:
 
 
 def holds_own_data(body: Mapping[str, Any]) -> bool:
-    """Whether deleting a claim deletes data: not where it is bound by name to a volume that stands for a store."""
+    """Return whether deleting a claim deletes data; not if it is bound by name to a volume of an external store."""
     spec: dict[str, Any] = body.get("spec", {})
     read_only = spec.get("accessModes") == ["ReadOnlyMany"]
     return not (read_only or spec.get("volumeName") or spec.get("selector"))
@@ -191,34 +191,34 @@ _GONE: dict[str, tuple[Disruption, str]] = {
     "Namespace": (DATA_LOSS, "and everything in it, volumes too"),
     "PersistentVolumeClaim": (DATA_LOSS, "with the data on it"),
     "CustomResourceDefinition": (DATA_LOSS, "and every object of its kind"),
-    "Job": (REPLACE, "a run that goes on is stopped"),
+    "Job": (REPLACE, "a running Job is stopped"),
     "CronJob": (REPLACE, "no further runs"),
     "Deployment": (REPLACE, "its pods stop"),
     "StatefulSet": (REPLACE, "its pods stop"),
     "DaemonSet": (REPLACE, "its pods stop"),
     "Pod": (REPLACE, "stops"),
-    "Service": (REPLACE, "its address is gone"),
-    "Node": (IN_PLACE, "the machine stays; labels and taints are taken back"),
+    "Service": (REPLACE, "its address is lost"),
+    "Node": (IN_PLACE, "the machine stays; avactl's labels and taints are removed"),
 }
-"""What deleting an object of a kind means. Kinds that are not here hold neither pods nor data."""
+"""Consequence of deleting an object of a kind. Other kinds hold neither pods nor data."""
 
 
 def deletion(manifest: Manifest) -> tuple[Disruption, str]:
-    """The class of deleting an object that nothing keeps, and why in a few words."""
+    """Return the disruption class of deleting an object, and a short reason."""
     return deletion_of(manifest.kind, manifest.body)
 
 
 def deletion_of(kind: str, body: Mapping[str, Any]) -> tuple[Disruption, str]:
-    """As `deletion`, of any object: one that is in a cluster."""
+    """Return as `deletion` for any live object."""
     if kind == "PersistentVolumeClaim" and not holds_own_data(body):
-        return IN_PLACE, "pods that use it keep it until they end; the data is in the store behind it"
+        return IN_PLACE, "pods keep using it until they end; the data is in the external store"
     if kind == "PersistentVolume":
         reclaim = body.get("spec", {}).get("persistentVolumeReclaimPolicy", "Retain")
-        return (DATA_LOSS, "with the data on it") if reclaim == "Delete" else (IN_PLACE, "the data stays where it is")
+        return (DATA_LOSS, "with the data on it") if reclaim == "Delete" else (IN_PLACE, "the data is kept")
     if kind == "StatefulSet":
         spec = body.get("spec", {})
         policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
         if spec.get("volumeClaimTemplates"):
             lost = policy.get("whenDeleted") == "Delete"
-            return (DATA_LOSS, "with its volumes") if lost else (REPLACE, "its pods stop; volumes made by it stay")
+            return (DATA_LOSS, "with its volumes") if lost else (REPLACE, "its pods stop; its volumes are kept")
     return _GONE.get(kind, (IN_PLACE, ""))

@@ -1,4 +1,4 @@
-"""Credentials out of values. A spec cannot hold one; a base from before that check, or a plug-in's kind, may."""
+"""Mask credentials in values. Specs cannot contain any, but an older base or a plug-in's kind may."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from avactl.diff.model import ABSENT
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
 _NAME_SECRETS = frozenset({"secret", "pullSecrets"})
-"""Keys of the kinds whose values name Secrets."""
+"""Keys of kinds whose values are names of Secrets."""
 
 
 def cover(value: Any, name: str = "") -> Any:
-    """The value without credentials, at any depth. `name` is what it is called: `WANDB_API_KEY`."""
+    """Mask credentials in a value at any depth. `name` is the value's name, such as `WANDB_API_KEY`."""
     if isinstance(value, str):
         return cover_text(value, name)
     if isinstance(value, dict):
-        # An environment variable says its name beside its value.
+        # An environment variable has its name next to its value.
         own = value.get("name")
         return {
             key: cover(inner, own if key == "value" and isinstance(own, str) else str(key))
@@ -33,9 +33,9 @@ def cover(value: Any, name: str = "") -> Any:
 
 @lru_cache(maxsize=4096)  # the values of a fleet repeat
 def cover_text(text: str, name: str = "") -> str:
-    """The text without credentials; not even their length is left."""
+    """Mask credentials in a text, so that not even their length shows."""
     if name in _NAME_SECRETS and _NAME(text):
-        name = ""  # the name of a Secret is none; a credential by its shape is covered all the same
+        name = ""  # the name of a Secret is not a credential; a text with a credential's shape is masked anyway
     if looks_secret(text, name) and "\n" not in text and not text.startswith("-"):
         return MASK
     return re.sub(r"\*{4,}", MASK, redact(text))

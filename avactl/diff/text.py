@@ -23,11 +23,11 @@ _COLOURS = {
     "kept": "\x1b[36m",
 }
 _WIDTH = 120
-"""Where a line is broken, where it can be."""
+"""Column at which lines are wrapped if possible."""
 _MOST_LINES = 20
-"""Changed lines of one text that are shown."""
+"""Most changed lines of one text that are shown."""
 
-FITS = "fits, waits: counted from the capacity and the specs that are declared; a check, not a reservation"
+FITS = "fits, waits: computed from declared capacity and specs; a check, not a reservation"
 NO_BASE = "the base has no specs in this directory: all of them are new"
 
 
@@ -41,14 +41,14 @@ class _Style:
 
 
 def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> str:
-    """The diff as text, with a line end behind the last line."""
+    """Return the diff as text, with a trailing newline."""
     style = _Style(colour)
     out = [*_base_problems(diff.base_problems, style)]
-    told = groups(diff)
-    labels = [_label(group) for group in told]
+    shown = groups(diff)
+    labels = [_label(group) for group in shown]
     column = min(max((len(label) for label in labels), default=0), 44) + 3
     several = phrases.clusters(diff)
-    for group, label in zip(told, labels, strict=True):
+    for group, label in zip(shown, labels, strict=True):
         out += _group(group, label, column, style)
         if objects:
             out += _objects(group.objects, several, style)
@@ -61,7 +61,7 @@ def render_text(diff: Diff, *, colour: bool = False, objects: bool = True) -> st
 
 
 def empty_base(problems: Sequence[Diagnostic]) -> bool:
-    """Whether the base has nothing but no specs: a first commit, or the directory had another name."""
+    """Return whether the base's only problem is that it has no specs: a first commit, or a renamed directory."""
     return [problem.code for problem in problems if problem.severity == "error"] == ["no-specs"]
 
 
@@ -72,7 +72,7 @@ def _base_problems(problems: Sequence[Diagnostic], style: _Style) -> list[str]:
         return [style("dim", NO_BASE)]
     first = problems[0]
     count = f"{len(problems)} error{'' if len(problems) == 1 else 's'}"
-    head = f"the base does not compile ({count}): what of it could be compiled is compared, the rest counts as new"
+    head = f"the base does not compile ({count}): specs that could be compiled are compared, the rest count as new"
     return [style("warning", head), style("dim", visible(f"  {first.span}: {first.message}"))]
 
 
@@ -105,7 +105,7 @@ def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
             lines.append((consequence.level, consequence.text))
     lines += [("dim", text) for text in _texts(consequences, "cause")]
     if not first.objects_known and first.op != "repaired":
-        lines.append(("warning", "its objects before are not known"))
+        lines.append(("warning", "its previous objects are unknown"))
     lines = lines or [("info", "")]
     head = style("danger" if first.disruption == Disruption.DATA_LOSS else "bold", label)
     pad = " " * max(column - len(label), 1)
@@ -119,7 +119,7 @@ def _texts(consequences: Iterable[Consequence], *topics: str) -> list[str]:
 
 
 def _broken(parts: Sequence[str], column: int, separator: str = " · ") -> list[str]:
-    """Parts put together to lines that fit."""
+    """Join parts and wrap the lines."""
     lines: list[str] = []
     for part in parts:
         if lines and column + len(lines[-1]) + len(separator) + len(part) <= _WIDTH:
@@ -132,7 +132,7 @@ def _broken(parts: Sequence[str], column: int, separator: str = " · ") -> list[
 
 
 def title(group: ObjectGroup, several: bool) -> str:
-    """`Job vision/resnet50-worker`, or `40 Jobs *-worker`."""
+    """Return `Job vision/resnet50-worker`, or `40 Jobs *-worker`."""
     ids = group.ids
     where = sorted({id.cluster for id in ids})
     on = f" on {phrases.names(where, 3)}" if several else ""
@@ -162,8 +162,8 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
             out.append(f"  {mark} {f'{visible(text):<{column}}{line}'.rstrip()}{note}")
             continue
         out.append(f"  {mark} {visible(text)}{note}")
-        for told, lines in fields:
-            out.append(f"      {visible(told)}")
+        for shown, lines in fields:
+            out.append(f"      {visible(shown)}")
             out += [f"        {visible(changed)}" for changed in lines[:_MOST_LINES]]
             if len(lines) > _MOST_LINES:
                 out.append(f"        … {len(lines) - _MOST_LINES} more lines")
@@ -171,7 +171,7 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
 
 
 def reason_of(group: ObjectGroup) -> str:
-    """Why the change of an object disturbs as it does, in a few words; data loss is told before the objects."""
+    """Return a short reason for an object's disruption class; data loss is reported before the objects."""
     change = group.change
     if change.disruption == Disruption.DATA_LOSS:
         return "data loss"

@@ -1,11 +1,11 @@
-"""A directory takes another one's place in one step, so that readers see the old or the new one and nothing between.
+"""Replace a directory atomically, so that readers see either the old or the new version.
 
-Linux swaps two names in one system call (`renameat2` with RENAME_EXCHANGE) on all its usual file systems. Elsewhere the
-old directory is renamed away and the new one renamed in: between the two there is none at all for some microseconds,
-and a process killed there leaves the old one beside, which the next run puts back.
+Linux exchanges two names in one system call (`renameat2` with RENAME_EXCHANGE) on all common file systems. Elsewhere
+the old directory is renamed away and the new one renamed in: for some microseconds neither exists, and a process
+killed at that moment leaves the old one under its temporary name, which the next run restores.
 
-New and old stand beside the directory, hidden, named after it: `.NAME.avactl-new`, `.NAME.avactl-old`. Power failures
-are not looked at: what is written can be rendered again.
+The temporary names are hidden siblings of the directory: `.NAME.avactl-new`, `.NAME.avactl-old`. There is no
+protection against power failures, because the output can be rendered again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
 def new_name(directory: str) -> str:
-    """Where the next version of a directory is built."""
+    """Return the path at which the next version of a directory is built."""
     parent, name = os.path.split(directory)
     return os.path.join(parent, f".{name}.avactl-new")
 
@@ -33,7 +33,7 @@ def _old_name(directory: str) -> str:
 
 
 def remove(directory: str) -> None:
-    """Delete a directory of ours, or what stands under its name. Raises OSError if something is left."""
+    """Delete a directory of ours, or a file of that name. Raises OSError if something remains."""
     if os.path.islink(directory) or os.path.isfile(directory):
         os.unlink(directory)
     elif os.path.isdir(directory):
@@ -42,9 +42,9 @@ def remove(directory: str) -> None:
 
 @contextmanager
 def locked(parent: str) -> Iterator[None]:
-    """One render at a time beside one another: a lock on the parent directory itself, which leaves no file behind.
+    """Serialise renders with a lock on the parent directory itself, which leaves no lock file.
 
-    Where the file system has no locks for directories (NFS), there is none.
+    On file systems without directory locks (NFS), there is no lock.
     """
     import fcntl
 
@@ -58,7 +58,7 @@ def locked(parent: str) -> Iterator[None]:
 
 
 def recover(directory: str) -> None:
-    """Finish or undo what a killed run left beside the directory. The lock is held."""
+    """Complete or undo the work of a killed run. Requires the lock."""
     old = _old_name(directory)
     if os.path.isdir(old) and not os.path.lexists(directory):
         os.rename(old, directory)
@@ -67,7 +67,7 @@ def recover(directory: str) -> None:
 
 
 def exchange(one: str, other: str) -> bool:
-    """Swap two names in one step. False where the system or the file system cannot. Raises OSError."""
+    """Exchange two names atomically; False if the system or file system does not support it. Raises OSError."""
     import ctypes
 
     try:
@@ -83,7 +83,7 @@ def exchange(one: str, other: str) -> bool:
 
 
 def replace(directory: str) -> None:
-    """Put `new_name(directory)` in the directory's place, where no exchange is to be had. The lock is held."""
+    """Move `new_name(directory)` into place without an atomic exchange. Requires the lock."""
     old = _old_name(directory)
     os.rename(directory, old)
     os.rename(new_name(directory), directory)

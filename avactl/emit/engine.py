@@ -1,4 +1,4 @@
-"""The stacks of a repository, driven through Pulumi's Automation API. `pulumi` is imported when a stack is opened."""
+"""Drive a repository's stacks through Pulumi's Automation API. `pulumi` is imported when a stack is opened."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from avactl.emit import pulumi_aliases
 from avactl.emit.engine_report import Change, Report, object_of, plain
 from avactl.emit.pulumi_aliases import Aliases, Past, PastObject
 from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn
+from avactl.errors import HintedError
 from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest
 
@@ -31,24 +32,20 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 PROJECT_DIRECTORY = "stacks"
-"""Directory of a repository with `Pulumi.yaml` and the settings of its stacks."""
+"""Repository directory with `Pulumi.yaml` and the stack settings."""
 
 
 FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
-"""The engine's variables for writing its state once an update, not once a step: it is the whole state each time, so
-that an update takes a time that grows with the square of its steps."""
+"""Engine variables that write the state once per update instead of once per step: each write is the whole state, so
+the time of an update would grow with the square of its steps."""
 
 
-class EngineError(Exception):
-    """Why the engine cannot go on: one line for a person, and the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+class EngineError(HintedError):
+    """The engine cannot continue: a one-line message and the remedy."""
 
 
 class WrongUseError(EngineError):
-    """The caller asked for something that is not there, or did not say enough."""
+    """The caller named something that does not exist, or gave too little information."""
 
 
 class StackName(NamedTuple):
@@ -63,7 +60,7 @@ class StackName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to reach the clusters and the engine's settings."""
+    """Access to the clusters, and engine settings."""
 
     root: Path
     """The repository."""
@@ -71,32 +68,32 @@ class Options:
     contexts: Mapping[str, str] = field(default_factory=dict)
     """Cluster → context of the kubeconfig."""
     adopt: bool = False
-    """Take over objects that are there already."""
+    """Adopt existing objects."""
     fast: bool = False
-    """Write the state of a stack without objects once, at the end. A run that is killed leaves objects of which the
-    state does not know: docs/pulumi.md."""
+    """Write the state of a new stack only once, at the end. If the run is killed, objects remain that are missing in
+    the state: see docs/pulumi.md."""
 
 
 def stack_names(compilation: Compilation) -> list[StackName]:
-    """The stacks of a repository in the order in which they are applied: each cluster before its teams.
+    """Return the stacks of a repository in apply order: each cluster before its teams.
 
-    Clusters that another engine applies (`reconcile.mode`) have none.
+    Clusters applied by another engine (`reconcile.mode`) have none.
     """
     found = {StackName(m.cluster, m.item.team) for m in compilation.manifests if _applied_by(compilation, m) in PULUMI}
     return sorted(found, key=lambda stack: (stack.cluster, stack.team or ""))
 
 
 def _applied_by(compilation: Compilation, manifest: Manifest) -> str:
-    """Who applies a manifest: `reconcile.mode` of its cluster."""
+    """Return the engine that applies a manifest: `reconcile.mode` of its cluster."""
     mode: str = compilation.program.cluster_spec(manifest.cluster).reconcile.mode
     return mode
 
 
 def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool = False) -> list[StackName]:
-    """The stacks of these names, all if there are none. Raises WrongUseError for a name that is none.
+    """Return the stacks with these names, all if there are none. Raises WrongUseError for an unknown name.
 
-    A team that has no specs any more may have a stack still: applied, it loses its objects. With `apply`, those that
-    the operator in the cluster applies are not among them.
+    A team without specs may still have a stack: applying it deletes its objects. With `apply`, stacks that the operator
+    in the cluster applies are excluded.
     """
     modes = {m.cluster: _applied_by(compilation, m) for m in compilation.manifests}
     others = {cluster: mode for cluster, mode in modes.items() if mode not in (("pulumi",) if apply else PULUMI)}
@@ -104,9 +101,9 @@ def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool =
     names = list(asked)
     for cluster in [name.partition(".")[0] for name in names or (() if known else sorted(others))]:
         if cluster in others:
-            hint = "it follows what `avactl render` writes; or set `reconcile: {mode: pulumi}`"
+            hint = "it applies the output of `avactl render`; or set `reconcile: {mode: pulumi}`"
             if others[cluster] in PULUMI:
-                hint = "the operator in the cluster applies what is merged; `avactl preview` shows what that is"
+                hint = "the operator in the cluster applies merged changes; `avactl preview` shows them"
             elif others[cluster] == "builtin":
                 hint = "`avactl reconcile` applies it; or set `reconcile: {mode: pulumi}`"
             raise WrongUseError(
@@ -120,24 +117,24 @@ def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool =
         cluster, _, team = name.partition(".")
         stack = StackName(cluster, team or None)
         if cluster not in clusters or (stack not in known and not team):
-            raise WrongUseError(f"there is no stack `{name}`", did_you_mean(name, [str(s) for s in known], "stacks"))
+            raise WrongUseError(f"unknown stack `{name}`", did_you_mean(name, [str(s) for s in known], "stacks"))
         found.append(stack)
     return sorted(found, key=known.index) if set(found) <= set(known) else found
 
 
 def require_engine() -> None:
-    """Raises EngineError where the engine or its Python side is not installed."""
+    """Raise EngineError unless the engine and its Python SDK are installed."""
     if importlib.util.find_spec("pulumi") is None or importlib.util.find_spec("pulumi_kubernetes") is None:
         raise EngineError("Pulumi for Python is not installed", "install it: pip install 'avactl[pulumi]'")
     if shutil.which("pulumi") is None:
         raise EngineError(
-            "the Pulumi engine is not installed: there is no `pulumi` on PATH",
-            "install it: https://www.pulumi.com/docs/install/; or apply what `avactl render` writes with kubectl",
+            "the Pulumi engine is not installed: no `pulumi` on PATH",
+            "install it: https://www.pulumi.com/docs/install/; or apply the output of `avactl render` with kubectl",
         )
 
 
 def contexts_of(kubeconfig: Path | None) -> set[str]:
-    """The contexts of a kubeconfig, or of those that KUBECONFIG names, or of ~/.kube/config."""
+    """Return the contexts of a kubeconfig, or of those in KUBECONFIG, or of ~/.kube/config."""
     if kubeconfig is not None:
         paths = [kubeconfig]
     else:
@@ -148,17 +145,17 @@ def contexts_of(kubeconfig: Path | None) -> set[str]:
         try:
             data = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
         except (OSError, yaml.YAMLError):
-            continue  # the provider says what is wrong with it
+            continue  # the provider reports the error
         entries = data.get("contexts") if isinstance(data, dict) else None
         found |= {str(entry["name"]) for entry in entries or () if isinstance(entry, dict) and "name" in entry}
     return found
 
 
 class Session:
-    """One stack, opened in the engine. Every method raises EngineError with what the engine said."""
+    """One open stack. Every method raises EngineError with the engine's message."""
 
     def __init__(self, compilation: Compilation, name: StackName, options: Options) -> None:
-        """Selects the stack, and makes it in the engine's store where it is new."""
+        """Select the stack, and create it if it is new."""
         require_engine()
         self.compilation = compilation
         self.name = name
@@ -174,18 +171,18 @@ class Session:
 
     @property
     def kept(self) -> list[PastObject]:
-        """Objects that hold data and whose specs are gone: they stay."""
+        """Objects that hold data and whose specs were removed: they are kept."""
         return pulumi_aliases.kept(self._past, self.manifests, self._former)
 
     @property
     def renamed(self) -> dict[tuple[str, str, str], str]:
-        """Specs with a new name: (kind, team, name) → URN of the component before."""
+        """Renamed specs: (kind, team, name) → URN of the former component."""
         return dict(self._former.specs)
 
     def refresh(self) -> None:
-        """Compare the engine's state with the cluster, so that the next run puts back what others changed.
+        """Update the engine's state from the cluster, so that the next run corrects drift.
 
-        Jobs are left out: one that ended and was cleaned away is not drift, and must not run again.
+        Jobs are excluded: one that was cleaned up after its end must not run again.
         """
         resources = (self._deployment or {}).get("resources") or ()
         jobs = [resource["urn"] for resource in resources if resource["type"].startswith("kubernetes:batch/")]
@@ -195,7 +192,7 @@ class Session:
         self._look()
 
     def preview(self) -> Report:
-        """What `up` would do."""
+        """Report the changes that `up` would make."""
         self._refuse_empty()
         report = Report()
         self._guard(lambda: self._stack.preview(on_event=report.take, exclude=self._excluded(), color="never"), report)
@@ -203,11 +200,11 @@ class Session:
 
     @property
     def fast(self) -> bool:
-        """Whether `up` writes the state only at its end."""
+        """Return whether `up` writes the state only at its end."""
         return self.options.fast and not self._past.objects
 
     def up(self, say: Callable[[Change], None] = lambda change: None) -> Report:
-        """Apply; `say` hears of every change when it is done."""
+        """Apply; `say` is called after each change."""
         self._refuse_empty()
         if self.fast:
             self._stack.workspace.env_vars = {**(self._stack.workspace.env_vars or {}), **FAST}
@@ -224,7 +221,7 @@ class Session:
     def _open(self) -> automation.Stack:
         from pulumi import automation
 
-        # When the engine gives up, the server of our program logs that nobody listens any more, with its stack.
+        # When the engine gives up, our program's gRPC server logs a traceback about the closed connection.
         logging.getLogger("grpc._server").disabled = True
         environment = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
         if self.options.kubeconfig is not None:
@@ -240,17 +237,17 @@ class Session:
         except automation.StackNotFoundError as error:
             known = [str(name) for name in stack_names(self.compilation)]
             raise WrongUseError(
-                f"there is no stack `{self.name}`", did_you_mean(str(self.name), known, "stacks")
+                f"unknown stack `{self.name}`", did_you_mean(str(self.name), known, "stacks")
             ) from error
 
     @property
     def _project(self) -> Path | None:
-        """The repository's Pulumi project with the settings of its stacks, if it has one."""
+        """Return the repository's Pulumi project with the stack settings, if it has one."""
         directory = self.options.root / PROJECT_DIRECTORY
         return directory if (directory / "Pulumi.yaml").is_file() else None
 
     def _find_context(self) -> str | None:
-        """The kubeconfig's context of the cluster: as asked for, as in the stack's settings, or of the same name."""
+        """Return the cluster's kubeconfig context: as requested, as in the stack's settings, or of the same name."""
         cluster = self.name.cluster
         if cluster in self.options.contexts:
             return self.options.contexts[cluster]
@@ -262,13 +259,13 @@ class Session:
             return cluster
         if len({manifest.cluster for manifest in self.compilation.manifests}) > 1:
             raise WrongUseError(
-                f"which context of the kubeconfig is cluster {cluster}?",
-                f"say `--context {cluster}=NAME`, or name the context `{cluster}`",
+                f"no kubeconfig context is set for cluster {cluster}",
+                f"use `--context {cluster}=NAME`, or name the context `{cluster}`",
             )
         return None
 
     def _look(self) -> None:
-        """Read what the stack holds."""
+        """Read the stack's objects."""
         self._deployment = self._guard(lambda: self._stack.export_stack().deployment)
         self._past = pulumi_aliases.from_state(self._deployment)
         self._former = pulumi_aliases.aliases(self._past, self.manifests, str(self.name))
@@ -279,25 +276,25 @@ class Session:
         register(self.compilation, *self.name, context=self._context, adopt=self.options.adopt, former=self._former)
 
     def _refuse_empty(self) -> None:
-        """A renamed spec must not begin with an empty volume beside the one that it had."""
+        """Refuse to replace a renamed spec's volume by an empty one."""
         protected = {entry.urn for entry in self._past.objects.values() if entry.protected}
         for now, before in self._former.objects.items():
             if before in protected and object_of(before) != object_of(now):
                 item = next(m.item for m in self.manifests if manifest_urn(m, str(self.name)) == now)
                 raise EngineError(
-                    f"stack {self.name}: {item} was renamed: {object_of(before)} holds data, and an empty "
-                    f"{object_of(now)} would take its place",
-                    f"add `objectName: {self._former.names[item.key]}` to its metadata, and it keeps its objects",
+                    f"stack {self.name}: {item} was renamed: {object_of(before)} holds data, but an empty "
+                    f"{object_of(now)} would replace it",
+                    f"add `objectName: {self._former.names[item.key]}` to its metadata to keep its objects",
                 )
 
     def _excluded(self) -> list[str] | None:
-        """URNs that the engine leaves alone: what is kept with all that it needs, as far as no spec declares it."""
+        """Return URNs that the engine must not touch: kept objects and their dependencies that no spec declares."""
         declared = {manifest_urn(manifest, str(self.name)) for manifest in self.manifests}
         declared |= {manifest_parent(manifest, str(self.name)) for manifest in self.manifests}
         return sorted(pulumi_aliases.left_alone(self._past, self.kept) - declared) or None
 
     def _guard(self, run: Callable[[], _T], report: Report | None = None) -> _T:
-        """Run the engine; what it says when it fails becomes an EngineError."""
+        """Run the engine, and convert its failure to an EngineError."""
         from pulumi.automation import CommandError, InvalidVersionError
 
         try:
@@ -312,28 +309,28 @@ class Session:
 
 @cache
 def _command() -> PulumiCommand:
-    """The engine's command; its version is asked for once."""
+    """Return the engine's command; its version is queried once."""
     from pulumi.automation import PulumiCommand
 
     return PulumiCommand()
 
 
 def _stderr(text: str) -> str:
-    """What the engine wrote on standard error, out of the Automation API's account of a failed command."""
+    """Extract standard error from the Automation API's description of a failed command."""
     said = plain(text.partition("\n stderr: ")[2] or text)
     lines = [line.removeprefix("error: ") for line in said.splitlines() if line.strip()]
-    return "\n".join(lines) or "the engine failed and said nothing"
+    return "\n".join(lines) or "the engine failed without a message"
 
 
 _HINTS = (
-    ("holds data", "put back what was there before; or say `deletionPolicy: delete`, apply, and then change it"),
-    ("already exists", "`--adopt` takes over objects that are there already"),
-    ("currently locked", "another run is at work; if none is, `pulumi cancel` takes the lock away"),
+    ("holds data", "revert the change; or set `deletionPolicy: delete`, apply, and then make the change"),
+    ("already exists", "`--adopt` takes over existing objects"),
+    ("currently locked", "another run is active; if not, `pulumi cancel` releases the lock"),
     ("passphrase", "set PULUMI_CONFIG_PASSPHRASE, or PULUMI_CONFIG_PASSPHRASE_FILE"),
-    ("PULUMI_ACCESS_TOKEN", "say where the state is kept: `pulumi login`, e.g. `pulumi login s3://BUCKET`"),
+    ("PULUMI_ACCESS_TOKEN", "choose a state backend: `pulumi login`, e.g. `pulumi login s3://BUCKET`"),
     ("no resource plugin", "install it: `pulumi plugin install resource kubernetes`"),
-    ("unable to load Kubernetes client configuration", "say which cluster: --kubeconfig, --context"),
-    ("unreachable", "is the cluster up, and are --kubeconfig and --context right?"),
+    ("unable to load Kubernetes client configuration", "choose the cluster with --kubeconfig and --context"),
+    ("unreachable", "is the cluster up, and are --kubeconfig and --context correct?"),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the engine does, in the words of the specs: its events, grouped by the component of each spec. Pure."""
+"""Report the engine's events in terms of specs, grouped by the component of each spec. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STEP = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[]+)')
 
 
 class Change(NamedTuple):
-    """What happens to one object."""
+    """The change of one object."""
 
     operation: str
     urn: str
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What one run of the engine did or would do, gathered from its events."""
+    """Changes and problems of one engine run or preview, collected from its events."""
 
     changes: dict[str, Change] = field(default_factory=dict)
     same: int = 0
@@ -39,7 +39,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
 
     def take(self, event: Any) -> Change | None:
-        """Note an event of the engine (`pulumi.automation.EngineEvent`); the change, where it says that one is done."""
+        """Record an engine event (`pulumi.automation.EngineEvent`); return the change if it completes one."""
         if (said := event.diagnostic_event) is not None:
             if said.severity in ("error", "warning"):
                 found = self.problems if said.severity == "error" else self.warnings
@@ -65,7 +65,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many objects are new, changed, replaced, deleted."""
+        """Count new, changed, replaced and deleted objects."""
         found: dict[str, int] = {}
         for change in self.changes.values():
             word = _WORDS[change.operation]
@@ -88,12 +88,12 @@ def _is_object(urn: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """Text of the engine without colours."""
+    """Strip colours from the engine's text."""
     return _MARKUP.sub("", text).strip()
 
 
 def _problem(text: str) -> str:
-    """What went wrong, without the engine's advice on programs that nobody here writes."""
+    """Return the error without the engine's advice for authors of Pulumi programs."""
     if text in ("preview failed", "update failed", "refresh failed") or "from $PATH" in text:
         return ""
     if (protected := _PROTECTED.search(text)) is not None:
@@ -103,19 +103,19 @@ def _problem(text: str) -> str:
 
 
 def spec_of(urn: str) -> str:
-    """The spec that a component's URN means: `TrainingJob vision/resnet50`."""
+    """Return the spec of a component's URN: `TrainingJob vision/resnet50`."""
     token, _, name = urn.split("::", 2)[2].partition("::")
     return f"{token.rpartition('$')[2].removeprefix(component_type(''))} {name}"
 
 
 def object_of(urn: str) -> str:
-    """The object that a URN means: `Job vision/resnet50-worker`."""
+    """Return the object of a URN: `Job vision/resnet50-worker`."""
     token, _, name = urn.split("::", 2)[2].partition("::")
     return f"{token.rpartition(':')[2]} {name}"
 
 
 def lines(report: Report) -> list[str]:
-    """The changes, each spec with its objects beneath."""
+    """Format the changes, each spec with its objects."""
     by_spec: dict[str, list[Change]] = {}
     for change in report.changes.values():
         by_spec.setdefault(change.parent, []).append(change)
@@ -131,12 +131,12 @@ def lines(report: Report) -> list[str]:
 
 
 def warnings(report: Report) -> list[str]:
-    """What the engine warns of."""
+    """Return the engine's warnings."""
     return [redact(f"warning: {text}") for text in report.warnings]
 
 
 def line(change: Change) -> str:
-    """One object's change: `~ Job vision/resnet50-worker  spec.completions 2 → 4`."""
+    """Format one object's change: `~ Job vision/resnet50-worker  spec.completions 2 → 4`."""
     shown = list(change.fields[:_SHOWN_FIELDS])
     if len(change.fields) > _SHOWN_FIELDS:
         shown.append(f"… and {len(change.fields) - _SHOWN_FIELDS} more")
@@ -145,17 +145,17 @@ def line(change: Change) -> str:
 
 
 def summary(report: Report) -> str:
-    """`3 objects: 1 new, 2 changed; 40 stay as they are`."""
+    """Return e.g. `3 objects: 1 new, 2 changed; 40 unchanged`."""
     counts = report.counts
     if not counts:
-        return f"nothing to change: {report.same} objects are as declared"
+        return f"no changes: {report.same} objects are as declared"
     total = sum(counts.values())
     parts = ", ".join(f"{counts[word]} {word}" for word in dict.fromkeys(_WORDS.values()) if word in counts)
-    return f"{total} object{'' if total == 1 else 's'}: {parts}; {report.same} stay as they are"
+    return f"{total} object{'' if total == 1 else 's'}: {parts}; {report.same} unchanged"
 
 
 def _fields(metadata: Any) -> Iterable[str]:
-    """The fields that differ, with old and new value where those are short."""
+    """Yield the changed fields, with old and new value if short."""
     if _operation(metadata) in ("create", "delete"):
         return
     old = metadata.old.inputs if metadata.old else {}
@@ -167,7 +167,7 @@ def _fields(metadata: Any) -> Iterable[str]:
 
 
 def _value(data: Any, path: str) -> Any:
-    """The value at one of Pulumi's property paths: `spec.containers[0].image`, `data["a.b"]`."""
+    """Return the value at a Pulumi property path: `spec.containers[0].image`, `data["a.b"]`."""
     for quoted, index, name in _STEP.findall(path):
         if index and isinstance(data, list) and int(index) < len(data):
             data = data[int(index)]

@@ -1,4 +1,4 @@
-"""A machine type as YAML for people: short lists on one line, and a comment where a value was assumed."""
+"""A machine type as readable YAML: short lists on one line, and comments on assumed values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _flow(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # Inside of brackets a comma ends a plain text.
+        # In a flow collection a comma ends a plain scalar.
         written = quote(value)
         return f'"{value}"' if written == value and any(char in value for char in ",[]{}") else written
     return str(value)
 
 
 def machine_type_yaml(name: str, spec: Mapping[str, Any], comments: Iterable[str], assumed: Mapping[str, str]) -> str:
-    """The document. `comments` stand above it; `assumed` says of `gpus.model`, `cpu`, … where the value comes from."""
+    """Return the document. `comments` precede it; `assumed` maps `gpus.model`, `cpu`, … to the source of the value."""
     lines: list[str] = []
     for comment in comments:
         lines += textwrap.wrap(

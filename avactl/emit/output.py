@@ -1,9 +1,9 @@
-"""The output directory of `avactl render`: ours, whole, and replaced in one step.
+"""The output directory of `avactl render`, owned by avactl and replaced atomically.
 
-Every directory that holds files of ours holds the list of them too, with their SHA-256: `.avactl-render`, in the format
-of `sha256sum`. By it we know what is ours, what somebody changed, and what somebody added. It has no ending that
+Every directory with rendered files contains a list of them with SHA-256 digests: `.avactl-render`, in the format of
+`sha256sum`. It identifies rendered files, and files changed or added by hand. Its name has no extension that
 `kubectl apply -R` or a GitOps engine would read. A run replaces the smallest directory that contains all changes;
-files that stay the same are linked into the new version, not written again.
+unchanged files are hard-linked into the new version.
 """
 
 from __future__ import annotations
@@ -19,34 +19,31 @@ from typing import NoReturn
 
 from avactl import parallel
 from avactl.emit import atomic_swap
+from avactl.errors import HintedError
 from avactl.source.tree import RENDERED
 
 Stamp = tuple[int, int, int]
-"""How a file looks from outside: inode, bytes, time of its last change (ns)."""
+"""Stat fingerprint of a file: inode, size in bytes, mtime in ns."""
 Seen = dict[str, tuple[str, dict[str, Stamp]]]
-"""Directory ("" or with a `/` at the end) → text of its list, stamps of its files by name."""
+"""Directory ("" or with a trailing `/`) → text of its list, stamps of its files by name."""
 Texts = Callable[[Collection[str]], Mapping[str, str]]
-"""Contents of files by their paths."""
+"""Returns the contents of files by path."""
 
 _HEADER = "# Written by `avactl render`. Files that are not listed here are not its own. Check: sha256sum -c\n"
 _RACY = 20_000_000
-"""A file changed less than this many ns before it was looked at could change again within one tick of the clock."""
+"""A file modified less than this many ns before its stat may change again within one clock tick."""
 _NAMED = 5
 _SLICE = 500
-"""Fewest files to write that are worth a process of their own: about 15 ms."""
+"""Fewest files to write that justify another process, which costs about 15 ms."""
 
 
-class OutputError(Exception):
-    """Nothing was written. The text is one line; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+class OutputError(HintedError):
+    """Nothing was written. The message is one line; `hint` is the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a run did, in numbers of files, and how the files now look."""
+    """Numbers of files written, unchanged and deleted, and the new stamps."""
 
     written: int
     kept: int
@@ -56,12 +53,12 @@ class Written:
 
 @dataclass(slots=True)
 class _Found:
-    """An output directory as it stands."""
+    """The current state of an output directory."""
 
     seen: Seen = field(default_factory=dict)
-    """Every directory, and the files of ours in it; the list is "" where there is none."""
+    """Rendered files by directory; the list is "" if there is none."""
     digests: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files that were read because they do not look as they did; of the others the list has it."""
+    """SHA-256 of files whose stamp has changed; the list has the others."""
     changed: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
 
@@ -69,11 +66,11 @@ class _Found:
 def write(
     directory: str, wanted: Mapping[str, str], texts: Texts, *, force: bool = False, seen: Seen | None = None
 ) -> Written:
-    """Make the directory hold exactly the wanted files: SHA-256 by path with `/`.
+    """Make the directory contain exactly the wanted files: SHA-256 by path with `/`.
 
-    `texts` is asked for the content of those that are not there yet. `seen` is from the run before: a file that looks
-    as it did then is not read. With `force`, files changed by hand are overwritten, and those added by hand stay;
-    without, both are refused. Raises OutputError; then the directory is as it was.
+    `texts` returns the contents of files that are missing. `seen` is from the previous run: a file with an unchanged
+    stamp is not read. With `force`, files changed by hand are overwritten, and files added by hand stay; without, both
+    are refused. Raises OutputError, and then leaves the directory unchanged.
     """
     directory = os.path.abspath(directory)
     parent, name = os.path.split(directory)
@@ -92,35 +89,37 @@ def write(
 def _check_place(directory: str, name: str) -> None:
     if not name or os.path.ismount(directory):
         what = "the root directory" if not name else "a mount point"
-        raise OutputError(f"{directory} is {what}, which cannot be replaced", "give a directory below it")
+        raise OutputError(f"{directory} is {what}, which cannot be replaced", "use a directory below it")
     if os.path.islink(directory):
-        raise OutputError(f"{directory} is a symbolic link", "give the directory itself")
+        raise OutputError(f"{directory} is a symbolic link", "use the directory itself")
     if os.path.lexists(directory) and not os.path.isdir(directory):
-        raise OutputError(f"{directory} is a file", "give a directory, new or empty, or one that avactl wrote")
+        raise OutputError(f"{directory} is a file", "use a new or empty directory, or one of avactl")
     here = os.getcwd()
     if here == directory or here.startswith(directory + os.sep):
-        raise OutputError(f"the current directory is in {directory}, which is replaced", "run it from elsewhere")
+        raise OutputError(
+            f"the current directory is in {directory}, which is replaced", "run it from another directory"
+        )
 
 
 def _explain(directory: str, error: OSError) -> NoReturn:
-    """The error of the operating system as one line with a remedy."""
+    """Raise the operating system's error as one line with a remedy."""
     why = error.strerror or str(error)
     where = error.filename if isinstance(error.filename, str) else directory
     hint = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "free some space: the new version stands beside the old one until it is whole"
+        hint = "free some space: old and new version exist side by side until the new one is complete"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        hint = "the directory is replaced as a whole, so the one above it must be writable too"
+        hint = "the directory is replaced as a whole, so its parent must be writable too"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-        hint = "a file stands where a directory is needed"
+        hint = "a file is in the place of a directory"
     raise OutputError(f"{directory} was not written: {where}: {why}", hint) from error
 
 
-# -- what is there -------------------------------------------------------------------------------------------------
+# -- current state -------------------------------------------------------------------------------------------------
 
 
 def _look(directory: str, seen: Seen) -> _Found:
-    """What stands in the directory. Raises OutputError if it is not ours."""
+    """Read the directory's state. Raises OutputError if avactl does not own it."""
     found = _Found()
     if not os.path.isdir(directory):
         return found
@@ -129,7 +128,7 @@ def _look(directory: str, seen: Seen) -> _Found:
             first = min((entry.name for entry in entries), default=None)
         if first is not None:
             message = f"{directory} is not empty, and `avactl render` did not write it (it has no {RENDERED}): {first}"
-            raise OutputError(message, "give a new or an empty directory")
+            raise OutputError(message, "use a new or empty directory")
         return found
     _scan(directory, "", seen, found)
     return found
@@ -147,7 +146,7 @@ def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
         before, known = seen.get(prefix, ("", {}))
         files: dict[str, Stamp] = {}
         found.seen[prefix] = (text, files)
-        for name, stamp in known.items() if before == text else ():  # ten thousand times: most look as they did
+        for name, stamp in known.items() if before == text else ():  # hot path: most files are unchanged
             entry = entries.get(name)
             if entry is not None:
                 about = entry.stat(follow_symlinks=False)
@@ -169,7 +168,7 @@ def _scan(directory: str, prefix: str, seen: Seen, found: _Found) -> None:
                 if found.digests[path] not in listed[name]:
                     found.changed.append(path)
         if prefix in seen and before == text and len(files) == as_before == len(known):
-            found.seen[prefix] = seen[prefix]  # the same object: the store then knows that nothing changed
+            found.seen[prefix] = seen[prefix]  # the same object: lets the cache see that nothing changed
     finally:
         os.close(handle)
 
@@ -180,7 +179,7 @@ def _read(path: str) -> bytes:
 
 
 def _parse(text: str) -> dict[str, list[str]]:
-    """Names and digests of a list. Other lines (a merge in git may leave marks) are not looked at."""
+    """Parse names and digests of a list. Other lines, such as merge conflict markers, are ignored."""
     listed: dict[str, list[str]] = {}
     for line in text.splitlines():
         digest, _, name = line.partition("  ")
@@ -190,10 +189,10 @@ def _parse(text: str) -> dict[str, list[str]]:
 
 
 def _refuse(directory: str, found: _Found, force: bool) -> None:
-    """Hand-made changes are not overwritten silently."""
+    """Refuse to overwrite manual changes."""
     special = [path for path in found.added if not _can_stay(f"{directory}/{path}")]
     if special:
-        raise OutputError(f"{directory} holds what is no file: {_names(special)}", "move it away")
+        raise OutputError(f"{directory} contains something that is not a file: {_names(special)}", "move it away")
     if force:
         return
     problems = []
@@ -202,7 +201,7 @@ def _refuse(directory: str, found: _Found, force: bool) -> None:
     if found.added:
         problems.append(f"added by hand: {_names(found.added)}")
     if problems:
-        hint = "change the specs instead, or move the files away; --force overwrites the changed and leaves the added"
+        hint = "change the specs instead, or move the files away; --force overwrites changed files and keeps added ones"
         raise OutputError(f"{directory} has files that would be lost: {'; '.join(problems)}", hint)
 
 
@@ -215,11 +214,11 @@ def _names(paths: list[str]) -> str:
     return f"{shown} and {len(paths) - _NAMED} more" if len(paths) > _NAMED else shown
 
 
-# -- what becomes of it --------------------------------------------------------------------------------------------
+# -- replacement ---------------------------------------------------------------------------------------------------
 
 
 def _by_directory(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Names of files by their directory ("" or with a `/` at the end); the top is always there."""
+    """Group file names by directory ("" or with a trailing `/`); the top is always included."""
     names: dict[str, list[str]] = {"": []}
     for path in paths:
         cut = path.rfind("/") + 1
@@ -228,13 +227,13 @@ def _by_directory(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def lists(wanted: Mapping[str, str]) -> dict[str, str]:
-    """The list of each directory (path of the list → its text), for files by path with their SHA-256."""
+    """Return the list of each directory (path of the list → its text), for files by path with their SHA-256."""
     names = _by_directory(wanted)
     return {f"{prefix}{RENDERED}": _list(prefix, here, wanted) for prefix, here in names.items()}
 
 
 def listed(prefix: str, text: str) -> list[str]:
-    """The paths of the files that the list of a directory names."""
+    """Return the paths of the files in a directory's list."""
     return [prefix + name for name in _parse(text)]
 
 
@@ -247,9 +246,9 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
     lists = {prefix: _list(prefix, here, wanted) for prefix, here in names.items()}
     odd = {path[: path.rfind("/") + 1] for path in found.digests}
     touched: set[str] = set()
-    """Directories that are not as they shall be."""
+    """Directories that differ."""
     same: set[str] = set()
-    """Files of those that are."""
+    """Files of the directories that differ."""
     deleted = 0
     for prefix in lists.keys() | found.seen.keys():
         text, files = found.seen.get(prefix, ("", {}))
@@ -291,7 +290,7 @@ def _replace(
     found: _Found,
     same: Collection[str],
 ) -> dict[str, Stamp]:
-    """Put a new version of the smallest directory with all changes in its place; stamps of the files written."""
+    """Replace the smallest directory that contains all changes; return the stamps of written files."""
     above = {prefix[: i + 1] for prefix in lists for i, char in enumerate(prefix) if char == "/"} | {""}
     part = _common(touched)
     while part and (part not in above or part not in found.seen):
@@ -302,21 +301,21 @@ def _replace(
             atomic_swap.remove(new)
             stamps = _stage(directory, new, part, touched, wanted, lists, texts, found, same)
             if not found.seen:
-                os.rename(new, directory)  # takes the place of an empty directory too
+                os.rename(new, directory)  # also replaces an empty directory
                 return stamps
             if atomic_swap.exchange(new, f"{directory}/{part}".rstrip("/")):
                 return stamps
             if not part:
                 atomic_swap.replace(directory)
                 return stamps
-            part = ""  # renaming a part away and the new one in would show half a directory
+            part = ""  # two renames of a part would briefly show half a directory
     finally:
-        # The new version if something went wrong, the old one if not; what cannot be deleted is tried again next time.
+        # After a failure the new version, after success the old one; leftovers are deleted by the next run.
         shutil.rmtree(new, ignore_errors=True)
 
 
 def _common(prefixes: Collection[str]) -> str:
-    """The directory that all of them are in."""
+    """Return the common parent directory."""
     first, last = min(prefixes), max(prefixes)
     same = next((i for i, char in enumerate(first) if last[i : i + 1] != char), len(first))
     return first[: first.rfind("/", 0, same) + 1]
@@ -333,7 +332,7 @@ def _stage(
     found: _Found,
     same: Collection[str],
 ) -> dict[str, Stamp]:
-    """Build the new version of a part of the directory; stamps of what was written."""
+    """Build the new version of a part of the directory; return the stamps of written files."""
     cut = len(part)
     os.mkdir(new)
     if part in found.seen:
@@ -367,7 +366,7 @@ def _stage(
 
 
 def _link(source: str, target: str) -> bool:
-    """Whether the file system took a second name for the file."""
+    """Hard-link a file; return False if the file system does not support it."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
@@ -379,11 +378,11 @@ def _link(source: str, target: str) -> bool:
 
 def _create(path: str, text: str) -> Stamp:
     data = text.encode()
-    # Not O_EXCL: a process that failed may have begun with the file.
+    # Not O_EXCL: a failed process may have created the file.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     try:
         done = os.write(handle, data)
-        while done < len(data):  # a write may be short, e.g. just before the disk is full
+        while done < len(data):  # writes may be short, e.g. when the disk is almost full
             done += os.write(handle, data[done:])
         about = os.fstat(handle)
         return about.st_ino, about.st_size, about.st_mtime_ns

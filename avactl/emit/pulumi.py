@@ -1,4 +1,4 @@
-"""Manifests to Pulumi resources: each object is one resource, below the component of the spec that asked for it."""
+"""Manifests as Pulumi resources: each object is one resource below the component of its spec."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NO_ALIASES = Aliases()
 
 
 class Spec(pulumi.ComponentResource):
-    """One spec: the parent of its objects, so that a preview reads as the spec does."""
+    """A spec: the parent of its objects, so that a preview has the structure of the specs."""
 
     def __init__(self, token: str, name: str, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(token, name, None, opts)
 
 
 class KubernetesObject(pulumi.CustomResource):
-    """One object. The type is that of `pulumi_kubernetes`, the inputs are the manifest as it is rendered.
+    """One object, with the type of `pulumi_kubernetes` and the rendered manifest as inputs.
 
-    The classes of `pulumi_kubernetes` are left out between: they know the kinds of one Kubernetes version only, and
-    name keys in another way.
+    The classes of `pulumi_kubernetes` are not used, because they support the kinds of one Kubernetes version only and
+    rename keys.
     """
 
     def __init__(self, manifest: Manifest, opts: pulumi.ResourceOptions) -> None:
@@ -36,11 +36,10 @@ class KubernetesObject(pulumi.CustomResource):
 def provider(
     cluster: str, *, context: str | None = None, kubeconfig: str | None = None, adopt: bool = False
 ) -> pulumi.ProviderResource:
-    """The Kubernetes provider of a cluster: server-side apply, and avactl's fields are avactl's.
+    """Return the Kubernetes provider of a cluster, with server-side apply and forced ownership of avactl's fields.
 
-    `context` is a context of the kubeconfig, `kubeconfig` a path; without them the environment's. The cluster is
-    known by its name: another path or context does not make it another one. `adopt`: objects that are there already
-    are taken over instead of refused.
+    `context` is a kubeconfig context, `kubeconfig` a path; default: the environment. The cluster's identity is its
+    name, whatever path or context is used. `adopt`: take over existing objects instead of failing.
     """
     inputs = {
         "clusterIdentifier": cluster,
@@ -58,12 +57,12 @@ def provider(
 
 
 def _plugin() -> str:
-    """Version of the Kubernetes plugin: that of its Python package."""
+    """Return the version of the Kubernetes plugin: that of its Python package."""
     return importlib.metadata.version("pulumi-kubernetes")
 
 
 def of_stack(compilation: Compilation, cluster: str, team: str | None = None) -> list[Manifest]:
-    """The manifests of a stack, in apply order: those of the platform on a cluster, or those of a team."""
+    """Return the manifests of a stack in apply order: the platform's on a cluster, or a team's."""
     return [m for m in compilation.manifests if m.cluster == cluster and m.item.team == team]
 
 
@@ -77,13 +76,13 @@ def register(
     adopt: bool = False,
     former: Aliases = _NO_ALIASES,
 ) -> dict[str, Spec]:
-    """Register the objects of one stack with the engine that runs this program; the components by name.
+    """Register the objects of one stack with the running engine; return the components by name.
 
-    `former` are the URNs of what was renamed (`pulumi_past.aliases`). The other options are those of `provider`.
+    `former` are the former URNs of renamed specs (`pulumi_aliases.aliases`). Other options as for `provider`.
     """
     manifests = of_stack(compilation, cluster, team)
-    # The operator runs this without anybody who could leave protected objects out; they stay in the cluster, and are
-    # taken back when their spec comes back.
+    # The operator runs unattended, so nobody could exclude protected objects: forget them. They stay in the cluster and
+    # are adopted again if their spec returns.
     forgets = compilation.program.cluster_spec(cluster).reconcile.mode == "pulumiOperator"
     connection = provider(cluster, context=context, kubeconfig=kubeconfig, adopt=adopt or forgets)
     components: dict[str, Spec] = {}
@@ -107,10 +106,10 @@ def register_objects(
     *,
     forgets: bool = False,
 ) -> list[KubernetesObject]:
-    """Register manifests, in apply order, below the parents of their specs. `former`: URN → the URN before.
+    """Register manifests, in apply order, below the components of their specs. `former`: URN → former URN.
 
-    Without a `connection` the parents' provider is used, or the program's default one. What holds data is protected: an
-    engine refuses to delete it. With `forgets` it lets go of it instead, where nobody is there to say so.
+    Without a `connection` the parents' or the program's provider is used. Objects that hold data are protected: the
+    engine refuses to delete them. With `forgets` it drops them from its state instead, for unattended runs.
     """
     made: dict[tuple[str, str, str], KubernetesObject] = {}
     for manifest in manifests:
@@ -126,7 +125,7 @@ def register_objects(
             ignore_changes=list(manifest.owned) or None,
             depends_on=first or None,
             replace_on_changes=replaced,
-            # The name stays, so there is no room for the new one beside the old one.
+            # The name stays, so the old object must be deleted before the new one is created.
             delete_before_replace=True if replaced else None,
             aliases=_alias(former.get(pulumi_plan.manifest_urn(manifest, pulumi.get_stack())) if former else None),
         )

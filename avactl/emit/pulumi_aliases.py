@@ -1,4 +1,4 @@
-"""What a stack held before, and the aliases that keep it: from an engine's state, or from an older revision. Pure."""
+"""Former contents of a stack, from an engine's state or an older revision, and the aliases that preserve it. Pure."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _Name = tuple[str, str]  # kind and component name
 
 
 class PastObject(NamedTuple):
-    """One object of a stack before."""
+    """A former object of a stack."""
 
     urn: str
     parent: str
     body: Body
     protected: bool
     needs: tuple[str, ...] = ()
-    """URNs of the objects that it depends on."""
+    """URNs of its dependencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A stack before: its objects by what they are, and its components by type and name."""
+    """The former stack: objects by key, components by type and name."""
 
     objects: Mapping[tuple[Key, bool], PastObject] = field(default_factory=dict)
-    """(key, whether it is only a patch) → the object."""
+    """(key, True for a patch) → the object."""
     components: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, component name) → URN."""
 
@@ -43,11 +43,11 @@ class Aliases:
     specs: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     objects: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
-    """What the objects of a renamed spec were named after, by the key of the spec."""
+    """Base name of the objects of a renamed spec, by the key of the spec."""
 
 
 def from_state(deployment: Mapping[str, Any] | None) -> Past:
-    """The past by an exported stack (`pulumi stack export`)."""
+    """Read the former stack from an export (`pulumi stack export`)."""
     objects: dict[tuple[Key, bool], PastObject] = {}
     components: dict[tuple[str, str], str] = {}
     for resource in (deployment or {}).get("resources") or ():
@@ -64,7 +64,7 @@ def from_state(deployment: Mapping[str, Any] | None) -> Past:
 
 
 def from_manifests(manifests: Iterable[Manifest], stack: str) -> Past:
-    """The past by the manifests of one stack of an older revision."""
+    """Build the former stack from the manifests of an older revision."""
     objects: dict[tuple[Key, bool], PastObject] = {}
     components: dict[tuple[str, str], str] = {}
     for manifest in manifests:
@@ -77,11 +77,11 @@ def from_manifests(manifests: Iterable[Manifest], stack: str) -> Past:
 
 
 def aliases(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
-    """The former URNs of what is declared now.
+    """Return the former URNs of the declared resources.
 
-    An object is known by its name in the cluster, so it stays the same resource whatever spec asks for it now. Of a
-    spec that was renamed, the component is known by its content; its objects that have another name now follow it,
-    so that they are replaced as one change, and not made and deleted as two.
+    An object is identified by its name in the cluster, so it stays the same resource when its spec changes. A renamed
+    spec's component is identified by content; objects with a new name get it as an alias, so that they are replaced in
+    one change instead of being created and deleted.
     """
     wanted = list(manifests)
     specs = _renamed(past, wanted)
@@ -100,7 +100,7 @@ def aliases(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
 
 
 def _bases(past: Past) -> dict[str, str]:
-    """URN of a component → what its objects are named after: the label that all of them carry."""
+    """Return component URN → base name of its objects, from their common label."""
     found: dict[str, str] = {}
     for entry in past.objects.values():
         if name := entry.body["metadata"].get("labels", {}).get(_INSTANCE):
@@ -109,9 +109,9 @@ def _bases(past: Past) -> dict[str, str]:
 
 
 def kept(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[PastObject]:
-    """Protected objects whose specs are gone: their data stays, so an update leaves them alone.
+    """Return protected objects whose specs were removed: updates leave them alone to keep their data.
 
-    Those of renamed specs are not among them: they would be replaced by empty ones, which the engine refuses.
+    Excludes those of renamed specs, which the engine would refuse to replace by empty ones.
     """
     present = {(Key.of(manifest.body), manifest.patch) for manifest in manifests}
     followed = set(former.objects.values())
@@ -123,7 +123,7 @@ def kept(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[Pas
 
 
 def left_alone(past: Past, keep: Iterable[PastObject]) -> set[str]:
-    """URNs that must stay so that these objects can: their components, and what they depend on."""
+    """Return the URNs these objects need: their components and dependencies."""
     by_urn = {entry.urn: entry for entry in past.objects.values()}
     found: set[str] = set()
     waiting = list(keep)
@@ -136,9 +136,9 @@ def left_alone(past: Past, keep: Iterable[PastObject]) -> set[str]:
 
 
 def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], str]:
-    """Key of a spec with a new name → URN of the component that it was.
+    """Return key of a renamed spec → URN of its former component.
 
-    A spec that took over objects by `objectName` is known by them; the others by their content.
+    A spec that adopts objects by `objectName` is identified by them; others by content.
     """
     new: dict[_Name, list[Manifest]] = {}
     present: set[_Name] = set()
@@ -159,7 +159,7 @@ def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], s
                 del gone[before.parent]
                 break
     lost: dict[str, list[Body]] = {}
-    # Of a spec that went before, only what holds data is left: a new spec like it is another one.
+    # Of an earlier removed spec only data is left; a similar new spec is not a rename.
     alive = {entry.parent for entry in past.objects.values() if not entry.protected}
     for entry in past.objects.values():
         if entry.parent in gone and entry.parent in alive:
@@ -178,7 +178,7 @@ def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], s
 
 
 def _candidate(key: Hashable, here: _Name, name: str, bodies: list[Body]) -> Candidate:
-    """A spec by its objects, which are named after `name`."""
+    """Describe a spec by its objects, which are named after `name`."""
     kind, component = here
     team = component.rpartition("/")[0]
     by_kind: dict[str, list[Body]] = {}
@@ -188,7 +188,7 @@ def _candidate(key: Hashable, here: _Name, name: str, bodies: list[Body]) -> Can
 
 
 def _former(past: Past, present: set[tuple[Key, bool]], manifest: Manifest, former: str) -> PastObject | None:
-    """The object of the spec's former name that an object takes the place of, if nobody else declares that."""
+    """Return the former object that an object replaces under a new name, unless it is still declared."""
     key, name = Key.of(manifest.body), manifest.item.name
     if not (key.name == name or key.name.startswith(f"{name}-")):
         return None

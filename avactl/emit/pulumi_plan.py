@@ -1,4 +1,4 @@
-"""What a manifest is to Pulumi: its type, its name, what must be there first, what forces a replacement. Pure."""
+"""Pulumi's view of a manifest: type, name, dependencies, and fields that force a replacement. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLACED_ON: dict[str, list[str]] = {
     "ResourceClaimTemplate": ["spec"],
     "StorageClass": ["reclaimPolicy", "volumeBindingMode"],
 }
-"""Fields that the API server refuses to change and the provider does not know of: kind → property paths.
+"""Immutable fields that the provider does not know: kind → property paths.
 
 Source: the ValidateXUpdate functions of k8s.io/kubernetes/pkg/apis. The provider knows the rest (pod template of a
 Job, claim templates of a StatefulSet, selectors, roleRef, names).
@@ -30,7 +30,7 @@ Job, claim templates of a StatefulSet, selectors, roleRef, names).
 
 
 class Key(NamedTuple):
-    """An object in one cluster, as its own fields name it. The version of the API is left out: it may change."""
+    """Identity of an object in one cluster. Excludes the API version, which may change."""
 
     group: str
     kind: str
@@ -39,54 +39,54 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, body: Body) -> Key:
-        """The key of an object."""
+        """Return the key of an object."""
         metadata = body["metadata"]
         group = body["apiVersion"].rpartition("/")[0]
         return cls(group, body["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
 def type_token(manifest: Manifest) -> str:
-    """Pulumi's type: `kubernetes:apps/v1:Deployment`; where only fields are patched `kubernetes:core/v1:NodePatch`."""
+    """Return Pulumi's type: `kubernetes:apps/v1:Deployment`; for patches `kubernetes:core/v1:NodePatch`."""
     version: str = manifest.body["apiVersion"]
     module = version if "/" in version else f"core/{version}"
     return f"kubernetes:{module}:{manifest.kind}{'Patch' if manifest.patch else ''}"
 
 
 def object_name(manifest: Manifest) -> str:
-    """Pulumi's name of an object: what it is called in the cluster, so that it stays whatever spec asks for it."""
+    """Return Pulumi's name of an object: its name in the cluster, independent of its spec."""
     return f"{manifest.namespace}/{manifest.name}" if manifest.namespace else manifest.name
 
 
 def component_type(kind: str) -> str:
-    """Pulumi's type of the component of a kind."""
+    """Return Pulumi's type of a kind's component."""
     return f"avactl:kinds:{kind}"
 
 
 def component_name(item: Item) -> str:
-    """Pulumi's name of a spec: `team/name`, or `name` of the platform's."""
+    """Return Pulumi's name of a spec: `team/name`, or `name` for the platform."""
     return f"{item.team}/{item.spec_name}" if item.team else item.spec_name
 
 
 def urn(stack: str, component: str, token: str, name: str) -> str:
-    """The URN of an object below a component of this type; with an empty `component`, of one at the top."""
+    """Return the URN of an object below a component of this type; without `component`, of a top-level resource."""
     parents = f"{component}$" if component else ""
     return f"urn:pulumi:{stack}::{PROJECT}::{parents}{token}::{name}"
 
 
 def manifest_urn(manifest: Manifest, stack: str) -> str:
-    """The URN that an object has in a stack."""
+    """Return the URN of an object in a stack."""
     return urn(stack, component_type(manifest.item.kind), type_token(manifest), object_name(manifest))
 
 
 def manifest_parent(manifest: Manifest, stack: str) -> str:
-    """The URN that the component of an object's spec has in a stack."""
+    """Return the URN of the component of an object's spec in a stack."""
     return urn(stack, "", component_type(manifest.item.kind), component_name(manifest.item))
 
 
 def needs(body: Body) -> Iterator[tuple[str, str, str]]:
-    """What must be there before an object, and go after it: (kind, namespace, name) of what it names.
+    """Yield an object's dependencies as (kind, namespace, name): created before it, deleted after it.
 
-    Only what the API server or a pod's start asks for, so that edges are few: everything else is applied at once.
+    Only dependencies of the API server or of a pod's start, to keep edges few and applies parallel.
     """
     metadata, kind = body["metadata"], body["kind"]
     namespace = metadata.get("namespace", "")
@@ -94,7 +94,7 @@ def needs(body: Body) -> Iterator[tuple[str, str, str]]:
         yield ("Namespace", "", namespace)
     spec = body.get("spec") or {}
     if (reference := body.get("roleRef")) is not None:
-        # Who may not do a thing may not give it away: the API server looks at the role.
+        # RBAC escalation check: the API server reads the role that is bound.
         yield (reference["kind"], namespace if reference["kind"] == "Role" else "", reference["name"])
     elif kind in ("PersistentVolumeClaim", "PersistentVolume"):
         if name := spec.get("storageClassName"):
@@ -116,7 +116,7 @@ def needs(body: Body) -> Iterator[tuple[str, str, str]]:
 
 
 def _pod_spec(spec: Body) -> Body | None:
-    """The pod spec of a workload."""
+    """Return the pod spec of a workload."""
     template = spec.get("template") or spec.get("jobTemplate", {}).get("spec", {}).get("template")
     return template.get("spec") if isinstance(template, dict) else None
 

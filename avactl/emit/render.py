@@ -1,4 +1,4 @@
-"""From a repository to its rendered objects."""
+"""Compile a repository and write its objects."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The Pulumi program of a stack, for `pulumi up` by hand; `stacks/__main__.py` runs it.
 
-Settings of a stack (`pulumi config set NAME VALUE`), none of them needed in a repository with a `stacks` directory:
-`path`: the spec repository, from the project's directory; default `..`. `cluster` and `team`: what the stack holds;
-default: the stack's name, `CLUSTER` or `CLUSTER.TEAM`. `context` and `kubeconfig`: how the cluster is reached.
-`adopt`: take over objects that are there already. `base`: the git revision that was applied last, so that specs
-renamed since then keep their place.
+Settings of a stack (`pulumi config set NAME VALUE`), all optional in a repository with a `stacks` directory:
+`path`: the spec repository relative to the project's directory, default `..`. `cluster` and `team`: the contents of
+the stack, default from its name, `CLUSTER` or `CLUSTER.TEAM`. `context` and `kubeconfig`: access to the cluster.
+`adopt`: take over existing objects. `base`: the last applied git revision, so that renamed specs keep their
+objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from avactl.source.tree import DirTree, Tree
 
 
 def run() -> None:
-    """Compile the repository and register the objects of the stack that is being updated."""
+    """Compile the repository and register the objects of the running update's stack."""
     config = pulumi.Config()
     root = Path(config.get("path") or "..")
     cluster, _, team = pulumi.get_stack().partition(".")

@@ -1,4 +1,4 @@
-"""Which Pulumi stacks a change touches: those whose objects differ between two revisions."""
+"""Return the Pulumi stacks that a change affects: those whose objects differ between two revisions."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from avactl.source.git_tree import GitTree, find_commit
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The stacks that a change touches, in the order in which they are applied."""
+    """The affected stacks, in apply order."""
 
     stacks: tuple[StackName, ...]
     why_all: str = ""
-    """Where they are all: why."""
+    """Reason, if all stacks are affected."""
     orphans: tuple[StackName, ...] = ()
-    """Stacks whose cluster has left the specs, or is applied by something else now: nobody applies them from here."""
+    """Stacks whose cluster was removed, or is now applied by another engine."""
 
 
 def touched(root: Path, head: Compilation, head_revision: str | None, base: str | None) -> Touched:
-    """The stacks that differ between the revision `base` and what was compiled.
+    """Return the stacks that differ between the revision `base` and the compilation.
 
-    All of them without a base, where the base has errors, and where the directory `stacks` is another one: it holds
-    the stacks' settings, and the version of avactl. Raises GitError.
+    Returns all of them without a base, if the base has errors, or if the `stacks` directory differs, because it
+    contains the stacks' settings and the version of avactl. Raises GitError.
     """
     now = _of_pulumi(head)
-    if base is None or not base.strip("0"):  # a forge's name for "nothing before"
-        return Touched(tuple(now), "there is nothing to compare with")
+    if base is None or not base.strip("0"):  # a forge's null commit
+        return Touched(tuple(now), "there is no base to compare with")
     commit = find_commit(root, base)
     if _differs(root, commit, head_revision, PROJECT_DIRECTORY):
         return Touched(tuple(now), f"`{PROJECT_DIRECTORY}` changed")
     before = compile_tree(GitTree(root, commit))
     if not before.ok:
-        return Touched(tuple(now), f"{commit[:10]} has errors, so nobody knows what was applied")
+        return Touched(tuple(now), f"{commit[:10]} has errors, so the applied objects are unknown")
     old, new = _contents(before), _contents(head)
     clusters = {stack.cluster for stack in now}
     gone = [stack for stack in _of_pulumi(before) if stack not in now]
@@ -50,7 +50,7 @@ def touched(root: Path, head: Compilation, head_revision: str | None, base: str 
 
 
 def _of_pulumi(compilation: Compilation) -> list[StackName]:
-    """The stacks that `avactl up` applies."""
+    """Return the stacks that `avactl up` applies."""
     program = compilation.program
     return [
         stack for stack in stack_names(compilation) if program.cluster_spec(stack.cluster).reconcile.mode == "pulumi"
@@ -58,7 +58,7 @@ def _of_pulumi(compilation: Compilation) -> list[StackName]:
 
 
 def _contents(compilation: Compilation) -> dict[StackName, list[object]]:
-    """All that a stack is made of, in its order."""
+    """Return the contents of each stack in order."""
     found: dict[StackName, list[object]] = {}
     for manifest in compilation.manifests:
         found.setdefault(StackName(manifest.cluster, manifest.item.team), []).append(_content(manifest))

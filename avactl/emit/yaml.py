@@ -1,8 +1,8 @@
-"""Plain data to block YAML that every parser reads alike.
+"""Write plain data as block YAML that every parser reads alike.
 
-Two families of parsers read Kubernetes manifests: those of YAML 1.1 (`kubectl`'s sigs.k8s.io/yaml, PyYAML), to which
-`no` is false and `12:30` is 750, and those of YAML 1.2. Text is left plain only where both read it as the same text;
-everything else is quoted. Mappings are sorted, with `apiVersion`, `kind` and `metadata` in front.
+Two families of parsers read Kubernetes manifests: YAML 1.1 (`kubectl`'s sigs.k8s.io/yaml, PyYAML), where `no` is false
+and `12:30` is 750, and YAML 1.2. Text is plain only if both read it as the same text, else quoted. Mappings are sorted,
+with `apiVersion`, `kind` and `metadata` first.
 
 Sources: YAML 1.1 type repository (bool, int, float, null, timestamp, merge, value), YAML 1.2.2 section 10.3.2.
 """
@@ -17,7 +17,7 @@ Emit = Callable[[str], None]
 
 _FIRST = ("apiVersion", "kind", "metadata")
 
-# Plain are: words that begin with a letter, `/`, `_` or `$`, single blanks between, with `:` and `#` only where they
+# Plain: words that begin with a letter, `/`, `_` or `$`, separated by single spaces, with `:` and `#` only where they
 # neither end a key nor begin a comment; quantities and durations; command-line options.
 _PLAIN = re.compile(
     r"[A-Za-z_/$](?:[A-Za-z0-9_./@+=~,;()*<>|$%^&?!'\"\\\-]|[:#](?=[^\s\[\]{},])| (?=[^ #:]))*"
@@ -33,15 +33,15 @@ _NOT_TEXT = frozenset(
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 _LONGEST_KEY = 128
-"""YAML allows an implicit key up to 1024 characters; a longer one than this is written with `? `."""
+"""Longest implicit key; a longer one is written with `? `. YAML allows up to 1024 characters."""
 _CACHED = 64 * 1024
-"""Most texts that are remembered, and characters of the longest one: the same few thousand make up all manifests."""
+"""Most cached texts, and the longest one in characters: all manifests share a few thousand texts."""
 _LONGEST_CACHED = 200
 
 
 def _escape(char: str) -> str:
     short = _ESCAPES.get(char)
-    # What Python calls printable is printable in YAML too; blanks other than space are not, and are easier seen so.
+    # Python's printable characters are printable in YAML too; unusual white space is escaped to be visible.
     if short is not None or char.isprintable():
         return short or char
     code = ord(char)
@@ -49,7 +49,7 @@ def _escape(char: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Text as a scalar on one line: plain where that is safe, else quoted."""
+    """Return text as a one-line scalar: plain if safe, else quoted."""
     if _PLAIN(text) and text not in _NOT_TEXT:
         return text
     if text.isprintable():
@@ -61,14 +61,14 @@ def quote(text: str) -> str:
 
 
 def _is_block(text: str) -> bool:
-    """Whether YAML can show text of several lines as it is: nothing but printable characters and tabs, and the first
-    line that is not empty, which says how deep the block stands, does not begin with a blank."""
+    """Return whether YAML can show multi-line text literally: only printable characters and tabs, and no space at the
+    start of the first non-empty line, which determines the block's indentation."""
     start = text.lstrip("\n")[:1]
     return start not in ("", " ", "\t") and text.replace("\n", "").replace("\t", "").isprintable()
 
 
 class _Cache(dict[str, str]):
-    """Texts and how they are written."""
+    """Texts in written form."""
 
     def __missing__(self, text: str) -> str:
         written = quote(text)
@@ -80,7 +80,7 @@ class _Cache(dict[str, str]):
 
 
 class _Keys(dict[str, str]):
-    """Keys and how they are written, with the colon."""
+    """Keys in written form, with the colon."""
 
     def __missing__(self, key: str) -> str:
         written = quote(key)
@@ -117,7 +117,7 @@ def _number(value: Any) -> str:
 
 
 def _block(emit: Emit, text: str, newline: str) -> None:
-    """Text of several lines as a literal block, if YAML can show it so; else quoted."""
+    """Write multi-line text as a literal block if possible, else quoted."""
     if not _is_block(text):
         emit(" " + quote(text))
         return
@@ -131,7 +131,7 @@ def _block(emit: Emit, text: str, newline: str) -> None:
 
 
 def _mapping(emit: Emit, mapping: Mapping[str, Any], newline: str, keys: Iterable[str], lead: str) -> None:
-    """The entries of a mapping that is not empty. `lead` stands before the first one, `newline` before the others."""
+    """Write a non-empty mapping. `lead` precedes the first entry, `newline` before the others."""
     for key in keys:
         value = mapping[key]
         written = _keys[key] or f"? {quote(key)}{newline}:"
@@ -159,7 +159,7 @@ def _mapping(emit: Emit, mapping: Mapping[str, Any], newline: str, keys: Iterabl
 
 
 def _sequence(emit: Emit, values: list[Any], newline: str) -> None:
-    """The entries of a list that is not empty, its dashes below the parent's first column."""
+    """Write a non-empty list, its dashes below the parent's first column."""
     inner = newline + "  "
     for value in values:
         kind = type(value)
@@ -185,9 +185,9 @@ def _sequence(emit: Emit, values: list[Any], newline: str) -> None:
 
 
 def dump(value: Mapping[str, Any]) -> str:
-    """A mapping as one block-YAML document, with a line end and without `---`.
+    """Return a mapping as one block-YAML document, with a trailing newline and without `---`.
 
-    Values are dict, list, str, int, float, bool and None, keys are text; text without lone surrogates.
+    Values are dict, list, str, int, float, bool and None; keys are str; no lone surrogates.
     Raises TypeError on anything else.
     """
     if not value:

@@ -1,6 +1,6 @@
-"""The library of ready machine types: YAML files of kind MachineType that ship with avactl.
+"""The library of machine types: YAML files of kind MachineType that ship with avactl.
 
-Only finding and reading is here; the compiler's resolve pass makes specs of them, and only of those in use.
+Only finds and reads them; the compiler's resolve pass parses those in use.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _SUFFIX = ".yaml"
 
 @cache
 def names() -> tuple[str, ...]:
-    """The names of all shipped machine types, sorted. A directory listing: nothing is parsed."""
+    """Return the names of all shipped machine types, sorted, from a directory listing without parsing."""
     found = os.listdir(DIRECTORY)  # noqa: PTH208 - start-up counts
     return tuple(sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX)))
 
 
 def place(name: str) -> str:
-    """The file of a shipped machine type as diagnostics and diffs name it: the same on every machine."""
+    """Return the display name of a shipped machine type's file: the same on every machine."""
     return f"<avactl>/hardware/library/{name}{_SUFFIX}"
 
 
 def read(name: str) -> bytes:
-    """The YAML text of a shipped machine type. Raises KeyError where the library has none of that name."""
+    """Return the YAML text of a shipped machine type. Raises KeyError if it does not exist."""
     if name not in names():
         raise KeyError(name)
     with open(f"{DIRECTORY}/{name}{_SUFFIX}", "rb") as file:  # noqa: PTH123 - start-up counts

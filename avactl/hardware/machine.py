@@ -1,4 +1,4 @@
-"""The facts of one type of machine, as plain data: the JSON that the topology ConfigMap of a pool carries."""
+"""The facts of a machine type as plain data: the JSON in the topology ConfigMap of a pool."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 
 class NvlinkGeneration(NamedTuple):
-    """What one generation of NVLink gives."""
+    """Speed and link count of an NVLink generation."""
 
     link_gbps: float
-    """One link in one direction, GB/s."""
+    """Bandwidth of one link in one direction, GB/s."""
     max_links: int
-    """Most links of one GPU."""
+    """Most links per GPU."""
 
 
 NVLINK: Mapping[int, NvlinkGeneration] = {
@@ -34,7 +34,7 @@ together) and Rubin (3.6 TB/s over 36).
 
 @dataclass(frozen=True, slots=True)
 class PcieSwitch:
-    """GPUs and NICs that reach each other without the CPU."""
+    """GPUs and NICs that communicate without the CPU's root complex."""
 
     socket: int
     gpus: tuple[int, ...]
@@ -55,17 +55,17 @@ class Nvlink:
     """The NVLinks of a machine: pairs of GPUs, or all to all through NVSwitch."""
 
     link_gbps: float
-    """One link in one direction, GB/s."""
+    """Bandwidth of one link in one direction, GB/s."""
     pairs: tuple[NvlinkPair, ...] = ()
     switch_links: int = 0
-    """Links from each GPU to NVSwitch; 0 where there is none."""
+    """Links from each GPU to NVSwitch; 0 without NVSwitch."""
     domain: int | None = None
-    """GPUs in one NVLink domain, where it reaches over machines."""
+    """GPUs in one NVLink domain, if it spans machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network card."""
+    """A network interface card."""
 
     name: str
     socket: int
@@ -75,9 +75,9 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One type of machine. GPUs are numbered from 0; every one of them stands in exactly one of `switches`.
+    """A machine type. GPUs are numbered from 0; each is in exactly one of `switches`.
 
-    Speeds are GB/s in one direction; `cpu` are cores and `memory` bytes that pods may use.
+    Speeds are GB/s in one direction; `cpu` is in cores and `memory` in bytes, both available to pods.
     """
 
     gpu: str
@@ -94,7 +94,7 @@ class Machine:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Read the `machine` part of a topology ConfigMap. Raises KeyError or TypeError where it is not one."""
+        """Read the `machine` part of a topology ConfigMap. Raises KeyError or TypeError if it is malformed."""
         gpus, speed, nvlink = data["gpus"], data["bandwidth"], data["nvlink"]
         return cls(
             gpu=gpus["model"],

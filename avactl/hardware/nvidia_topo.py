@@ -1,18 +1,18 @@
-"""From the matrix of `nvidia-smi topo -m` to what is inside of the machine: sockets, switches, NVLinks, NICs.
+"""Derive sockets, PCIe switches, NVLinks and NICs of a machine from the matrix of `nvidia-smi topo -m`.
 
-What the link words mean (the legend that `nvidia-smi` prints below the matrix):
+Meaning of the link words (from the legend that `nvidia-smi` prints below the matrix):
 
-- PIX, PXB: over one or several PCIe bridges, without the CPU: one switch here. GPUs under two cascaded switches talk
-  nearly as fast as under one, and what counts is that the CPU's root complex is not on the way.
+- PIX, PXB: over one or several PCIe bridges, without the CPU: one switch here. GPUs under two cascaded switches are
+  nearly as fast as under one; the CPU's root complex is not on the path.
 - PHB, NODE: over one or several host bridges of a NUMA node: one socket.
 - SYS (SOC before 2017): over the interconnect between NUMA nodes: different sockets.
-- NV#: # NVLinks. Such a cell hides the PCIe way, which NICs and the affinity columns still tell: two GPUs with PIX or
-  PXB to one NIC stand under one switch, GPUs with one CPU affinity are on one socket.
+- NV#: # NVLinks. Such a cell hides the PCIe path, which follows from NICs and affinity columns: two GPUs with PIX or
+  PXB to one NIC are under one switch, GPUs with the same CPU affinity are on one socket.
 
-Where the two contradict each other: affinity columns that tell GPUs apart decide on sockets, because many servers say
-SYS between the host bridges of one socket too (seen on Sapphire Rapids). Affinity that is the same for all GPUs, as in
-virtual machines, says nothing. A machine with more than four NUMA nodes is taken as two sockets of several NUMA nodes
-each (NPS4, sub-NUMA clustering).
+Contradictions: affinity columns that differ between GPUs determine the sockets, because many servers report SYS
+between the host bridges of one socket too (seen on Sapphire Rapids). Affinity that is equal for all GPUs, as in virtual
+machines, is ignored. A machine with more than four NUMA nodes counts as two sockets of several NUMA nodes each (NPS4,
+sub-NUMA clustering).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ANY: Levels = NEAR | FAR
 
 @dataclass(frozen=True, slots=True)
 class FoundSwitch:
-    """GPUs (and NICs) that reach each other without the CPU."""
+    """GPUs (and NICs) that communicate without the CPU's root complex."""
 
     socket: int
     gpus: tuple[int, ...]
@@ -52,17 +52,17 @@ class FoundNic(NamedTuple):
 
 
 class FoundNvlink(NamedTuple):
-    """NVLinks, and how sure their generation is."""
+    """NVLinks, and the certainty of their generation."""
 
     generation: int
     nvlink: Nvlink
     guessed: bool
-    """The generation follows from the number of links only."""
+    """The generation is inferred from the number of links only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a matrix says of a machine. `remarks` are for people: what was concluded from what, and what is odd."""
+    """The hardware that a matrix describes. `remarks` explain conclusions and oddities to people."""
 
     gpus: int
     sockets: int
@@ -70,14 +70,14 @@ class Found:
     nics: tuple[FoundNic, ...]
     nvlink: FoundNvlink | None
     cpus: int | None
-    """CPUs (hardware threads) as far as the affinity columns show them."""
+    """CPUs (hardware threads) visible in the affinity columns."""
     ways: Mapping[tuple[int, int], Levels]
-    """By two GPUs, what their way over PCIe can be: one level where it is said, several where NVLink hides it."""
+    """Possible PCIe levels by pair of GPUs: one if reported, several if NVLink hides the path."""
     remarks: tuple[str, ...]
 
 
 class _Groups:
-    """Disjoint sets of devices (union-find), with pairs that must stay apart."""
+    """Disjoint sets of devices (union-find), with pairs that must stay separate."""
 
     def __init__(self, count: int) -> None:
         self.parent = list(range(count))
@@ -97,7 +97,7 @@ class _Groups:
 
 
 def find(matrix: Matrix, nvlink_generation: int | None = None) -> Found:
-    """What is inside of the machine. `nvlink_generation` is that of the GPU model, where it is known."""
+    """Derive the hardware. `nvlink_generation` is that of the GPU model, if known."""
     remarks = list(matrix.remarks)
     sockets = _sockets(matrix, remarks)
     switches = _switches(matrix, sockets)
@@ -119,18 +119,18 @@ def find(matrix: Matrix, nvlink_generation: int | None = None) -> Found:
 
 
 def _numbers(text: str | None) -> list[int]:
-    """The numbers in a list of CPUs or nodes, as they stand: `0-19,40-59` → 0, 19, 40, 59."""
+    """Return the numbers in a CPU or node list as written: `0-19,40-59` → 0, 19, 40, 59."""
     return [int(part) for part in (text or "").replace("-", ",").split(",") if part.isdecimal()]
 
 
 def _cpus(matrix: Matrix) -> int | None:
-    """CPUs of the machine; None where some GPU's are not said: those of the others may be what a container may use."""
+    """Return the number of CPUs; None if some GPU lacks the column, because a container may restrict the others."""
     highest = [max(_numbers(affinity.cpus), default=-1) for affinity in matrix.affinities]
     return max(highest) + 1 if -1 not in highest and 1 <= max(highest) < 10_000 else None
 
 
 def _keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
-    """What tells GPUs of different NUMA nodes apart: the column that knows more; None: nothing is said of this GPU."""
+    """Return the affinity column that best distinguishes NUMA nodes, by GPU; None for a GPU without a value."""
     numa: list[str | None] = [affinity.numa for affinity in affinities]
     cpus: list[str | None] = [affinity.cpus for affinity in affinities]
 
@@ -141,7 +141,7 @@ def _keys(affinities: tuple[Affinity, ...]) -> list[str | None]:
 
 
 def _numa_nodes(matrix: Matrix) -> int | None:
-    """How many NUMA nodes the machine has, by the size of those next to GPUs; None where that is not said."""
+    """Return the number of NUMA nodes, from the size of those next to GPUs; None if unknown."""
     cpus, sizes, numbered = _cpus(matrix), set(), 0
     for affinity in matrix.affinities:
         if affinity.cpus is None or affinity.numa is None or not affinity.numa.isdecimal():
@@ -154,7 +154,7 @@ def _numa_nodes(matrix: Matrix) -> int | None:
             ranges.append((int(low), int(high or low) + 1))
         sizes.add(sum(end - begin for begin, end in ranges))
         (begin, end), node = ranges[0], int(affinity.numa)
-        # Nodes may be numbered with gaps: 0 and 8 on POWER9.
+        # Node numbers may have gaps: 0 and 8 on POWER9.
         if begin == node * (end - begin):
             numbered = max(numbered, node + 1)
     if cpus is None or len(sizes) != 1 or (size := sizes.pop()) < 1:
@@ -164,18 +164,18 @@ def _numa_nodes(matrix: Matrix) -> int | None:
 
 
 def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
-    """The socket of each GPU."""
+    """Return the socket of each GPU."""
     count = len(matrix.gpus)
     keys = _keys(matrix.affinities)
     nodes = _numa_nodes(matrix)
     if nodes is not None and nodes > 4 and len(set(keys)) > 1:
         half = nodes // 2
         keys = [f"socket {min(1, int(a.numa or 0) // half)}" for a in matrix.affinities]
-        remarks.append(f"{nodes} NUMA nodes by the size of the CPU lists: taken as two sockets of {half} nodes each")
+        remarks.append(f"{nodes} NUMA nodes by the size of the CPU lists: treated as two sockets of {half} nodes each")
     tells = len(set(keys) - {None}) > 1
     silent = [name for name, key in zip(matrix.gpus, keys, strict=True) if key is None]
     if 0 < len(silent) < count:
-        remarks.append(f"{', '.join(silent)}: neither CPUs nor NUMA node are said, as they are for the others")
+        remarks.append(f"{', '.join(silent)}: no CPU or NUMA affinity, unlike the other GPUs")
     groups = _Groups(count)
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     doubted = []
@@ -194,16 +194,16 @@ def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
         i, j = doubted[0]
         remarks.append(
             f"{matrix.gpus[i]} to {matrix.gpus[j]}{' and others' if len(doubted) > 1 else ''}: SYS with one CPU"
-            " affinity; taken as one socket, as the affinity says"
+            " affinity; treated as one socket, following the affinity"
         )
     hidden = all(matrix.pcie_word(i, j) is None for i, j in pairs)
     if hidden and pairs and not matrix.nics and not any(keys):
-        remarks.append("NVLink hides the PCIe ways, and no affinity or NIC tells GPUs apart: taken as one socket")
+        remarks.append("NVLink hides the PCIe paths, and no affinity or NIC separates GPUs: treated as one socket")
     return _numbered(matrix, groups, remarks)
 
 
 def _apart(matrix: Matrix, groups: _Groups, first: int, second: int) -> bool:
-    """Whether something says SYS between the groups of two GPUs: a cell, or a NIC that is near only one of them."""
+    """Return whether a cell, or a NIC near only one of them, reports SYS between the groups of two GPUs."""
     nics = range(len(matrix.gpus), len(matrix.gpus) + len(matrix.nics))
     for i in groups.members(first):
         for j in groups.members(second):
@@ -217,7 +217,7 @@ def _apart(matrix: Matrix, groups: _Groups, first: int, second: int) -> bool:
 
 
 def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
-    """Sockets as numbers: in the order of their CPUs, else of their NUMA nodes, else of their GPUs."""
+    """Number the sockets in the order of their CPUs, else of their NUMA nodes, else of their GPUs."""
     count = len(matrix.gpus)
     roots = sorted({groups.of(gpu) for gpu in range(count)})
 
@@ -233,9 +233,9 @@ def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
     if len(roots) > 1 and all(matrix.pcie_word(i, j) == "SYS" for i in range(count) for j in range(i)):
         one = len({a.cpus for a in matrix.affinities}) == 1
         if one and len(roots) == count:
-            remarks.append("SYS between all GPUs, and no affinity tells them apart: each counts as a socket of its own")
+            remarks.append("SYS between all GPUs and no distinguishing affinity: each counts as its own socket")
     if len(roots) > MOST_SOCKETS:
-        remarks.append(f"{len(roots)} groups are SYS to each other; a machine type has {MOST_SOCKETS} sockets at most")
+        remarks.append(f"{len(roots)} groups are SYS to each other; a machine type has at most {MOST_SOCKETS} sockets")
     return [min(roots.index(groups.of(gpu)) * MOST_SOCKETS // max(MOST_SOCKETS, len(roots)), 7) for gpu in range(count)]
 
 
@@ -243,7 +243,7 @@ def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
 
 
 def _switches(matrix: Matrix, sockets: list[int]) -> _Groups:
-    """GPUs by PCIe switch: what cells say, and NICs where NVLink hides the cells."""
+    """Group GPUs by PCIe switch, from cells, and from NICs if NVLink hides the cells."""
     count = len(matrix.gpus)
     groups = _Groups(count)
     nics = range(count, count + len(matrix.nics))
@@ -259,7 +259,7 @@ def _switches(matrix: Matrix, sockets: list[int]) -> _Groups:
 
 
 def _nic_sockets(matrix: Matrix, sockets: list[int], remarks: list[str]) -> list[int]:
-    """The socket of each NIC: that of the GPUs it is near, else of NICs it is near."""
+    """Return the socket of each NIC: that of nearby GPUs, else of nearby NICs."""
     count, every = len(matrix.gpus), len(matrix.gpus) + len(matrix.nics)
     found: dict[int, int] = {}
     for nic in range(count, every):
@@ -288,15 +288,15 @@ def _nic_sockets(matrix: Matrix, sockets: list[int], remarks: list[str]) -> list
         found[nic] = empty[clusters.index(groups.of(nic))] if in_order else 0
     if lost and max(sockets) > 0:
         names = ", ".join(matrix.nics[nic - count] for nic in lost)
-        how = "put on sockets in their order" if in_order else "put on socket 0"
-        remarks.append(f"{names}: SYS to every GPU, so on which socket is not said; {how}")
+        how = "assigned to sockets in order" if in_order else "assigned to socket 0"
+        remarks.append(f"{names}: SYS to every GPU, so the socket is unknown; {how}")
     return [found[nic] for nic in range(count, every)]
 
 
 def _place_nics(
     matrix: Matrix, sockets: list[int], switches: _Groups, nic_sockets: list[int]
 ) -> tuple[tuple[FoundSwitch, ...], tuple[FoundNic, ...]]:
-    """Each NIC under the switch of the GPU that is nearest; its socket is then that of the switch."""
+    """Assign each NIC to the switch of its nearest GPU, and to that switch's socket."""
     count = len(matrix.gpus)
     under: dict[int, list[str]] = {}
     nics = []
@@ -312,7 +312,7 @@ def _place_nics(
 
 
 def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[int, int], Levels]:
-    """What the way over PCIe between two GPUs can be."""
+    """Return the possible PCIe levels by pair of GPUs."""
     keys = _keys(matrix.affinities)
     tells = len(set(keys) - {None}) > 1
     nics = range(len(matrix.gpus), len(matrix.gpus) + len(matrix.nics))
@@ -328,7 +328,7 @@ def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[i
                 way = FAR if tells or _apart(matrix, _Groups(len(matrix.gpus)), i, j) else ANY
             else:
                 own = any({matrix.word(i, nic), matrix.word(j, nic)} & set(_SWITCH) for nic in nics)
-                # A switch of its own for one of the two shows in its NIC; else nothing tells switch from socket.
+                # A separate switch is visible only through its NIC; otherwise switch and socket are indistinguishable.
                 near = tells or any({matrix.word(i, nic), matrix.word(j, nic)} <= set(_SOCKET) for nic in nics)
                 way = (SOCKET if own else NEAR) if near else ANY
             ways[i, j] = way
@@ -339,7 +339,7 @@ def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[i
 
 
 def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlink | None:
-    """NVLinks: through NVSwitch where they are more than a GPU could have to each of the others."""
+    """Return the NVLinks: through NVSwitch if there are more than a GPU could have to each of the others."""
     count = len(matrix.gpus)
     pairs = {(i, j): matrix.links(i, j) for i in range(count) for j in range(i + 1, count)}
     linked = {pair: links for pair, links in pairs.items() if links}
@@ -356,14 +356,14 @@ def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlin
         larger = next((n for n, nvlink in NVLINK.items() if nvlink.max_links >= needed), None)
         if larger is None:
             switched, larger = True, _guess(most, most, True)
-            remarks.append(f"NV{most} between some GPUs only, more than direct links can be: taken as NVSwitch for all")
+            remarks.append(f"NV{most} between some GPUs only, too many for direct links: treated as NVSwitch for all")
         else:
-            remarks.append(f"{needed} NVLinks a GPU are more than NVLink {generation} has: taken as NVLink {larger}")
+            remarks.append(f"{needed} NVLinks per GPU exceed NVLink {generation}: treated as NVLink {larger}")
         generation, known = larger, None
     elif switched and len(members) < count:
         without = ", ".join(matrix.gpus[gpu] for gpu in range(count) if not ends[gpu])
         remarks.append(
-            f"{without}: no NVLink, and all others are on NVSwitch: links are down, or the GPU is in MIG mode"
+            f"{without}: no NVLink, while all others are on NVSwitch: links are down, or the GPU is in MIG mode"
         )
     link_gbps = NVLINK[generation].link_gbps
     if switched:
@@ -377,7 +377,7 @@ def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlin
 
 
 _MOST_DIRECT = 18
-"""Most links of one GPU that GPUs of an unknown model are thought to share out among direct neighbours (H100)."""
+"""Most links that a GPU of an unknown model is assumed to divide among direct neighbours (H100)."""
 
 
 def _pair(first: int, second: int) -> tuple[int, int]:
@@ -385,19 +385,19 @@ def _pair(first: int, second: int) -> tuple[int, int]:
 
 
 def _looks_switched(count: int, links: int) -> bool:
-    """Whether equal links between all GPUs, of an unknown model, are more than direct ones can be.
+    """Return whether equal links between all GPUs, of an unknown model, are too many for direct links.
 
-    Direct meshes are built of three or four GPUs that share out all the links they have: 4 × NV1 (P100), NV2 (V100),
-    NV4 (A100), NV6 (H100), and 3 × NV3, NV6, NV9.
+    Direct meshes have three or four GPUs that divide all their links: 4 × NV1 (P100), NV2 (V100), NV4 (A100), NV6
+    (H100), and 3 × NV3, NV6, NV9.
     """
     return count > 4 or links not in {3: (1, 2, 3, 4, 6, 9), 4: (1, 2, 3, 4, 6)}[count]
 
 
 def _guess(links: int, most: int, switched: bool) -> int:
-    """The first generation that has so many links.
+    """Return the first generation with that many links.
 
-    NV1 only between eight or more GPUs with four links each is the P100's cube mesh; else links began with NVLink 2.
-    NV4 between two GPUs are the bridges of the A40, A6000 and RTX 3090.
+    NV1 only, between eight or more GPUs with four links each, is the P100's cube mesh; otherwise start with NVLink 2.
+    NV4 between two GPUs are the bridges of A40, A6000 and RTX 3090.
     """
     if switched:
         return next((number for number in (2, 3, 4, 6) if NVLINK[number].max_links >= links), 6)

@@ -1,4 +1,4 @@
-"""The columns behind the links of `nvidia-smi topo -m`: CPUs and NUMA nodes, with cells empty and tabs lost."""
+"""The affinity columns of `nvidia-smi topo -m`: CPUs and NUMA nodes, possibly with empty cells and lost tabs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from avactl.hardware.topo_text import AFFINITIES, Token, is_tail
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """What stands behind the links of one GPU; None where a column is not there, is empty or says N/A."""
+    """Affinity of one GPU; None if a column is missing, empty or N/A."""
 
     cpus: str | None = None
     numa: str | None = None
     memory_node: str | None = None
-    """The NUMA node that the GPU's own memory is (Grace)."""
+    """NUMA node of the GPU's own memory (Grace)."""
 
 
 _MOST_CPUS = 2048
-"""No machine has more hardware threads."""
+"""Upper bound on hardware threads of a machine."""
 
 
 def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affinity | None:
-    """What the words behind the links mean; None where that cannot be told. Cells may be empty.
+    """Parse the words after the links; None if they are ambiguous. Cells may be empty.
 
-    `columns` are the names in the header (none: the header lost them); `glued` says that the first word stood without
-    anything between it and the last link.
+    `columns` are the names in the header (empty: the header lost them); `glued` is True if the first word follows the
+    last link without a separator.
     """
     parts: list[str] = []
     for token in tail:
@@ -41,7 +41,7 @@ def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affi
             parts.append(part)
     names = list(columns) or list(AFFINITIES)
     if len(parts) > len(names):
-        # The terminal broke a word in two.
+        # The terminal broke a word into two.
         return None
     if len(parts) == len(names):
         values = dict(zip(names, parts, strict=True))
@@ -50,7 +50,7 @@ def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affi
         if {"CPU", "NUMA"} <= set(names) and numbers:
             alone = len(numbers) == 1
             if not alone and len(names) == 3 and len(parts) == 2 and not numbers[1].isdecimal():
-                # Nodes next to the GPU are several only where its own memory is one: that stands glued to them.
+                # Several nodes next to the GPU occur only together with the node of its own memory, glued to them.
                 return None
             first = _unglued(numbers[0], glued and alone, bool(columns))
             if first is None:
@@ -62,7 +62,7 @@ def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affi
 
 
 def contradiction(cpus: Sequence[str | None]) -> tuple[int, int] | None:
-    """Two GPUs whose CPUs are partly the same: those of NUMA nodes are all the same, or none is."""
+    """Return two GPUs with partly overlapping CPUs: those of NUMA nodes are equal or disjoint."""
     sets = [_cpu_set(text or "") for text in cpus]
     return next(
         ((i, j) for j in range(len(sets)) for i in range(j) if sets[i] != sets[j] and not sets[i].isdisjoint(sets[j])),
@@ -80,16 +80,16 @@ _LIST = re.compile(rf"{_NUMBER}(?:-{_NUMBER})?(?:,{_NUMBER}(?:-{_NUMBER})?)*").f
 
 
 def _is_list(cpus: str) -> bool:
-    """Whether it is a list of CPUs: its numbers rise, else it was cut, or something else stands in it."""
+    """Return whether a CPU list is well-formed: its numbers increase."""
     numbers = [int(number) for number in re.findall("[0-9]+", cpus)]
     return _LIST(cpus) is not None and numbers == sorted(numbers)
 
 
 def _unglued(text: str, glued: bool, both: bool) -> list[str] | None:
-    """CPUs and NUMA node, where the tab between them got lost: `0-310` → 0-31, 0. Else as it stands.
+    """Split CPUs and NUMA node if the tab between them was lost: `0-310` → 0-31, 0; otherwise return them unchanged.
 
-    Decided by the numbers: ranges of CPUs are of one size, and node 1 starts where node 0 ends. None where it can be
-    read in two ways, or in none. `glued`: tabs got lost in front of it too; `both`: the header names both columns.
+    Decided by the numbers: CPU ranges have equal size, and node 1 starts where node 0 ends. None if ambiguous or
+    impossible. `glued`: earlier tabs were lost too; `both`: the header names both columns.
     """
     if not re.fullmatch(r"[0-9,-]*[-,][0-9]+[0-9]", text):
         return [text]
@@ -103,10 +103,10 @@ def _unglued(text: str, glued: bool, both: bool) -> list[str] | None:
 
 
 def _index(cpus: str) -> int | None:
-    """Which NUMA node it would be, by its CPUs; None where no machine has such a list."""
+    """Return the NUMA node that a CPU list implies; None if no machine has such a list."""
     ranges = [part.split("-") for part in cpus.split(",")]
     if len(ranges) > 1 and all(len(part) == 1 and part[0] for part in ranges):
-        # The CPUs of nodes take turns: 0,2,4,… and 1,3,5,…
+        # CPUs alternate between nodes: 0,2,4,… and 1,3,5,…
         numbers = [int(part[0]) for part in ranges]
         return numbers[0] if len({b - a for a, b in pairwise(numbers)}) == 1 else None
     if not all(len(part) == 2 and all(part) and int(part[1]) < _MOST_CPUS for part in ranges):
@@ -119,7 +119,7 @@ def _index(cpus: str) -> int | None:
 
 
 def _guess_columns(names: Sequence[str], parts: Sequence[str]) -> dict[str, str]:
-    """Values for columns where some are empty: lists are CPUs, single numbers behind them are NUMA nodes."""
+    """Assign values to columns when some are empty: lists are CPUs, single numbers after them are NUMA nodes."""
     values: dict[str, str] = {}
     for part in parts:
         is_list = "-" in part or "," in part

@@ -1,4 +1,4 @@
-"""Matrices in a text: headers, the rows below them, and what a terminal broke off, not yet judged."""
+"""Find the matrices in a text: headers, their rows, and fragments of wrapped lines, without validation."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from avactl.hardware.topo_text import Header, Line, Row, Token
 _LEGEND = re.compile(r"\b(NIC[0-9]+)\s*[:=]\s*([A-Za-z][A-Za-z0-9_.-]*)").findall
 _PEER_WORDS = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "N/A"))
 _NARROWEST = 70
-"""Characters of a line from which on a terminal may have broken it."""
+"""Line length from which a terminal may have wrapped it."""
 
 
 @dataclass(slots=True)
 class Block:
-    """A header and the lines below it."""
+    """A header and its lines."""
 
     header: Header
     rows: list[Cells] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
     broken: Token | None = None
-    """What stands behind a header that the terminal broke in the middle of a word."""
+    """The rest of a header that was wrapped in the middle of a word."""
     legend: dict[str, str] = field(default_factory=dict)
     peer: bool = False
 
 
 class Orphan(NamedTuple):
-    """Links without a name in front."""
+    """Links without a row name."""
 
     token: Token
     row: int
-    """How many rows stand above."""
+    """Number of rows above."""
     many: bool
-    """They are too many to be anything but a row."""
+    """True if there are too many links to be anything but a row."""
 
 
 @dataclass(slots=True)
 class Cells:
-    """A row taken apart."""
+    """A parsed row."""
 
     name: Token
     cells: list[Token]
@@ -50,7 +50,7 @@ class Cells:
 
 
 def blocks_of(every: tuple[Line, ...]) -> list[Block]:
-    """The matrices in a text, in their order; those of peer access and headers without rows, too."""
+    """Return the matrices of a text in order, including those of peer access and headers without rows."""
     known = text.row_names(every)
     blocks: list[Block] = []
     ended = True
@@ -90,7 +90,7 @@ def blocks_of(every: tuple[Line, ...]) -> list[Block]:
 
 
 def _joined(first: Header, second: Header) -> Header:
-    """One header that the terminal broke into two lines."""
+    """Join a header that was wrapped into two lines."""
     devices = first.devices + second.devices
     return Header(devices, first.affinities + second.affinities, first.leading, first.glued or second.glued)
 
@@ -110,14 +110,14 @@ def _add_row(block: Block, found: Row) -> None:
 
 
 def _take_apart(name: Token, rest: Sequence[Token], wanted: int) -> Cells:
-    """Links and what stands behind them. What is neither, in the place of a link, counts as one."""
+    """Split a row into links and tail. An unknown word in the position of a link counts as one."""
     cells: list[Token] = []
     tail: list[Token] = []
     glued = False
     for token in rest:
         split = text.split_links(token)
         if split is not None and len(cells) + len(tail) < wanted:
-            # What looked like the tail stood among the links.
+            # A word that looked like the tail was among the links.
             cells += tail
             tail = []
         if split is not None and not tail:
@@ -133,7 +133,7 @@ def _take_apart(name: Token, rest: Sequence[Token], wanted: int) -> Cells:
 
 
 def _add_orphan(block: Block, line: Line, broken: bool) -> None:
-    """Links without a name: the rest of a row that the terminal broke, or a row whose name got lost or changed."""
+    """Record links without a name: the rest of a wrapped row, or a row with a lost or changed name."""
     wanted = len(block.header.devices)
     splits = [text.split_links(token) for token in line.tokens]
     links = sum(len(split.links) for split in splits if split)
@@ -146,7 +146,7 @@ def _add_orphan(block: Block, line: Line, broken: bool) -> None:
             _add_row(block, Row(line.tokens[0], line.tokens[1:], ()))
         return
     last = block.rows[-1] if block.rows else None
-    # Numbers alone are those of lines where the header names no column behind the links.
+    # Lines of numbers only belong to a header without affinity columns.
     ends = len(last.cells) == wanted and bool(block.header.affinities) if last else False
     if last and not last.tail and len(last.cells) + links <= wanted and (links or ends):
         more = _take_apart(last.name, line.tokens, wanted - len(last.cells))

@@ -1,4 +1,4 @@
-"""A machine's matrix against the type that it should be of: each difference in plain words."""
+"""Compare a machine's matrix with its machine type, and describe each difference."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _WORDS: dict[Level, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What differs (nothing: the machine is of its type), and what is only good to know."""
+    """Differences (none: the machine matches its type), and further information."""
 
     differences: tuple[str, ...]
     infos: tuple[str, ...] = ()
     numbering: tuple[int, ...] = ()
-    """By GPU of the machine, the GPU of the type that it stands for."""
+    """GPU of the type by GPU of the machine."""
 
 
 class _Declared:
-    """What a type says of pairs of its GPUs."""
+    """Pairwise links that a machine type declares."""
 
     def __init__(self, machine: Machine) -> None:
         count = machine.gpus
@@ -52,7 +52,7 @@ class _Declared:
 
 
 class _Seen:
-    """What a matrix says of pairs of its GPUs."""
+    """Pairwise links that a matrix shows."""
 
     def __init__(self, matrix: Matrix, found: Found) -> None:
         count = found.gpus
@@ -68,28 +68,28 @@ class _Seen:
 
 
 def compare(machine: Machine, matrix: Matrix, found: Found) -> Comparison:
-    """How a machine differs from its declared type.
+    """Compare a machine with its declared type.
 
-    Compared are the number of GPUs, NVLinks, the level of each pair, and the NICs under each GPU's switch; not what a
-    matrix does not tell: model, memory, CPU cores, speeds. GPUs may be numbered in another order.
+    Compares the number of GPUs, NVLinks, the level of each pair, and the NICs under each GPU's switch. The matrix does
+    not show model, memory, CPU cores and speeds. The GPUs may be numbered differently.
     """
     if machine.gpus != found.gpus:
         return Comparison((_counts(machine, matrix, found),))
     declared, seen = _Declared(machine), _Seen(matrix, found)
     same = tuple(range(found.gpus))
-    infos = [f"the text holds {matrix.others + 1} matrices: this is the first"] if matrix.others else []
+    infos = [f"the text has {matrix.others + 1} matrices; using the first"] if matrix.others else []
     with_nics = bool(matrix.nics) and bool(machine.nics)
     if machine.nics and not matrix.nics:
         infos.append("the output has no NIC columns: NICs were not compared")
     elif len(matrix.nics) > len(machine.nics):
         are = "NIC is" if len(matrix.nics) == 1 else "NICs are"
-        infos.append(f"{len(matrix.nics)} {are} there, the type names {len(machine.nics)}: the others do not matter")
+        infos.append(f"{len(matrix.nics)} {are} present, the type has {len(machine.nics)}: the others are ignored")
     differences = _differences(declared, seen, same, with_nics)
     if not differences:
         return Comparison((), tuple(infos), same)
     numbering = _renumber(declared, seen, with_nics)
     if numbering is None and with_nics:
-        # The GPUs may be the same in another order, and only NICs differ.
+        # The GPUs may match in another order, and only NICs differ.
         numbering = _renumber(declared, seen, False)
     if numbering is None or numbering == same:
         return Comparison(tuple(differences), tuple(infos), same)
@@ -107,7 +107,7 @@ def _counts(machine: Machine, matrix: Matrix, found: Found) -> str:
 
 
 def _differences(declared: _Declared, seen: _Seen, numbering: Sequence[int], with_nics: bool) -> list[str]:
-    """In words, with the machine's GPU i as the type's GPU numbering[i]."""
+    """Describe the differences, mapping GPU i of the machine to GPU numbering[i] of the type."""
     count = len(numbering)
     found: list[str] = []
     broken = _broken(declared, seen, numbering)
@@ -136,7 +136,7 @@ def _differences(declared: _Declared, seen: _Seen, numbering: Sequence[int], wit
 
 
 def _broken(declared: _Declared, seen: _Seen, numbering: Sequence[int]) -> dict[int, str]:
-    """GPUs on NVSwitch that have fewer links to all the others: told once, not for each pair."""
+    """Return GPUs with fewer NVSwitch links to all others: reported once per GPU, not per pair."""
     if not declared.switched or len(numbering) < 3:
         return {}
     broken: dict[int, str] = {}
@@ -164,7 +164,7 @@ def _count(count: int, what: str) -> str:
 
 
 def _renumber(declared: _Declared, seen: _Seen, with_nics: bool) -> tuple[int, ...] | None:
-    """An order of the type's GPUs in which the machine is the same, if there is one (backtracking)."""
+    """Find an order of the type's GPUs in which the machine matches (backtracking); None if there is none."""
     count = len(seen.names)
     signatures = [sorted(row) for row in declared.links]
     order: list[int] = []

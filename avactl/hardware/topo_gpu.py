@@ -1,4 +1,4 @@
-"""GPU models: their names as `nvidia-smi` writes them, their memory, and the NVLink that they have."""
+"""GPU models: product names in `nvidia-smi`, memory and NVLink generation."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class GpuFacts(NamedTuple):
-    """What a model's name tells."""
+    """Facts implied by a model's name."""
 
     memory_gib: int | None
-    """Memory as the data sheet gives it, GiB; None where the model is sold with several sizes."""
+    """Memory by the data sheet, GiB; None if the model is sold with several sizes."""
     nvlink: int | None
-    """NVLink generation; None where the model has no NVLink, or none is known."""
+    """NVLink generation; None without NVLink, or if unknown."""
 
 
 MODELS: dict[str, GpuFacts] = {
@@ -61,7 +61,7 @@ MODELS: dict[str, GpuFacts] = {
     "GB200": GpuFacts(186, 5),
     "GB300": GpuFacts(288, 5),
 }
-"""By model as machine types name it. Sources: NVIDIA's data sheets of the products."""
+"""Facts by model, as machine types name it. Sources: NVIDIA's data sheets of the products."""
 
 _BRANDS = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce|GRID)[\s_-]+", re.IGNORECASE)
 _GIGABYTES = re.compile(r"(?<![A-Za-z0-9])([0-9]{1,3})\s?GB\b", re.IGNORECASE)
@@ -72,16 +72,16 @@ _NOT_MODEL = re.compile(
 
 
 class GpuName(NamedTuple):
-    """A GPU as its product name tells it."""
+    """A GPU, as identified by its product name."""
 
     model: str
     memory_gib: int | None
 
 
 def parse_name(product: str) -> GpuName:
-    """Model and memory of a product name: `NVIDIA A100-SXM4-80GB` → A100, 80; `NVIDIA GeForce RTX 3090` → RTX3090.
+    """Parse model and memory from a product name: `NVIDIA A100-SXM4-80GB` → A100, 80; `NVIDIA RTX 3090` → RTX3090.
 
-    The number in `GH200 480GB` is the CPU's memory, so it is not taken.
+    The number in `GH200 480GB` is the CPU's memory and is ignored.
     """
     name = re.sub(r"\(.*?\)", "", product).strip()
     while (shorter := _BRANDS.sub("", name)) != name:
@@ -94,7 +94,7 @@ def parse_name(product: str) -> GpuName:
             break
         kept.append(word)
     model = "".join(kept)
-    # `RTX A6000` is called A6000; other RTX cards are told apart by it.
+    # `RTX A6000` is called A6000; other RTX cards keep the prefix.
     model = re.sub(r"^RTX(?=A[0-9])", "", model)
     model = re.sub(r"[^A-Za-z0-9.-]", "", model).strip("-.")[:40].strip("-.")
     facts = MODELS.get(model)
@@ -103,12 +103,12 @@ def parse_name(product: str) -> GpuName:
 
 
 class Listed(NamedTuple):
-    """What `nvidia-smi -L` or `--query-gpu=name,memory.total --format=csv` says of a machine's GPUs."""
+    """GPUs of a machine, from `nvidia-smi -L` or `--query-gpu=name,memory.total --format=csv`."""
 
     products: tuple[str, ...]
-    """Product names, each once, in order."""
+    """Distinct product names, in order."""
     memory_mib: int | None
-    """Memory of one GPU, MiB; the least where they differ."""
+    """Memory of one GPU, MiB; the smallest if they differ."""
 
 
 _LIST = re.compile(r"\W*GPU [0-9, ]+: *(?P<name>[A-Z][^(]*?) *(?:\(UUID:.*)?").fullmatch
@@ -117,11 +117,11 @@ _CSV = re.compile(rf"\W*(?:[0-9]+, *)?{_BRAND}[^,|]*?) *, *(?P<memory>[0-9]+) *(
 _TABLE = re.compile(rf"\|\s+[0-9]+\s+{_BRAND} ?[^|]*?)\s+(?:On|Off|N/A)\s*\|").match
 _TABLE_MEMORY = re.compile(r"[0-9]+MiB */ *(?P<memory>[0-9]+)MiB *\|").search
 _LONGEST = 400
-"""No line of these lists has more characters."""
+"""Longest line of these lists, in characters."""
 
 
 def listed(content: str) -> Listed | None:
-    """The GPUs that a text lists, in any of the forms of `nvidia-smi`; None where it lists none."""
+    """Parse the GPUs that a text lists in any format of `nvidia-smi`; None if it lists none."""
     products: dict[str, None] = {}
     sizes: list[int] = []
     for line in content.split("\n"):

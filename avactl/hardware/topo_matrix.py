@@ -1,4 +1,4 @@
-"""The matrix in the output of `nvidia-smi topo -m`: read as far as it is unambiguous, else refused at its cell."""
+"""Parse the matrix in the output of `nvidia-smi topo -m`; reject ambiguous input with the offending cell."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from avactl.hardware.topo_text import Line, Token
 
 DAMAGED, MISSING, UNSUPPORTED = "topo-damaged", "topo-missing", "topo-unsupported"
 MOST_GPUS = 16
-AGAIN = "run `nvidia-smi topo -m` again and take all of its output"
+AGAIN = "run `nvidia-smi topo -m` again and copy its whole output"
 
 _MATRIX_PCI = re.compile(r"topo\s+(?:-mp\b|--matrix_pci)").search
 _MOST_TOLD = 20
 _LONGEST_NAME = 15
-"""Characters that a machine type allows for the name of a NIC."""
+"""Longest name of a NIC that a machine type allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What one machine's output says. Devices are numbered as they stand in it: first the GPUs, then the NICs."""
+    """One machine's matrix. Devices are numbered in order: first the GPUs, then the NICs."""
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
-    """Names of the NICs, by the legend where there is one."""
+    """Names of the NICs, from the legend if there is one."""
     words: Mapping[tuple[int, int], str]
-    """Link word by two devices, in both orders; only those that are known."""
+    """Link word by pair of devices, in both orders; only known ones."""
     pcie: Mapping[tuple[int, int], str]
-    """PCIe words that NVLink hides in `words`, where `topo -mp` was given too."""
+    """PCIe words that NVLink hides in `words`, if `topo -mp` was given too."""
     affinities: tuple[Affinity, ...]
     span: Span
-    """The line of column names."""
+    """Position of the header line."""
     gpu_spans: tuple[Span, ...]
     remarks: tuple[str, ...] = ()
     others: int = 0
-    """How many more matrices the text holds, which are not taken."""
+    """Number of further matrices in the text, which are ignored."""
 
     def word(self, first: int, second: int) -> str | None:
-        """The link word between two devices; SYS for the older SOC."""
+        """Return the link word between two devices; SYS for the older SOC."""
         found = self.words.get((first, second))
         return "SYS" if found == "SOC" else found
 
     def links(self, first: int, second: int) -> int:
-        """How many NVLinks join two GPUs."""
+        """Return the number of NVLinks between two GPUs."""
         found = self.words.get((first, second), "")
         return int(found[2:]) if found.startswith("NV") else 0
 
     def pcie_word(self, first: int, second: int) -> str | None:
-        """The way over PCIe between two devices; None where NVLink hides it."""
+        """Return the PCIe path between two devices; None if NVLink hides it."""
         found = self.word(first, second)
         if found is not None and found.startswith("NV"):
             found = self.pcie.get((first, second))
@@ -61,14 +61,14 @@ class Matrix:
 
 
 def read(content: str, file: str) -> Matrix | list[Diagnostic]:
-    """The first matrix in a text, or what is wrong with it.
+    """Parse the first matrix of a text; return the problems if it is invalid.
 
-    A second one of the same GPUs without any NVLink (`nvidia-smi topo -mp`) tells the PCIe ways that NVLink hides.
+    A second matrix of the same GPUs without NVLink (`nvidia-smi topo -mp`) provides the hidden PCIe paths.
     """
     every = tuple(text.lines(content))
     blocks = [block for block in blocks_of(every) if block.rows]
     links = [block for block in blocks if not block.peer]
-    # Names alone, a line each, are a list in what stands around.
+    # Names alone, one per line, are a list in the surrounding text.
     links = [block for block in links if any(row.cells for row in block.rows)] or links
     if not links:
         return [_nothing(every, file, blocks)]
@@ -80,31 +80,31 @@ def read(content: str, file: str) -> Matrix | list[Diagnostic]:
     gpus = [name for name in names if text.is_gpu(name)]
     if len(gpus) > MOST_GPUS:
         span = main.header.devices[MOST_GPUS].span(file)
-        message = f"{len(gpus)} GPUs, and a machine type has {MOST_GPUS} at the most"
-        return [Diagnostic(UNSUPPORTED, message, span, hint="split the machine, or leave GPUs out")]
+        message = f"{len(gpus)} GPUs; a machine type has at most {MOST_GPUS}"
+        return [Diagnostic(UNSUPPORTED, message, span, hint="split the machine, or omit GPUs")]
     twin = next((block for block in links[1:] if not _problems(block, file) and _pcie_twin(main, block, content)), None)
     return _matrix(main, twin, len(links) - 1, file)
 
 
 def _nothing(every: tuple[Line, ...], file: str, blocks: list[Block]) -> Diagnostic:
-    """Why there is no matrix."""
+    """Return the diagnostic for a text without a matrix."""
     if blocks:
-        message = "this is the matrix of peer access (`topo -p2p`), and the one of links is needed"
+        message = "this is the peer access matrix (`topo -p2p`), not the link matrix"
         return Diagnostic(MISSING, message, blocks[0].header.devices[0].span(file), hint="run `nvidia-smi topo -m`")
     for line in every:
         found = text.row(line, frozenset())
         if found is not None and found.rest and text.is_gpu(found.name.text):
-            message = "the line with the names of the columns is missing above this row"
+            message = "the header line above this row is missing"
             return Diagnostic(DAMAGED, message, found.name.span(file), hint=AGAIN)
         names = text.header(line, frozenset())
         if names is not None and len(names.devices) + len(names.affinities) > 1:
-            message = "below the names of the columns stands no row"
+            message = "the header has no rows"
             return Diagnostic(DAMAGED, message, names.devices[0].span(file), hint=AGAIN)
-    message = "there is no matrix of `nvidia-smi topo -m` in it"
+    message = "no matrix of `nvidia-smi topo -m` found"
     return Diagnostic(MISSING, message, Span(file), hint="run `nvidia-smi topo -m` on the machine and pass its output")
 
 
-# -- judging it ------------------------------------------------------------------------------------------------------
+# -- validation ------------------------------------------------------------------------------------------------------
 
 
 def _problems(block: Block, file: str) -> list[Diagnostic]:
@@ -114,7 +114,7 @@ def _problems(block: Block, file: str) -> list[Diagnostic]:
     for index, token in enumerate(devices):
         if token.text in columns:
             note = Note(devices[columns[token.text]].span(file), "first time")
-            message = f"column {token.text} stands twice"
+            message = f"duplicate column {token.text}"
             problems.append(Diagnostic(DAMAGED, message, token.span(file), hint=AGAIN, notes=(note,)))
         columns.setdefault(token.text, index)
     rows: dict[str, Cells] = {}
@@ -127,17 +127,17 @@ def _problems(block: Block, file: str) -> list[Diagnostic]:
         elif name in rows:
             note = Note(rows[name].name.span(file), "first time")
             problems.append(
-                Diagnostic(DAMAGED, f"row {name} stands twice", row.name.span(file), hint=AGAIN, notes=(note,))
+                Diagnostic(DAMAGED, f"duplicate row {name}", row.name.span(file), hint=AGAIN, notes=(note,))
             )
         else:
             rows[name] = row
     problems += [
-        Diagnostic(DAMAGED, "a row of links without a name in front", orphan.token.span(file), hint=AGAIN)
+        Diagnostic(DAMAGED, "a row of links without a name", orphan.token.span(file), hint=AGAIN)
         for orphan in block.orphans
         if orphan.many or orphan.row < len(block.rows)
     ]
     if block.broken is not None:
-        message = f"`{block.broken.text}` below the names of the columns: the line above is broken in a name"
+        message = f"`{block.broken.text}` below the header: the header was wrapped inside a name"
         problems.append(Diagnostic(DAMAGED, message, block.broken.span(file), hint=AGAIN))
     if problems:
         return problems
@@ -145,7 +145,7 @@ def _problems(block: Block, file: str) -> list[Diagnostic]:
 
 
 def _missing(block: Block, rows: Mapping[str, Cells], file: str) -> list[Diagnostic]:
-    """Rows that are not there. NICs may have none at all: their links stand in the rows of the GPUs too."""
+    """Report missing rows. NICs may have none at all, because the GPUs' rows contain their links."""
     names = [token.text for token in block.header.devices]
     without_nics = not any(name in rows for name in names if not text.is_gpu(name))
     gone = [
@@ -154,7 +154,7 @@ def _missing(block: Block, rows: Mapping[str, Cells], file: str) -> list[Diagnos
     if not gone:
         return []
     above = next((rows[name] for name in reversed(names[: gone[0]]) if name in rows), None)
-    notes = (Note(above.name.span(file), f"it should stand below row {above.name.text}"),) if above else ()
+    notes = (Note(above.name.span(file), f"it should follow row {above.name.text}"),) if above else ()
     which = ", ".join(names[index] for index in gone)
     message = f"column {which} has no row" if len(gone) == 1 else f"columns {which} have no rows"
     return [Diagnostic(DAMAGED, message, block.header.devices[gone[0]].span(file), hint=AGAIN, notes=notes)]
@@ -195,7 +195,7 @@ def _cells(devices: Sequence[Token], rows: Mapping[str, Cells], file: str) -> li
 
 
 def _mirrored(message: str) -> str:
-    """The message on the cell of the other half that says the same: it is told once."""
+    """Return the message as it would be for the mirrored cell, to report each problem once."""
     return re.sub(r"between (\S+) and (\S+) is", r"between \2 and \1 is", message)
 
 
@@ -204,43 +204,41 @@ def _wrong_length(device: Token, row: Cells, wanted: int, file: str) -> Diagnost
     ends = row.cells[-1] if row.cells else row.name
     span = row.cells[wanted].span(file) if found > wanted else ends.span(file)
     what = "short" if found < wanted else "long"
-    message = (
-        f"row {device.text} is too {what}: {found} link{'' if found == 1 else 's'}, and there are {wanted} columns"
-    )
+    message = f"row {device.text} is too {what}: {found} link{'' if found == 1 else 's'}, for {wanted} columns"
     label = "ends here" if found < wanted else "one too many"
     return Diagnostic(DAMAGED, message, span, label=label, hint=AGAIN)
 
 
 def _wrong_word(device: Token, other: Token, cell: Token, diagonal: bool, file: str) -> Diagnostic | None:
     if diagonal and cell.text != "X":
-        message = f"{device.text} to itself is `{cell.text}`, and should be X"
+        message = f"{device.text} to itself is `{cell.text}`; expected X"
         return Diagnostic(DAMAGED, message, cell.span(file), hint=f"the row is shifted or changed; {AGAIN}")
     if not text.is_link(cell.text):
-        message = f"`{cell.text}` between {device.text} and {other.text} is no link"
+        message = f"`{cell.text}` between {device.text} and {other.text} is not a link"
         if re.fullmatch(r"NV[0-9#]*", cell.text):
-            hint = f"NVLinks are NV1 to NV18, with their number; {AGAIN}"
+            hint = f"NVLinks are written NV1 to NV18; {AGAIN}"
         else:
             hint = f"{did_you_mean(cell.text, (*text.WORDS, 'NV1'), 'links')}; {AGAIN}"
         return Diagnostic(DAMAGED, message, cell.span(file), hint=hint)
     if cell.text == "X" and not diagonal:
-        message = f"X between {device.text} and {other.text}: only a device to itself is X"
+        message = f"X between {device.text} and {other.text}, which are different devices"
         return Diagnostic(DAMAGED, message, cell.span(file), hint=f"the row is shifted or changed; {AGAIN}")
     return None
 
 
-# -- taking it over --------------------------------------------------------------------------------------------------
+# -- conversion ------------------------------------------------------------------------------------------------------
 
 
 def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
     more = others - (twin is not None)
-    remarks = [f"the text holds {more + 1} matrices: this is the first"] if more else []
+    remarks = [f"the text has {more + 1} matrices; using the first"] if more else []
     if twin is not None:
         if _has_nvlink(twin):
             block, twin, which = twin, block, "first"
         else:
             which = "second"
         block.legend = twin.legend | block.legend
-        remarks.insert(0, f"PCIe ways that NVLink hides are taken from the {which} matrix (`topo -mp`)")
+        remarks.insert(0, f"PCIe paths hidden by NVLink are taken from the {which} matrix (`topo -mp`)")
     devices = sorted(block.header.devices, key=lambda token: not text.is_gpu(token.text))
     gpus = tuple(token.text for token in devices if text.is_gpu(token.text))
     labels = [token.text for token in devices if not text.is_gpu(token.text)]
@@ -249,11 +247,11 @@ def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
     rows = {row.name.text: row for row in block.rows}
     affinities = _affinities(block)
     if doubt := _doubt(gpus, affinities, rows):
-        # What is told of some GPUs only would tell them apart from the others.
+        # A value for some GPUs only would wrongly distinguish them from the others.
         affinities = dict.fromkeys(gpus)
-        remarks.append(f"the CPUs and NUMA nodes next to the GPUs are left out: {doubt}")
+        remarks.append(f"the affinity columns are ignored: {doubt}")
     if len(labels) > 1 and not any(label in rows for label in labels):
-        remarks.append("the NICs have no rows: how they are connected with each other is not said")
+        remarks.append("the NICs have no rows, so the connections between them are unknown")
     unnamed = [label for label in labels if label.startswith("NIC") and label not in block.legend]
     if unnamed:
         which = f"{unnamed[0]} is" if len(unnamed) == 1 else f"{unnamed[0]} to {unnamed[-1]} are"
@@ -265,7 +263,7 @@ def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
         )
     if gpus != tuple(f"GPU{index}" for index in range(len(gpus))):
         pairs = ", ".join(f"{name} → {index}" for index, name in enumerate(gpus) if name != f"GPU{index}")
-        remarks.append(f"GPUs are numbered anew: {pairs}")
+        remarks.append(f"GPUs are renumbered: {pairs}")
     return Matrix(
         gpus, _nic_names(labels, block.legend), words, pcie, tuple(affinities[name] or Affinity() for name in gpus),
         block.header.devices[0].span(file), tuple(rows[name].name.span(file) for name in gpus), tuple(remarks),
@@ -274,10 +272,10 @@ def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
 
 
 def _pcie_twin(first: Block, second: Block, content: str) -> bool:
-    """Whether two matrices are `topo -m` and `topo -mp` of one machine: all the same but for NVLinks in one of them.
+    """Return whether two matrices are `topo -m` and `topo -mp` of one machine: equal except for NVLinks.
 
-    Two machines may look alike: where nothing but their links is known, or the one without NVLink comes first, the
-    text must name the command.
+    Machines may look alike: if the links are the only evidence, or the matrix without NVLink comes first, the text must
+    name the command.
     """
     affinities, linked = _affinities(first), _has_nvlink(first)
     if linked == _has_nvlink(second) or affinities != _affinities(second):
@@ -298,26 +296,26 @@ def _has_nvlink(block: Block) -> bool:
 
 
 def _affinities(block: Block) -> dict[str, Affinity | None]:
-    """By GPU, what stands behind its links; None where it cannot be told."""
+    """Return the affinity by GPU; None if ambiguous."""
     columns = block.header.affinities
     return {row.name.text: affinity(columns, row.tail, row.glued) for row in block.rows if text.is_gpu(row.name.text)}
 
 
 def _doubt(gpus: Sequence[str], affinities: Mapping[str, Affinity | None], rows: Mapping[str, Cells]) -> str | None:
-    """Why the columns behind the links cannot be trusted."""
+    """Return why the affinity columns are unreliable; None if they are reliable."""
     for name in gpus:
         if affinities[name] is None:
-            return f"`{' '.join(token.text for token in rows[name].tail)}` of {name} cannot be told apart"
+            return f"`{' '.join(token.text for token in rows[name].tail)}` of {name} is ambiguous"
     cpus = [found.cpus if found else None for found in (affinities[name] for name in gpus)]
     pair = contradiction(cpus)
     if pair is None:
         return None
     first, second = pair
-    return f"those of {gpus[first]} ({cpus[first]}) and of {gpus[second]} ({cpus[second]}) are partly the same"
+    return f"the CPUs of {gpus[first]} ({cpus[first]}) and {gpus[second]} ({cpus[second]}) partly overlap"
 
 
 def _words(block: Block, names: Sequence[str]) -> dict[tuple[int, int], str]:
-    """Link words by device numbers; `names` says which number a name has."""
+    """Return link words by device numbers; `names` maps names to numbers."""
     numbers = {name: number for number, name in enumerate(names)}
     columns = [numbers.get(token.text) for token in block.header.devices]
     words: dict[tuple[int, int], str] = {}
@@ -330,7 +328,7 @@ def _words(block: Block, names: Sequence[str]) -> dict[tuple[int, int], str]:
 
 
 def _nic_names(labels: Sequence[str], legend: Mapping[str, str]) -> tuple[str, ...]:
-    """Names for a machine type, each once."""
+    """Return unique NIC names for a machine type."""
     names: list[str] = []
     for label in labels:
         name = legend.get(label, label)[-_LONGEST_NAME:]

@@ -1,4 +1,4 @@
-"""What a matrix says of a machine, and what people add to it, as the fields of a MachineType."""
+"""Convert a matrix and the user's options to the fields of a MachineType."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from avactl.hardware.topo_matrix import Matrix
 
 _GIB = 2**30
 _NIC_GBIT = {1: 100, 2: 100, 3: 200, 4: 400, 5: 400, 6: 800}
-"""What the makers of machines pair with GPUs of an NVLink generation: DGX-1, DGX-2, DGX A100, H100, B200, Rubin."""
+"""Typical PCIe, NIC and CPU values by NVLink generation: DGX-1, DGX-2, DGX A100, H100, B200, Rubin."""
 UNKNOWN_MODEL = "GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the matrix does not say; None: to be taken from lists of the GPUs, else assumed and said so."""
+    """Values that the matrix does not contain; None: taken from a GPU list, else assumed and reported."""
 
     name: str | None = None
     gpu: str | None = None
@@ -38,12 +38,12 @@ class Described:
     spec: dict[str, Any]
     remarks: tuple[str, ...]
     assumed: dict[str, str]
-    """Of values that nobody gave: the field and where the value comes from."""
+    """Assumed fields, with the source of the value."""
     found: Found
 
 
 def describe(matrix: Matrix, given: Given, listed: Listed | None) -> Described:
-    """All fields of the machine type. It is valid as it is; `assumed` says which values people should look at."""
+    """Return all fields of the machine type. The result is valid; `assumed` lists the values to review."""
     assumed: dict[str, str] = {}
     products = listed.products if listed else ()
     product = parse_name(products[0]) if products else None
@@ -51,7 +51,7 @@ def describe(matrix: Matrix, given: Given, listed: Listed | None) -> Described:
     found = find(matrix, MODELS[facts.model].nvlink if facts and facts.model in MODELS else None)
     remarks = list(found.remarks)
     if len(products) > 1:
-        remarks.append(f"the list has several models ({', '.join(products)}), and a machine type has one: the first")
+        remarks.append(f"the list has several models ({', '.join(products)}); using the first")
     model = _as_model(given.gpu) or (product.model if product and product.model else None)
     if model is None:
         assumed["gpus.model"] = "not in the matrix; give --gpu"
@@ -74,30 +74,30 @@ def describe(matrix: Matrix, given: Given, listed: Listed | None) -> Described:
         else:
             spec["nvlink"]["pairs"] = [{"gpus": [p.first, p.second], "links": p.links} for p in nvlink.pairs]
         if found.nvlink.guessed:
-            assumed["nvlink.generation"] = "by the number of links; give --gpu"
+            assumed["nvlink.generation"] = "inferred from the number of links; give --gpu"
     if found.nics:
         gbit = given.nic_gbit
         if gbit is None:
             gbit = _NIC_GBIT[found.nvlink.generation] if found.nvlink else 100
             assumed["nics.bandwidth"] = "not in the matrix; give --nic-gbit"
         number = int(gbit) if gbit == int(gbit) else gbit
-        # The matrix lists devices of /sys/class/infiniband only: all of them do RDMA.
+        # The matrix lists devices of /sys/class/infiniband only: all support RDMA.
         spec["nics"] = [{"name": n.name, "socket": n.socket, "bandwidth": number, "rdma": True} for n in found.nics]
     name = given.name or _name(model, found.gpus)
     return Described(name, spec, tuple(remarks), assumed, found)
 
 
 def _as_model(text: str | None) -> str | None:
-    """A model as given, or of a product name with blanks in it: `NVIDIA A100 80GB PCIe` → A100."""
+    """Normalise a model: `NVIDIA A100 80GB PCIe` → A100; a name without spaces is unchanged."""
     return parse_name(text).model or text if text and " " in text else text
 
 
 def _gpu_memory(facts: GpuName | None, listed: Listed | None, assumed: dict[str, str]) -> str:
     if listed and listed.memory_mib:
-        # Drivers report a little less than the size that the GPU is sold with.
+        # Drivers report slightly less than the nominal size.
         return f"{-(-listed.memory_mib // 1024)}Gi"
     if facts and facts.memory_gib:
-        assumed["gpus.memory"] = "of the data sheet"
+        assumed["gpus.memory"] = "from the data sheet"
         return f"{facts.memory_gib}Gi"
     assumed["gpus.memory"] = "not in the matrix; give --memory"
     return "16Gi"
@@ -107,18 +107,18 @@ def _cpu(found: Found, assumed: dict[str, str]) -> int:
     if found.cpus is None:
         assumed["cpu"] = "not in the matrix; give --cpu"
         return 8 * found.gpus
-    assumed["cpu"] = "highest CPU number + 1 in the affinity columns; less what the system keeps"
+    assumed["cpu"] = "highest CPU number + 1 in the affinity columns; minus system reservations"
     return found.cpus
 
 
 def _host_memory(gpus: int, gpu_memory: str, assumed: dict[str, str]) -> str:
-    """Twice the memory of all GPUs: what most machines have at least."""
-    assumed["memory"] = "not in the matrix, twice that of the GPUs; give --memory-host"
+    """Return twice the memory of all GPUs, the usual minimum."""
+    assumed["memory"] = "not in the matrix; twice the GPU memory; give --memory-host"
     number = re.fullmatch(r"([0-9]+)(Gi|G|Mi|M)", gpu_memory)
     return f"{2 * gpus * int(number[1])}{number[2]}" if number else f"{32 * gpus}Gi"
 
 
 def _name(model: str | None, gpus: int) -> str:
-    """A name for the machine type: `h100-8`."""
+    """Return a name for the machine type: `h100-8`."""
     word = re.sub(r"[^a-z0-9]+", "-", (model or "gpu").lower()).strip("-") or "gpu"
     return f"{word[:48].strip('-')}-{gpus}"

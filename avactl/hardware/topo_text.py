@@ -1,8 +1,8 @@
-"""Lines of text that hold the output of `nvidia-smi topo -m`, however they were copied, as words with their places.
+"""Tokenise text that contains the output of `nvidia-smi topo -m`, however it was copied, keeping word positions.
 
-People paste it into issues, wikis and e-mail: escape codes of the underlined header stay (with or without the ESC
-byte), tabs get lost so that words stand glued together, tables get pipes. What is only decoration is blanked here, a
-blank for each character, so that every word keeps its column.
+People paste it into issues, wikis and e-mail: escape codes of the underlined header remain (with or without the ESC
+byte), lost tabs join words, tables add pipes. Decoration is replaced by spaces, character by character, so that every
+word keeps its column.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import NamedTuple
 from avactl.diagnostics import Span
 
 _LONGEST = 32 * 1024
-"""A line with more characters is not looked at."""
+"""Longest line that is parsed, in characters."""
 _LONGEST_TAIL = 4096
-"""A word with more characters is neither links nor CPUs."""
+"""Longest word that can be links or CPUs, in characters."""
 _MOST_BREAKS = 200
-"""So many lines are looked for within one, where line ends are written out."""
+"""Most lines found within one line whose line ends are escaped."""
 _MOST_COLUMNS = 512
-"""A line with more names is no header: the largest machines have 16 GPUs and some tens of virtual NICs."""
+"""Most names of a header: the largest machines have 16 GPUs and some tens of virtual NICs."""
 
 WORDS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
-"""Link words but those of NVLink. SOC is what drivers before 2017 wrote for SYS."""
+"""Link words other than NVLink. Drivers before 2017 write SOC for SYS."""
 
 
 class Token(NamedTuple):
-    """A word and where it stands; lines and columns count from 1."""
+    """A word and its position; lines and columns count from 1."""
 
     text: str
     line: int
@@ -57,11 +57,11 @@ _DECORATION = re.compile(
 )
 _NAME_BLANK = re.compile(r"\b(GPU|NIC) (?=\d+\b)")
 _DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
-"""What word processors make of a hyphen."""
+"""Characters that word processors substitute for a hyphen."""
 _CHUNK = re.compile(r"\S+").finditer
 _BREAK = re.compile(r"(?i:<br */?>)|\\n(?:(?![a-z])|(?=mlx))").finditer
 
-# NVLink 6 has 36 links a GPU; up to Blackwell they are 18.
+# NVLink 6 has 36 links per GPU; up to Blackwell 18.
 _LINK = r"(?:NV(?:3[0-6]|[12][0-9]|[1-9])|PIX|PXB|PHB|NODE|SYS|SOC|X)"
 _TAIL = r"(?:[0-9][0-9,-]*)?(?:N/A)?"
 _CELLS = re.compile(f"((?:{_LINK})+)({_TAIL})").fullmatch
@@ -72,7 +72,7 @@ _PART = re.compile(r"[-,][0-9,-]*|N?/?A").fullmatch
 _DEVICE = re.compile(r"(?:GPU|NIC)[0-9]+|(?:mlx|mthca|cxi|hsn|hsi|qedr|irdma|efa_)[0-9]*_?(?:bond_?)?[0-9]+").match
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:\\-]*").fullmatch
 AFFINITIES = ("CPU", "NUMA", "GPU NUMA")
-"""The columns behind the links: CPUs and NUMA nodes next to a GPU, and the NUMA node that its own memory is."""
+"""The affinity columns: CPUs and NUMA nodes next to a GPU, and the NUMA node of its own memory."""
 _AFFINITY = re.compile(
     r"(?P<cpu>CPU\s*Affinity)|(?P<gpu>GPU\s*NUMA(?:\s*(?:ID|node))?)|(?P<numa>NUMA(?:\s*(?:Affinity|node|ID))?)"
     r"|(?P<bare>\b(?:CPUs?|Affinity|ID)\b)",
@@ -81,7 +81,7 @@ _AFFINITY = re.compile(
 
 
 def decode(data: bytes) -> str:
-    """The text of a file: UTF-8, or UTF-16 (what PowerShell's `>` writes), whose byte order mark may have got lost."""
+    """Decode a file: UTF-8, or UTF-16 (PowerShell's `>`) even without a byte order mark."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     if data.count(0, 0, 1000) > len(data[:1000]) // 4:
@@ -90,7 +90,7 @@ def decode(data: bytes) -> str:
 
 
 def lines(text: str) -> Iterator[Line]:
-    """The lines of a text, as line feeds end them (`<br>` and `\\n` written out do, too); decoration is blanked."""
+    """Yield the lines of a text, split at line feeds, `<br>` and escaped `\\n`; decoration becomes spaces."""
     for number, raw in enumerate(text.split("\n"), 1):
         begin = 0
         for end in [*islice((match.start() for match in _BREAK(raw)), _MOST_BREAKS), len(raw)]:
@@ -102,21 +102,21 @@ def _line(number: int, raw: str) -> Line:
     if len(raw) > _LONGEST:
         return Line(number, "", ())
     line = _DECORATION.sub(lambda match: " " * len(match[0]), raw)
-    # `GPU 0` is one name; the blank stays in its column behind the name.
+    # `GPU 0` is one name; the space moves behind it.
     line = _NAME_BLANK.sub("\\1\x01", line).translate(_DASHES)
     found = ((match[0].replace("\x01", "").replace("\\", ""), match.start() + 1) for match in _CHUNK(line))
     return Line(number, line, tuple(Token(word, number, column) for word, column in found if word))
 
 
 class Split(NamedTuple):
-    """A chunk of a row: link words, and what stands glued behind them."""
+    """Link words at the start of a chunk, and the rest."""
 
     links: tuple[Token, ...]
     tail: Token | None
 
 
 def split_links(token: Token) -> Split | None:
-    """The link words of a chunk, glued together or not: `NODENODE`, `SYS0-31`. None where it is something else."""
+    """Split a chunk into link words, joined or not: `NODENODE`, `SYS0-31`. None if it does not start with links."""
     match = _CELLS(token.text[:_LONGEST_TAIL])
     if match is None:
         return None
@@ -126,22 +126,22 @@ def split_links(token: Token) -> Split | None:
 
 
 def is_link(text: str) -> bool:
-    """Whether it is one link word."""
+    """Return whether a text is one link word."""
     return _ONE_LINK(text) is not None
 
 
 def is_tail(token: Token) -> bool:
-    """Whether it can stand in the columns behind the links: CPU lists, NUMA nodes, `N/A`."""
+    """Return whether a token can be in the affinity columns: CPU lists, NUMA nodes, `N/A`."""
     return len(token.text) <= _LONGEST_TAIL and _ONLY_TAIL(token.text) is not None
 
 
 def is_part(token: Token) -> bool:
-    """Whether it can be the rest of a word behind the links that the terminal broke."""
+    """Return whether a token can be the rest of a wrapped word of the affinity columns."""
     return _PART(token.text) is not None
 
 
 def is_gpu(name: str) -> bool:
-    """Whether a column's name is that of a GPU."""
+    """Return whether a column name is a GPU's."""
     return name.startswith("GPU") and name[3:].isdecimal()
 
 
@@ -151,13 +151,13 @@ class Header(NamedTuple):
     devices: tuple[Token, ...]
     affinities: tuple[str, ...]
     leading: bool
-    """The affinity columns stand in front of the links (some sites turn the table)."""
+    """The affinity columns precede the links (some sites rotate the table)."""
     glued: bool
-    """Some names stand without anything between them."""
+    """Some names are joined without separators."""
 
 
 def header(line: Line, known: frozenset[str]) -> Header | None:
-    """The column names in a line, or None where it holds something else. `known` are names of rows below it."""
+    """Return the column names in a line, or None. `known` are names of rows below it."""
     first = next((i for i, token in enumerate(line.tokens) if _starts_with_gpu(token.text)), None)
     if first is None:
         return None
@@ -181,7 +181,7 @@ def header(line: Line, known: frozenset[str]) -> Header | None:
 
 
 def more_columns(line: Line, known: frozenset[str]) -> Header | None:
-    """The rest of a header that the terminal broke: names of NICs and affinity columns only."""
+    """Return the rest of a wrapped header: names of NICs and affinity columns only."""
     text, affinities = _without_affinities(line.text)
     tokens = [Token(match[0], line.number, match.start() + 1) for match in _CHUNK(text)]
     if not all(_DEVICE(token.text) or token.text in known for token in tokens):
@@ -190,7 +190,7 @@ def more_columns(line: Line, known: frozenset[str]) -> Header | None:
 
 
 def _without_affinities(text: str) -> tuple[str, tuple[str, ...]]:
-    """A line of column names without those of the affinity columns, and which these are."""
+    """Remove the affinity columns from a header line; return the rest and the removed names."""
     affinities = []
     for match in _AFFINITY(text):
         if match.lastgroup != "bare" or match[0].upper().startswith("CPU"):
@@ -204,7 +204,7 @@ def _starts_with_gpu(text: str) -> bool:
 
 
 def _names(token: Token, known: frozenset[str]) -> list[Token]:
-    """The device names of a chunk: one, or several that stand glued together; none where it has something else."""
+    """Return the device names of a chunk, also joined ones; none if it contains anything else."""
     text = token.text
     if text in known and not is_link(text):
         return [token]
@@ -224,7 +224,7 @@ def _names(token: Token, known: frozenset[str]) -> list[Token]:
 
 
 class Row(NamedTuple):
-    """A row as it stands: its name, what follows, what stands in front."""
+    """A row: its name, the words after it, and the words before it."""
 
     name: Token
     rest: tuple[Token, ...]
@@ -232,7 +232,7 @@ class Row(NamedTuple):
 
 
 def row(line: Line, known: frozenset[str]) -> Row | None:
-    """The row in a line, or None where there is none. `known` are the names of columns."""
+    """Return the row in a line, or None. `known` are the names of columns."""
     for at, token in enumerate(line.tokens):
         name, rest = _row_name(token, known)
         if name is None:
@@ -245,7 +245,7 @@ def row(line: Line, known: frozenset[str]) -> Row | None:
 
 
 def _row_name(token: Token, known: frozenset[str]) -> tuple[Token | None, Token | None]:
-    """The name of a row at the start of a chunk, and the links glued to it."""
+    """Return the row name at the start of a chunk, and the links joined to it."""
     text = token.text
     if text[-1] == ":":
         return _row_name(Token(text[:-1], token.line, token.column), known) if len(text) > 1 else (None, None)
@@ -261,7 +261,7 @@ def _row_name(token: Token, known: frozenset[str]) -> tuple[Token | None, Token 
 
 
 def _reads_as_row(tokens: tuple[Token, ...]) -> bool:
-    """Whether what follows a name are links rather than a sentence, or more names as in a header."""
+    """Return whether the words after a name are links, not a sentence or a header."""
     if not tokens:
         return True
     links = sum(split_links(token) is not None for token in tokens)
@@ -270,7 +270,7 @@ def _reads_as_row(tokens: tuple[Token, ...]) -> bool:
 
 
 def row_names(text_lines: tuple[Line, ...]) -> frozenset[str]:
-    """Names in front of links, anywhere: they tell glued column names apart."""
+    """Return the names in front of links anywhere in the text; they help to split joined column names."""
     found = set()
     for line in text_lines:
         for token, follower in zip(line.tokens, line.tokens[1:], strict=False):

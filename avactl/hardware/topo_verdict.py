@@ -1,4 +1,4 @@
-"""What the output of `nvidia-smi topo -m` says of a machine that should be of a type, as a condition of its node."""
+"""Node condition from comparing the output of `nvidia-smi topo -m` with the machine type."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from avactl.hardware.topo_check import compare
 from avactl.hardware.topo_matrix import MISSING, Matrix, read
 
 _MOST = 5
-"""Differences that are told."""
+"""Most differences in the message."""
 
 
 class Verdict(NamedTuple):
-    """Status, reason and message of a condition, as Kubernetes has them."""
+    """Status, reason and message of the node condition."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str
@@ -23,13 +23,13 @@ class Verdict(NamedTuple):
 
 
 def judge(machine: Machine, type_name: str, output: str) -> Verdict:
-    """Whether a machine is of its type, by the output of `nvidia-smi topo -m` on it."""
+    """Compare the output of `nvidia-smi topo -m` on a machine with its type."""
     matrix = read(output, "output")
     if not isinstance(matrix, Matrix):
         said = next((line.strip()[:200] for line in output.splitlines() if line.strip()), None)
         message = matrix[0].message
         if matrix[0].code == MISSING:
-            message = f"no matrix, but: {said}" if said else "it printed nothing"
+            message = f"no matrix in: {said}" if said else "no output"
         return unknown("OutputDamaged", f"`nvidia-smi topo -m`: {message}")
     result = compare(machine, matrix, find(matrix))
     if result.differences:
@@ -39,7 +39,7 @@ def judge(machine: Machine, type_name: str, output: str) -> Verdict:
 
 
 def unknown(reason: str, message: str) -> Verdict:
-    """The machine does not tell."""
+    """Return the verdict for a machine that could not be checked."""
     return Verdict("Unknown", reason, message)
 
 

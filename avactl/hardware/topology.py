@@ -1,7 +1,7 @@
-"""The topology of one type of machine: how fast GPUs reach each other, and which of them to take.
+"""Topology of a machine type: link speed between GPUs, and the best subsets of GPUs.
 
-Sets of GPUs are bit masks: GPU i is bit i. All answers are exact; what costs more than a glance is tabulated when
-first asked for, once a machine type.
+Sets of GPUs are bit masks: GPU i is bit i. All results are exact; expensive ones are tabulated on first use, once per
+machine type.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from avactl.hardware.machine import Machine
 
 Level = Literal["nvlink", "pcieSwitch", "socket", "node"]
-"""The slowest part on the way between GPUs."""
+"""The slowest part of the path between GPUs."""
 
 LEVELS: tuple[Level, ...] = ("nvlink", "pcieSwitch", "socket", "node")
 """Best first."""
@@ -22,12 +22,12 @@ _RANK: dict[str, int] = {level: rank for rank, level in enumerate(LEVELS)} | {"a
 
 
 def satisfies(level: Level, wanted: str) -> bool:
-    """Whether a level is as good as the wanted one; `any` is any."""
+    """Return whether a level is at least as good as the wanted one; `any` accepts all."""
     return _RANK[level] <= _RANK[wanted]
 
 
 def members(mask: int) -> tuple[int, ...]:
-    """The GPUs of a set, in order."""
+    """Return the GPUs of a set, in order."""
     return tuple(_bits(mask))
 
 
@@ -39,16 +39,16 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 class Quality(NamedTuple):
-    """How good a set of GPUs is: the greater the better, compared in this order."""
+    """Quality of a set of GPUs: greater is better, compared in field order."""
 
     slowest: float
-    """Speed of its slowest pair, GB/s in one direction; infinite for one GPU."""
+    """Speed of the slowest pair, GB/s in one direction; infinite for one GPU."""
     total: float
-    """Speeds of all its pairs together, GB/s."""
+    """Sum of the speeds of all pairs, GB/s."""
 
 
 class Topology:
-    """What a machine's facts say about its GPUs. Make it with `topology`, which keeps one a machine type."""
+    """Link queries on a machine type. Create it with `topology`, which caches one per machine type."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -91,15 +91,15 @@ class Topology:
     # -- pairs -----------------------------------------------------------------------------------------------------
 
     def bandwidth(self, i: int, j: int) -> float:
-        """Speed from GPU i to GPU j, GB/s in one direction: the better of NVLink and PCIe; infinite to itself."""
+        """Return the speed between GPUs, GB/s in one direction: the better of NVLink and PCIe; infinite for i = j."""
         return self._speeds[i][j]
 
     def level(self, i: int, j: int) -> Level:
-        """The slowest part between two GPUs: `nvlink` where an NVLink or NVSwitch joins them."""
+        """Return the slowest part between two GPUs: `nvlink` if an NVLink or NVSwitch connects them."""
         return LEVELS[self._levels[i][j]]
 
     def nics(self, gpu: int) -> tuple[str, ...]:
-        """The NICs nearest to a GPU: those under its PCIe switch, else of its socket, else all of the machine."""
+        """Return the NICs nearest to a GPU: under its PCIe switch, else on its socket, else all."""
         place = self._place[gpu]
         on_socket = tuple(nic.name for nic in self.machine.nics if nic.socket == place.socket)
         return place.nics or on_socket or tuple(nic.name for nic in self.machine.nics)
@@ -107,16 +107,16 @@ class Topology:
     # -- sets ------------------------------------------------------------------------------------------------------
 
     def quality(self, mask: int) -> Quality:
-        """How good a set of GPUs is."""
+        """Return the quality of a set of GPUs."""
         slowest, total = self._qualities
         return Quality(slowest[mask], total[mask])
 
     def subset_level(self, mask: int) -> Level:
-        """The link level of a set of GPUs.
+        """Return the link level of a set of GPUs.
 
-        `nvlink` where the set can form a ring of NVLinks that visits every GPU once (two GPUs: a link between them;
-        one: always). That is what NCCL's ring all-reduce runs on, so not every pair needs a link: all eight GPUs of
-        a DGX-1 are `nvlink`. Without such a ring, the level of the worst pair.
+        `nvlink` if a ring of NVLinks visits every GPU once (two GPUs: a link between them; one GPU: always). NCCL's
+        ring all-reduce uses such a ring, so not every pair needs a link: all eight GPUs of a DGX-1 are `nvlink`.
+        Without a ring, the level of the worst pair.
         """
         if self._nvswitch or self._rings[mask]:
             return "nvlink"
@@ -124,15 +124,15 @@ class Topology:
         return LEVELS[max(self._levels[i][j] for i in gpus for j in gpus)]
 
     def best_subset(self, count: int, free: int | None = None) -> int | None:
-        """The best `count` of the free GPUs (default: all), as a mask; None where there are not so many.
+        """Return the best `count` of the free GPUs (default: all) as a mask; None if there are too few.
 
-        Best is the fastest slowest pair, then the greatest sum over pairs, then the smallest mask.
+        Best is the fastest slowest pair, then the largest sum over pairs, then the smallest mask.
         """
         available = self.all if free is None else free & self.all
         return next((mask for mask in self.ranked(count) if mask & ~available == 0), None)
 
     def ranked(self, count: int) -> tuple[int, ...]:
-        """All sets of `count` GPUs, best first: what a table over (free mask, count) is built on."""
+        """Return all sets of `count` GPUs, best first: the basis of tables over (free mask, count)."""
         found = self._ranked.get(count)
         if found is None:
             masks = [mask for mask in range(1, self.all + 1) if mask.bit_count() == count]
@@ -142,17 +142,17 @@ class Topology:
         return found
 
     def reachable_level(self, count: int) -> Level | None:
-        """The best link level at which `count` GPUs of an empty machine can be had; None where it has fewer."""
+        """Return the best link level of any `count` GPUs of an empty machine; None if it has fewer."""
         levels = self._extremes(count)
         return levels[0] if levels else None
 
     def certain_level(self, count: int) -> Level | None:
-        """The link level that any `count` GPUs of the machine have, however they are chosen; None: it has fewer."""
+        """Return the link level that every choice of `count` GPUs has; None if the machine has fewer."""
         levels = self._extremes(count)
         return levels[1] if levels else None
 
     def room(self, count: int, wanted: str = "any") -> int:
-        """At most how many sets of `count` GPUs with the wanted link level an empty machine holds at once.
+        """Return how many disjoint sets of `count` GPUs with the wanted link level fit on an empty machine.
 
         Exact for machines without NVLink and for those with NVSwitch, an upper bound for NVLink pairs.
         """
@@ -175,7 +175,7 @@ class Topology:
 
     @cached_property
     def _qualities(self) -> tuple[list[float], list[float]]:
-        """Slowest pair and sum over pairs by mask: the set without its lowest GPU, and that GPU's pairs."""
+        """Compute slowest pair and sum over pairs by mask, from the set without its lowest GPU."""
         slowest, total = [float("inf")] * (self.all + 1), [0.0] * (self.all + 1)
         for mask in range(1, self.all + 1):
             low = mask & -mask
@@ -191,11 +191,11 @@ class Topology:
 
     @cached_property
     def _rings(self) -> bytearray:
-        """By mask, whether NVLinks can form a ring through all its GPUs (Held and Karp's dynamic programme, 1962)."""
+        """Compute by mask whether NVLinks form a ring through its GPUs (Held and Karp's dynamic programme, 1962)."""
         joined = [sum(1 << j for j in range(self.count) if self._links[i][j]) for i in range(self.count)]
         rings = bytearray(self.all + 1)
         ends = [0] * (self.all + 1)
-        """By mask, the GPUs at which a path over the mask can end that starts at its lowest GPU."""
+        """Compute by mask the possible last GPUs of a path that starts at its lowest GPU and covers the mask."""
         for mask in range(1, self.all + 1):
             start = mask & -mask
             rest = mask ^ start
@@ -209,7 +209,7 @@ class Topology:
         return rings
 
     def _groups(self, by_socket: bool) -> list[int]:
-        """How many GPUs stand under each switch, or on each socket."""
+        """Return the number of GPUs per switch or per socket."""
         if not by_socket:
             return [len(switch.gpus) for switch in self.machine.switches]
         sockets: dict[int, int] = {}
@@ -218,7 +218,7 @@ class Topology:
         return list(sockets.values())
 
     def _extremes(self, count: int) -> tuple[Level, Level] | None:
-        """The best and the worst level of any `count` GPUs."""
+        """Return the best and the worst level of any `count` GPUs."""
         if not 1 <= count <= self.count:
             return None
         found = self._levels_by_count.get(count)
@@ -234,7 +234,7 @@ class Topology:
         if count == 1 or self._nvswitch:
             return "nvlink", "nvlink"
         if not self.machine.nvlink:
-            # Switches are inside of sockets, so sizes are enough.
+            # Switches are within sockets, so the sizes suffice.
             switches, sockets = self._groups(False), self._groups(True)
             best: Level = "pcieSwitch" if max(switches) >= count else "socket" if max(sockets) >= count else "node"
             worst: Level = "node" if len(sockets) > 1 else "socket" if len(switches) > 1 else "pcieSwitch"
@@ -245,5 +245,5 @@ class Topology:
 
 @lru_cache(maxsize=256)
 def topology(machine: Machine) -> Topology:
-    """The topology of a type of machine; one object for equal facts, so that its tables are made once."""
+    """Return the topology of a machine type; cached, so that tables are computed once per type."""
     return Topology(machine)

@@ -1,1 +1,1 @@
-"""The placement engine: which machine, which GPUs. Pure functions over arrays; no Kubernetes, no I/O, no clock."""
+"""The placement engine: choose machines and GPUs. Pure functions over arrays; no Kubernetes, no I/O, no clock."""

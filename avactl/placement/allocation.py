@@ -1,7 +1,7 @@
-"""The fleet as arrays: what every node has and has left, who holds what, and how to go back.
+"""Allocation state as arrays: capacity and free amounts of every node, bookings, and rollback.
 
-A row of the arrays is a node's slot; slots of nodes that left are used again. Every change is O(1) in nodes and is
-noted in a journal of touched slots, by which caches (`avactl.placement.score`) renew only what changed.
+A row of the arrays is a node's slot; slots of removed nodes are reused. Every change is O(1) in nodes and is recorded
+in a journal of touched slots, from which caches (`avactl.placement.score`) update only what changed.
 """
 
 from __future__ import annotations
@@ -17,64 +17,64 @@ from avactl.hardware.topology import members
 from avactl.placement.links import Links, links, unknown_links
 
 MILLI_PER_GPU = 1000
-"""Milli of one GPU."""
+"""Milli-GPUs per GPU."""
 
 MAX_GPUS = 16
-"""GPUs of the largest machine."""
+"""Most GPUs of a machine."""
 
 ABSENT = -1
-"""Free milli of a GPU that is not there; domain of a node that is in none."""
+"""Free milli of a nonexistent GPU; domain of a node without one."""
 
 _UNKNOWN_MODEL = ""
 
 
 class BookingError(ValueError):
-    """A booking that would give something away twice, or a release of what nobody holds."""
+    """A double booking, or the release of a key without a booking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a node offers to pods."""
+    """Capacity and topology of a node."""
 
     name: str
     amounts: tuple[int, ...]
-    """In the order of `State.resources`, e.g. CPU milli, memory bytes, pods."""
+    """Capacity in the order of `State.resources`, e.g. CPU milli, memory bytes, pods."""
     gpus: int = 0
     model: str = _UNKNOWN_MODEL
     machine: Machine | None = None
-    """Its type; None where nothing is known of its links."""
+    """Machine type; None if the links are unknown."""
     domains: tuple[Hashable | None, ...] = ()
-    """In the order of `State.levels`: names of its block, rack, NVLink domain, …; None or left out: in none."""
+    """Domain names in the order of `State.levels`: block, rack, NVLink domain, …; None or omitted: none."""
     missing: int = 0
-    """Mask of GPUs that must not be used."""
+    """Mask of unusable GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What one pod holds on one node."""
+    """Resources of one pod on one node."""
 
     node: int
     amounts: tuple[int, ...]
     gpus: int = 0
-    """Mask."""
+    """GPU mask."""
     milli: int = MILLI_PER_GPU
-    """Of each of the GPUs."""
+    """Milli of each GPU."""
 
 
 @dataclass(slots=True)
 class State:
-    """Nodes and bookings. Arrays are to be read; they change through the methods only."""
+    """Nodes and bookings. The arrays are read-only for callers; methods change them."""
 
     resources: tuple[str, ...]
-    """Names of the amounts. The first is CPU in milli: the fallback score packs by it."""
+    """Names of the resources. The first is CPU in milli, which the fallback score packs by."""
     levels: tuple[str, ...] = ()
-    """Names of the levels of domains, widest first."""
+    """Names of the topology levels, widest first."""
     size: int = 0
-    """Slots in use or once used: arrays are longer."""
+    """Slots in use or formerly used; the arrays are longer."""
     width: int = 0
-    """GPUs of the largest node so far."""
+    """Largest number of GPUs of any node so far."""
     most_cpu: int = 1
-    """First amount of the largest node so far."""
+    """Largest first amount of any node so far."""
 
     names: list[str | None] = field(default_factory=list)
     slots: dict[str, int] = field(default_factory=dict)
@@ -82,24 +82,24 @@ class State:
     kinds: list[Links] = field(default_factory=list)
     bookings: dict[Hashable, Booking] = field(default_factory=dict)
     held: list[set[Hashable]] = field(default_factory=list)
-    """Keys of the bookings of each slot."""
+    """Booking keys by slot."""
     allowed: dict[Hashable, npt.NDArray[np.bool_]] = field(default_factory=dict)
-    """Node sets by key: what selectors, affinity, taints and cordons leave, decided by the caller."""
+    """Node sets by key, computed by the caller from selectors, affinity, taints and cordons."""
     domain_names: list[dict[Hashable, int]] = field(default_factory=list)
 
     capacity: npt.NDArray[np.int64] = field(init=False)
     free: npt.NDArray[np.int64] = field(init=False)
     gpu_free: npt.NDArray[np.int32] = field(init=False)
     gpu_total: npt.NDArray[np.int32] = field(init=False)
-    """Free milli of a node's GPUs together."""
+    """Sum of the free milli of a node's GPUs."""
     gpu_count: npt.NDArray[np.int32] = field(init=False)
     """Usable GPUs."""
     whole: npt.NDArray[np.int32] = field(init=False)
-    """Mask of the GPUs that are wholly free."""
+    """Mask of entirely free GPUs."""
     model: npt.NDArray[np.int16] = field(init=False)
     kind: npt.NDArray[np.int16] = field(init=False)
     domains: npt.NDArray[np.int32] = field(init=False)
-    """By slot and level."""
+    """Domain by slot and level."""
     model_free: npt.NDArray[np.int64] = field(init=False)
     """Free milli of all GPUs of a model."""
 
@@ -138,10 +138,10 @@ class State:
     # -- nodes ------------------------------------------------------------------------------------------------------
 
     def put_node(self, node: Node) -> int:
-        """Add a node, or change what it offers; bookings stay. Returns its slot.
+        """Add a node, or update its capacity; bookings stay. Return its slot.
 
-        A node that offers less than is booked has negative amounts free, and takes nothing until there is room.
-        Raises BookingError where GPUs go that somebody holds.
+        If the capacity falls below the bookings, free amounts become negative and nothing more is placed. Raises
+        BookingError if a removed GPU is booked.
         """
         if len(node.amounts) != len(self.resources):
             raise ValueError(f"{node.name}: {len(node.amounts)} amounts for {len(self.resources)} resources")
@@ -175,7 +175,7 @@ class State:
         return slot
 
     def drop_node(self, name: str) -> list[Hashable]:
-        """Remove a node with all its bookings; returns their keys. Raises KeyError for a node that is not there."""
+        """Remove a node with its bookings; return their keys. Raises KeyError for an unknown node."""
         slot = self.slots[name]
         keys = sorted(self.held[slot], key=str)
         for key in keys:
@@ -218,7 +218,7 @@ class State:
         return self.kinds.index(kind)
 
     def allow(self, key: Hashable, nodes: Mapping[int, bool] | Iterable[int]) -> None:
-        """Say which nodes a node set has: all of it as slots, or changes to it as `{slot: whether}`."""
+        """Set a node set: either all its slots, or changes as `{slot: included}`."""
         before = self.allowed.get(key)
         if isinstance(nodes, Mapping):
             now = np.zeros(len(self.free), np.bool_) if before is None else before.copy()
@@ -234,28 +234,29 @@ class State:
     # -- bookings ---------------------------------------------------------------------------------------------------
 
     def book(self, key: Hashable, booking: Booking, forced: bool = False) -> None:
-        """Give a pod its part of a node. Raises BookingError where it is not free, and changes nothing then.
+        """Book resources for a pod. Raises BookingError, without any change, if they are not free.
 
-        `forced` is for pods that run already: amounts may go below zero, as they do with static pods. A GPU is never
-        given twice.
+        `forced` is for running pods: amounts may become negative, as with static pods. A GPU is never overbooked.
         """
         slot = booking.node
         if key in self.bookings:
             raise BookingError(f"{key} is booked on {self.names[self.bookings[key].node]} already")
         if not 0 <= slot < self.size or self.names[slot] is None:
-            raise BookingError(f"{key}: there is no node in slot {slot}")
+            raise BookingError(f"{key}: no node in slot {slot}")
         if not forced:
             free = self.free[slot].tolist()
             short = [i for i, amount in enumerate(booking.amounts) if amount and amount > free[i]]
             if short:
-                raise BookingError(f"{key}: {self.names[slot]} has no {self.resources[short[0]]} left for it")
+                raise BookingError(f"{key}: {self.names[slot]} has too little {self.resources[short[0]]}")
         if not 0 < booking.milli <= MILLI_PER_GPU:
             raise BookingError(f"{key}: {booking.milli} milli of a GPU")
         if booking.gpus:
             row = self.gpu_free[slot].tolist()
             for gpu in members(booking.gpus):
                 if gpu >= MAX_GPUS or row[gpu] < booking.milli:
-                    raise BookingError(f"{key}: GPU {gpu} of {self.names[slot]} has no {booking.milli} milli free")
+                    raise BookingError(
+                        f"{key}: GPU {gpu} of {self.names[slot]} has less than {booking.milli} milli free"
+                    )
         self._take(booking, 1)
         self.bookings[key] = booking
         self.held[slot].add(key)
@@ -264,10 +265,10 @@ class State:
             self._undo.append((True, key, booking))
 
     def release(self, key: Hashable) -> Booking:
-        """Take back what a pod holds. Raises BookingError where it holds nothing."""
+        """Release a pod's booking. Raises BookingError if it has none."""
         booking = self.bookings.pop(key, None)
         if booking is None:
-            raise BookingError(f"{key} holds nothing")
+            raise BookingError(f"{key} has no booking")
         self.held[booking.node].remove(key)
         self._take(booking, -1)
         self._note(booking.node)
@@ -294,10 +295,10 @@ class State:
         self.gpu_total[slot] -= milli
         self.model_free[self.model[slot]] -= milli
 
-    # -- what if ----------------------------------------------------------------------------------------------------
+    # -- transactions -----------------------------------------------------------------------------------------------
 
     def mark(self) -> int:
-        """Begin what may be undone. Every mark ends with `rollback` or `keep`, the last one first."""
+        """Start a transaction. Every mark ends with `rollback` or `keep`, innermost first."""
         self._marks += 1
         return len(self._undo)
 
@@ -314,13 +315,13 @@ class State:
         self._marks = marks
 
     def keep(self, mark: int) -> None:
-        """Let what was done since the mark stand; an outer mark can still undo it."""
+        """Keep the changes since the mark; an outer mark can still undo them."""
         self._marks -= 1
         if not self._marks:
             del self._undo[mark:]
 
     def copy(self) -> State:
-        """An independent state to try things on."""
+        """Return an independent copy."""
         other = State(self.resources, self.levels, self.size, self.width, self.most_cpu)
         for name in (*_ARRAYS, "model_free"):
             setattr(other, name, getattr(self, name).copy())
@@ -332,7 +333,7 @@ class State:
         return other
 
     def emptied(self) -> State:
-        """A copy in which nobody holds anything."""
+        """Return a copy without bookings."""
         other = self.copy()
         other.bookings, other.held = {}, [set() for _ in self.held]
         other.free = other.capacity.copy()
@@ -347,11 +348,11 @@ class State:
 
     @property
     def position(self) -> int:
-        """End of the journal."""
+        """Return the end of the journal."""
         return self._journal_start + len(self._journal)
 
     def touched(self, since: int) -> Sequence[int] | None:
-        """Slots touched from a journal position on, each once; None: too many to tell, or too long ago."""
+        """Return the distinct slots touched since a journal position; None if the journal no longer covers it."""
         if since < self._journal_start or self.position - since > self.size:
             return None
         return list(set(self._journal[since - self._journal_start :]))

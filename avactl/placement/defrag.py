@@ -1,4 +1,4 @@
-"""The fewest moves that make room for a gang, as a proposal: nothing is moved here."""
+"""Find the fewest moves that free capacity for a gang. Proposes moves, executes none."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 
 _SETS = 2000
-"""Sets of pods of one node that are tried at the most, before one is taken that is only known to have none too many."""
+"""Most sets of pods of one node that are tried before an approximate set is used, minimal but not minimum."""
 _PLANS = 24
-"""Plans that are tried in one domain when moved pods find no new place."""
+"""Most plans per domain when moved pods find no new place."""
 
 
 class Move(NamedTuple):
-    """A pod that goes from one node to another."""
+    """Move of a pod from one node to another."""
 
     key: Hashable
     source: int
     target: int
     gpus: int
-    """Mask, on the target."""
+    """GPU mask on the target."""
 
 
 def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hashable, Request]) -> list[Move] | None:
-    """Moves after which the least members of a gang fit; [] where they do already, None where none would do.
+    """Return moves after which the gang's minimum members fit; [] if they already fit, None if impossible.
 
-    `movable` are the bookings that may move, and what they ask for: pods of jobs that have checkpoints and allow it.
-    For each member the node is taken that needs fewest moves, exactly where few pods share it; of several members, one
-    after the other. Moved pods go where there is room: nothing moves to make room for them. The state is as before
-    afterwards.
+    `movable` are the bookings that may move, with their requests: pods of jobs that checkpoint and allow it. For each
+    member, choose the node that needs the fewest moves (exact if few pods share it), one member after the other. Moved
+    pods go to free capacity only. The state is unchanged afterwards.
     """
     state = scorer.state
     mark = state.mark()
@@ -51,7 +50,7 @@ def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hasha
 
 
 def _scopes(state: State, gang: Gang) -> Iterator[Ints]:
-    """The slots among which the gang must stay."""
+    """Yield the sets of slots in which the gang must stay."""
     if gang.within is None:
         yield np.arange(state.size)
         return
@@ -63,7 +62,7 @@ def _scopes(state: State, gang: Gang) -> Iterator[Ints]:
 def _in_domain(
     scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hashable, Request], slots: Ints
 ) -> list[Move] | None:
-    """Moves for a gang in one domain. A node whose pods find no other place is left out, and it is tried again."""
+    """Plan moves within one domain. Nodes whose pods find no other place are excluded, and planning restarts."""
     state = scorer.state
     barred: set[frozenset[Hashable]] = set()
     for _ in range(_PLANS):
@@ -82,7 +81,7 @@ def _in_domain(
 
 
 Freed = dict[tuple[Hashable, int], frozenset[Hashable]]
-"""Pods taken away and their nodes; and the pods that were taken away together."""
+"""Removed pods and their nodes; and the sets of pods that were removed together."""
 
 
 def _free(
@@ -93,7 +92,7 @@ def _free(
     slots: Ints,
     barred: set[frozenset[Hashable]],
 ) -> Freed | None:
-    """Take pods away and book the gang's members, the largest first; None where it does not come to that."""
+    """Remove pods and book the gang's members, the largest first; None if impossible."""
     state = scorer.state
     freed: Freed = {}
     for role in sorted(gang.roles, key=lambda role: -role.request.total_milli):
@@ -120,7 +119,7 @@ def _cheapest(
     slots: Ints,
     barred: set[frozenset[Hashable]],
 ) -> tuple[int, frozenset[Hashable]] | None:
-    """The node on which fewest pods must go for one more member, and these pods."""
+    """Return the node on which the fewest pods must move for one more member, and these pods."""
     now = rooms(state, request, slots)
     if (now > 0).any():
         return int(slots[now.argmax()]), frozenset()
@@ -152,7 +151,7 @@ def _fewest(
     most: int,
     barred: set[frozenset[Hashable]],
 ) -> frozenset[Hashable] | None:
-    """The fewest pods of a node, at the `most`; no fewer than `least` would do."""
+    """Return the fewest pods of a node to move, at most `most`; `least` is a lower bound."""
     here = np.array([slot])
 
     def enough(gone: Iterable[Hashable]) -> bool:
@@ -163,7 +162,7 @@ def _fewest(
         state.rollback(mark)
         return found
 
-    # The smallest pods of equal number first: they find a place most easily.
+    # Of sets with equal size, try the smallest pods first: they are the easiest to move.
     keys = sorted(keys, key=lambda key: (state.bookings[key].gpus.bit_count(), str(key)))
     sets = chain.from_iterable(combinations(keys, count) for count in range(least, most + 1))
     for each in islice(sets, _SETS):
@@ -172,7 +171,7 @@ def _fewest(
             return chosen
     if next(sets, None) is None or not enough(keys):
         return None
-    # Too many to try them all: pods of which none can stay, the small ones before the large ones.
+    # Too many sets: drop pods one by one, small ones first, until none of them can stay.
     left = dict.fromkeys(keys)
     for key in keys:
         del left[key]
@@ -183,7 +182,7 @@ def _fewest(
 
 
 def _replace(scorer: Scorer, movable: Mapping[Hashable, Request], freed: Freed) -> tuple[list[Move], Hashable | None]:
-    """New places for the pods that were taken away, the largest first; the second is one that finds none."""
+    """Find new places for the removed pods, the largest first; the second value is a pod without one."""
     moves = []
     pods = sorted(freed, key=lambda each: (-movable[each[0]].total_milli, str(each[0])))
     for key, source in pods:

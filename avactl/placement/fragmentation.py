@@ -1,6 +1,6 @@
-"""What a node's free GPUs are worth to the expected workload, in milli of GPU.
+"""Value of a node's free GPUs to the expected workload, in GPU milli.
 
-Two measures of what is lost, both of one node's state, both in GPU milli:
+Two measures of loss, both functions of one node's state:
 
 - Fragmentation as FGD defines it (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
   Fragmentation Gradient Descent", USENIX ATC'23, section 3): the GPUs that the next pod cannot use, expected over the
@@ -25,16 +25,16 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _CELLS = 1 << 13
-"""Cells of the table of amounts. Where requests are more various, amounts are rounded up to fewer values."""
+"""Cells of the table of amounts. With more distinct values, amounts are rounded up."""
 
 _COLUMNS = 12
-"""Resources that the table has an axis for, each with two cells at least: those that most requests ask for."""
+"""Most resources with a table axis, of at least two cells each: the most frequently requested ones."""
 
 _WITHOUT_GPUS = 0.25
-"""How much of what pods without GPUs ask for counts to the mean need beside a GPU. They run on nodes with GPUs too, but
-where they are few others have room for them: with none of it GPUs are stranded where such pods are many, with all of it
-large gangs find fewer whole machines. Chosen by replays of the openb trace and of lists derived from it: with 0.5
-allocation is a point higher where such pods are 2.5 times as many, and lower where many pods ask for several GPUs."""
+"""Weight of pods without GPUs in the mean CPU and memory per GPU. They run on GPU nodes too, but also elsewhere if they
+are few: with weight 0, GPUs are stranded when such pods are many; with weight 1, large gangs find fewer whole machines.
+Chosen by replays of the openb trace and derived lists: 0.5 allocates one point more when such pods are 2.5 times as
+many, and less when many pods request several GPUs."""
 
 
 def _axis(amounts: set[int]) -> Ints:
@@ -42,9 +42,9 @@ def _axis(amounts: set[int]) -> Ints:
 
 
 class Measure:
-    """The measures against one workload, of which `shares` says how often each request comes.
+    """The measures for one workload; `shares` are the frequencies of its requests.
 
-    Fragmentation counts requests for GPUs only. Node sets of requests are left out: they come and go with their pods.
+    Fragmentation counts GPU requests only. Node sets are ignored, because they come and go with their pods.
     """
 
     def __init__(self, shares: Mapping[Request, float], resources: int) -> None:
@@ -65,7 +65,7 @@ class Measure:
         self._axes = [_axis({request.amounts[column] for request in asking}) for column in self._columns]
         while prod(len(axis) + 1 for axis in self._axes) > _CELLS:
             longest = max(range(len(self._axes)), key=lambda number: len(self._axes[number]))
-            self._axes[longest] = self._axes[longest][::-2][::-1]  # the largest stays
+            self._axes[longest] = self._axes[longest][::-2][::-1]  # keep the largest
         self._strides = np.cumprod([1, *(len(axis) + 1 for axis in self._axes)])
         milli = sum(share * request.total_milli for request, share in asking.items())
         amounts = np.zeros(resources)
@@ -78,20 +78,20 @@ class Measure:
                 part = share * request.total_milli / milli
                 constrained[request.models] = constrained.get(request.models, 0.0) + part
         self.constrained = constrained
-        """Sets of models that requests are constrained to, and their share of all GPU milli."""
+        """Sets of models that requests are restricted to, and their share of all GPU milli."""
         self._members = np.zeros((0, 0), np.bool_)
         self._tables: Floats = np.zeros((0, 0))
         self._known_models = -1
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is known of the workload."""
+        """Return whether the workload is unknown."""
         return not self._rows
 
     def chances(self, free: Ints, model: npt.NDArray[np.integer], models: list[str]) -> Floats:
-        """By node and kind of GPU demand, how probable is a pod that amounts and model admit to the node.
+        """Return by node and kind of GPU demand the probability of a pod that fits the node by amounts and model.
 
-        `model` indexes `models`. Looked up in the distribution of amounts, a table over all that requests ask for.
+        `model` indexes `models`. Looked up in the cumulative distribution of amounts, a table over all requests.
         """
         if self._known_models != len(models):
             self._tables = np.concatenate([self._distribution(each) for each in models])
@@ -103,11 +103,11 @@ class Measure:
         return result
 
     def share(self, model: str) -> float:
-        """How probable is a pod that may have GPUs of a model."""
+        """Return the probability of a pod that accepts GPUs of a model."""
         return sum(share for _, wanted, _, share in self._rows if not wanted or model in wanted)
 
     def _distribution(self, model: str) -> Floats:
-        """For nodes of a model: by how many values of each axis are free, the shares of requests that fit, by kind."""
+        """Return for nodes of a model, by free values on each axis, the shares of fitting requests by kind."""
         shape = [len(axis) + 1 for axis in self._axes]
         table = np.zeros((*shape[::-1], len(self._milli)))
         for amounts, wanted, kind, share in self._rows:
@@ -120,7 +120,7 @@ class Measure:
         return table.reshape(-1, len(self._milli))
 
     def lost(self, chances: Floats, gpus: Ints) -> Floats:
-        """FGD's fragmentation of nodes with these free GPUs."""
+        """Return FGD's fragmentation of nodes with these free GPUs."""
         large = gpus[:, :, None] >= self._milli
         usable = (gpus[:, :, None] * large).sum(1)
         enough = large.sum(1) >= self._gpus
@@ -129,7 +129,7 @@ class Measure:
         return result
 
     def lost_without(self, chances: Floats, gpus: Ints, milli: int) -> Floats:
-        """FGD's fragmentation by node and GPU if that GPU had `milli` less; infinite where it has not so much."""
+        """Return FGD's fragmentation by node and GPU if that GPU had `milli` less; infinite if it has too little."""
         large = gpus[:, :, None] >= self._milli
         parts = gpus[:, :, None] * large
         left = gpus - milli
@@ -142,7 +142,7 @@ class Measure:
         return lost
 
     def stranded(self, free: Ints, total: Ints) -> Floats:
-        """GPU milli of nodes that stay idle because something else runs out first."""
+        """Return the GPU milli of nodes that stay idle because another resource runs out first."""
         asked = np.flatnonzero(self._per_milli > 0)
         if not asked.size:
             return np.zeros(len(free))
@@ -151,16 +151,16 @@ class Measure:
         return result
 
     def cost(self, state: State, slots: Ints) -> Floats:
-        """Both measures of nodes as they are."""
+        """Return the sum of both measures for nodes in their current state."""
         free, gpus = state.free[slots], state.gpu_free[slots, : state.width].astype(np.int64)
         total = state.gpu_total[slots].astype(np.int64)
         return self.lost(self.chances(free, state.model[slots], state.models), gpus) + self.stranded(free, total)
 
     def pressure(self, state: State) -> Floats:
-        """By GPU model, how much a pod with another choice takes from pods that have none, per milli.
+        """Return by GPU model the loss that a flexible pod causes to pods restricted to it, per milli.
 
-        Where as much as is free still arrives, pods constrained to some models ask for their share of all that is
-        free. Over what is free of those models, that is the chance that a milli taken there is missed.
+        Assuming that as much arrives as is free, pods restricted to some models request their share of all free GPUs.
+        Divided by the free GPUs of these models, that is the probability that a milli taken there is missed.
         """
         if self._members.shape[1] != len(state.models):
             self._members = np.array([[model in models for model in state.models] for models in self.constrained])

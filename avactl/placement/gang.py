@@ -1,4 +1,4 @@
-"""Gangs: all members or none, as near to each other as they fit, in the tightest domain: large ones stay whole."""
+"""Gang placement: all members or none, close together, in the tightest domain to keep large domains free."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 
 _TRIES = 8
-"""Domains of one level that are tried. One is enough for one role, whose room is exact; roles can be in each other's
-way."""
+"""Domains of one level that are tried. One is enough for one role, whose capacity is exact; several roles can
+compete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Members of a gang that ask for the same."""
+    """Members of a gang with equal requests."""
 
     name: str
     request: Request
     least: int
-    """Members without which the gang does not run."""
+    """Minimum number of members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run together."""
+    """Pods that start together."""
 
     roles: tuple[Role, ...]
     within: str | None = None
-    """Level of which one domain must hold all members; None: as near as they fit."""
+    """Level of which one domain must hold all members; None: as close as possible."""
 
 
 class Member(NamedTuple):
-    """Where one member of a gang goes."""
+    """Placement of one gang member."""
 
     role: str
     number: int
     node: int
     gpus: int
-    """Mask."""
+    """GPU mask."""
 
 
 def rooms(
     state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None = None, empty: bool = False
 ) -> Ints:
-    """How many such pods each node can take, or could if it were `empty`.
+    """Return the number of such pods that fit on each node, or would if it were `empty`.
 
-    Exact but for required link levels, where sets of GPUs are taken one by one.
+    Exact except for required link levels, where sets of GPUs are taken greedily.
     """
     most = np.iinfo(np.int32).max
     free = np.maximum((state.capacity if empty else state.free)[slots], 0)
@@ -96,11 +96,11 @@ def _gpu_room(state: State, request: Request, slots: Ints, gpus: npt.NDArray[np.
 def place_gang(
     scorer: Scorer, key: Hashable, gang: Gang, among: npt.NDArray[np.bool_] | None = None
 ) -> list[Member] | None:
-    """Book the least members of every role under `(key, role, number)`; None, and nothing booked, if they do not fit.
+    """Book the minimum members of every role under `(key, role, number)`; None, and no booking, if they do not fit.
 
-    A single node is best, then one domain of the narrowest level that holds the gang, the one with least room to spare
-    (of equals that in the parent with least room); without such a domain, as few of the widest level as possible.
-    `among` narrows the nodes, by slot.
+    A single node is best, then one domain of the narrowest level that holds the gang, the one with least spare capacity
+    (ties: the parent with least); without such a domain, as few of the widest level as possible. `among` is a node mask
+    by slot.
     """
     counts = {role.name: role.least for role in gang.roles}
     state = scorer.state
@@ -110,7 +110,7 @@ def place_gang(
         return []
     if len(roles) == 1 and roles[0].least == 1 and gang.within is None:
         return _single(scorer, key, roles[0], among)
-    # Roles can be in each other's way: the one with most GPUs goes first.
+    # Roles can compete for nodes: the one with most GPUs goes first.
     room = [rooms(state, role.request, every, among) for role in roles]
     for level, domain in _levels(state, gang.within):
         for slots in _candidates(scorer, roles, level, domain, room):
@@ -132,9 +132,9 @@ def _single(scorer: Scorer, key: Hashable, role: Role, among: npt.NDArray[np.boo
 
 
 def _levels(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:
-    """Levels from single nodes to the whole fleet, or to the one required: its number, and every slot's domain.
+    """Yield levels from single nodes up to the whole cluster or the required level: number, and domain by slot.
 
-    A node that is in no domain of a level is one by itself.
+    A node outside of a level's domains is its own domain.
     """
     slots = np.arange(state.size)
     depth = len(state.levels)
@@ -148,7 +148,7 @@ def _levels(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:
 
 
 def _candidates(scorer: Scorer, roles: list[Role], level: int, domain: Ints, room: list[Ints]) -> Iterator[Ints]:
-    """The slots of each domain that has room for every role, the tightest first."""
+    """Yield the slots of each domain with capacity for every role, the tightest first."""
     state = scorer.state
     names, first, inverse = np.unique(domain, return_index=True, return_inverse=True)
     sums = [_sums(inverse, each, len(names)) for each in room]
@@ -172,13 +172,13 @@ def _candidates(scorer: Scorer, roles: list[Role], level: int, domain: Ints, roo
 
 
 def _needs(roles: Sequence[Role]) -> tuple[int, Ints]:
-    """What the least members of all roles take together: milli of GPU, and the amount of each resource."""
+    """Sum the minimum members of all roles: GPU milli, and the amount of each resource."""
     amounts: Ints = np.array([[role.least * amount for amount in role.request.amounts] for role in roles], np.int64)
     return sum(role.least * role.request.total_milli for role in roles), amounts.sum(0)
 
 
 def _may_hold(state: State, slots: Ints, gpus: int, amounts: Ints) -> bool:
-    """Whether nodes have that much left in all: without it, a try of all roles can only fail."""
+    """Return whether nodes have enough in total; a cheap necessary condition."""
     free = np.maximum(state.free[slots], 0).sum(0)
     return bool((free >= amounts).all()) and int(np.maximum(state.gpu_free[slots], 0).sum()) >= gpus
 
@@ -208,10 +208,9 @@ def _place_roles(
 
 
 def _spread(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int, level: int) -> list[tuple[int, int]]:
-    """Nodes and how many pods each takes. `slots` have room for all; no domain of `level` or below need hold them.
+    """Return nodes with the number of pods each takes, if no domain of `level` or below holds all of them.
 
-    Where one domain holds what is needed, the tightest one is taken; else the roomiest ones whole, and for the rest the
-    same again.
+    If one wider domain suffices, take the tightest one; otherwise take the largest ones whole and repeat for the rest.
     """
     state = scorer.state
     slots, room = slots[room > 0], room[room > 0]
@@ -233,7 +232,7 @@ def _spread(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int
 
 
 def _nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int) -> list[tuple[int, int]]:
-    """The fewest nodes; among equals those that cost the expected workload least."""
+    """Return the fewest nodes; ties go to those that cost the expected workload least."""
     scores = scorer.scores(request)[slots]
     order = np.lexsort((slots, scores, -room))
     slots, room, scores = slots[order], room[order], scores[order]
@@ -261,7 +260,7 @@ def _book(
 
 
 def _gpus(state: State, request: Request, node: int, count: int) -> list[int]:
-    """GPUs of each of the pods on a node: the best links one after the other; shares on the fullest GPU that fits."""
+    """Return the GPUs of each pod on a node: the best links one after the other; shares on the fullest fitting GPU."""
     if not request.gpus:
         return [0] * count
     if request.milli == MILLI_PER_GPU:

@@ -1,7 +1,7 @@
-"""Which of a machine's free GPUs to take: exact answers from tables, one set of tables a machine type.
+"""Choose among a machine's free GPUs: exact results from tables, one set of tables per machine type.
 
-Sets of GPUs are bit masks, GPU i is bit i, as in `avactl.hardware.topology`. The tables are arrays over all masks, so
-that a fleet is asked at once; 16 GPUs have 65,536 masks. What depends on the free set is found when first asked for.
+Sets of GPUs are bit masks, GPU i is bit i, as in `avactl.hardware.topology`. The tables are arrays over all masks
+(65,536 for 16 GPUs), so that many nodes are evaluated at once. Results for a free set are computed on first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNKNOWN = -1
 
 
 class Links:
-    """Tables over the GPU sets of one machine type. Make it with `links`, which keeps one a machine type."""
+    """Tables over the GPU sets of one machine type. Create it with `links`, which caches one per machine type."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -32,11 +32,11 @@ class Links:
         self._best: dict[tuple[int, int, bool, bool], Masks] = {}
         self._room: dict[tuple[int, int, int, bool], int] = {}
 
-    # -- what sets of GPUs are worth --------------------------------------------------------------------------------
+    # -- value of sets ----------------------------------------------------------------------------------------------
 
     @cached_property
     def sizes(self) -> Ints:
-        """GPUs in each set."""
+        """Number of GPUs in each set."""
         sizes = np.zeros(self._size, np.int64)
         for gpu in range(self.count):
             sizes[1 << gpu : 2 << gpu] = sizes[: 1 << gpu] + 1
@@ -44,9 +44,9 @@ class Links:
 
     @cached_property
     def slowest(self) -> Ints:
-        """Speed of the slowest pair of each set, MB/s in one direction; enormous for sets without pairs.
+        """Speed of the slowest pair of each set, MB/s in one direction; very large for sets without pairs.
 
-        Whole MB/s, so that sums of the same speeds are the same number, in whatever order they are added.
+        Whole MB/s, so that sums do not depend on the order of addition.
         """
         slowest = np.full(self._size, _ALONE, np.int64)
         for gpu in range(self.count):
@@ -60,7 +60,7 @@ class Links:
 
     @cached_property
     def total(self) -> Ints:
-        """Speeds of all pairs of each set together, MB/s."""
+        """Sum of the speeds of all pairs of each set, MB/s."""
         total = np.zeros(self._size, np.int64)
         for gpu in range(self.count):
             below = 1 << gpu
@@ -73,7 +73,7 @@ class Links:
 
     @cached_property
     def levels(self) -> npt.NDArray[np.int8]:
-        """Link level of each set, as its index in `LEVELS`; the definition is `Topology.subset_level`."""
+        """Link level of each set, as its index in `LEVELS`; defined by `Topology.subset_level`."""
         worst = np.zeros(self._size, np.int8)
         for gpu in range(self.count):
             below = 1 << gpu
@@ -88,10 +88,10 @@ class Links:
 
     @cached_property
     def _rings(self) -> npt.NDArray[np.bool_]:
-        """Sets through which NVLinks can form a ring (Held and Karp's dynamic programme, 1962), a size at a time."""
+        """Sets through which NVLinks form a ring (Held and Karp's dynamic programme, 1962), computed by set size."""
         everyone = range(self.count)
         joined = [sum(1 << j for j in everyone if j != i and self.topology.level(i, j) == "nvlink") for i in everyone]
-        # The last GPUs of paths over the whole set that start at its lowest GPU.
+        # Possible last GPUs of paths over the whole set that start at its lowest GPU.
         ends = np.zeros(self._size, np.int64)
         by_size = [np.flatnonzero(self.sizes == size) for size in range(self.count + 1)]
         if self.count:
@@ -109,9 +109,9 @@ class Links:
 
     @cached_property
     def worth(self) -> Ints:
-        """What a free set still offers: the slowest pair of its best subset, added over all sizes of subsets.
+        """Value of a free set: the slowest pair of its best subset, summed over all subset sizes.
 
-        Among equally good subsets the one is taken that leaves the most worth, so that sockets stay whole.
+        Of equally good subsets, the one that leaves the most value is taken, which keeps sockets whole.
         """
         worth = np.zeros(self._size, np.int64)
         for size in range(2, self.count + 1):
@@ -124,14 +124,14 @@ class Links:
 
     @cached_property
     def nic_distance(self) -> Ints:
-        """How far the GPUs of each set are from RDMA NICs, added up: 0 under one PCIe switch, 1 on one socket, 2."""
+        """Distance of each set's GPUs from RDMA NICs, summed: 0 under one PCIe switch, 1 on one socket, 2 otherwise."""
         distance = np.zeros(self._size, np.int64)
         for gpu in range(self.count):
             distance[1 << gpu : 2 << gpu] = distance[: 1 << gpu] + self._nic(gpu)[0]
         return distance
 
     def nic(self, gpu: int) -> str | None:
-        """The RDMA NIC nearest to a GPU; None where the machine has none."""
+        """Return the RDMA NIC nearest to a GPU; None if the machine has none."""
         return self._nic(gpu)[1]
 
     def _nic(self, gpu: int) -> tuple[int, str | None]:
@@ -147,20 +147,20 @@ class Links:
     def _speed(self, i: int, j: int) -> int:
         return round(self.topology.bandwidth(i, j) * 1000)
 
-    # -- which to take ----------------------------------------------------------------------------------------------
+    # -- choice -----------------------------------------------------------------------------------------------------
 
     def best(self, free: int, count: int, wanted: str = "any", required: bool = False, rdma: bool = False) -> int:
-        """The best `count` of the free GPUs; 0 where there are not so many, or none as the level requires.
+        """Return the best `count` of the free GPUs; 0 if there are too few, or none with the required level.
 
-        Sets of the wanted link level come first; then, where RDMA is asked for, those nearest to NICs; then the best
-        slowest pair, the best sum over pairs, the most worth left, the smallest mask. Exact: all subsets are compared.
+        Order: sets of the wanted link level, then with RDMA those nearest to NICs, then the best slowest pair, the
+        largest sum over pairs, the most value left, the smallest mask. Exact: all subsets are compared.
         """
         return int(self.choose(np.array([free]), count, wanted, required, rdma)[0])
 
     def choose(
         self, free: npt.NDArray[np.integer], count: int, wanted: str = "any", required: bool = False, rdma: bool = False
     ) -> Masks:
-        """`best` for many free sets at once."""
+        """Return `best` for many free sets at once."""
         rank = _rank(wanted)
         table = self._best.get((count, rank, required, rdma))
         if table is None:
@@ -191,7 +191,7 @@ class Links:
         return np.flatnonzero(self.sizes == count)
 
     def room(self, free: int, count: int, wanted: str = "any", required: bool = False) -> int:
-        """How many sets of `count` GPUs fit into the free ones one after the other, each taken as `best` does."""
+        """Return how many sets of `count` GPUs fit into the free ones, taken one after the other by `best`."""
         rank = _rank(wanted)
         if not required:
             return free.bit_count() // count
@@ -203,7 +203,7 @@ class Links:
         return found
 
     def level(self, mask: int) -> Level:
-        """The link level of a set."""
+        """Return the link level of a set."""
         return LEVELS[int(self.levels[mask])]
 
 
@@ -217,12 +217,12 @@ def _least(sets: Ints, keys: Ints) -> Ints:
 
 @lru_cache(maxsize=256)
 def links(machine: Machine) -> Links:
-    """The tables of a machine type; one object for equal facts."""
+    """Return the tables of a machine type, cached."""
     return Links(topology(machine))
 
 
 @lru_cache(maxsize=32)
 def unknown_links(gpus: int) -> Links:
-    """The tables of a machine of which only the number of GPUs is known: all pairs are alike, and none is close."""
+    """Return the tables of a machine with unknown links: all pairs are equal, and none is close."""
     apart = tuple(PcieSwitch(gpu, (gpu,)) for gpu in range(gpus))
     return links(Machine("", gpus, 0, 0.0, 0, apart, None, (), 1.0, 1.0, 1.0))

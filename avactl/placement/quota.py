@@ -1,8 +1,7 @@
-"""Quotas: what a team may start, and what it lends out and borrows. Pure accounting of GPUs by model; no placement.
+"""Quotas: guarantees, lending and borrowing. Pure accounting of GPUs by model, without placement.
 
-A tree: teams are its leaves, and above them may stand parents, whose limits hold for all below together. GPUs that a
-team is guaranteed and leaves idle are lent to others, up to each one's `borrow`; `weight` says who has how much of what
-is idle.
+Quotas form a tree: teams are leaves, and the limits of a parent apply to the sum of its children. Guaranteed GPUs that
+a team leaves idle are lent to others, up to each one's `borrow`, shared by `weight`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """GPUs of one model."""
+    """Limit on the GPUs of one model."""
 
     guaranteed: int
-    """What comes back when it is wanted. Whole machines (`Shape`) count here too, once added by `Quota.limit`."""
+    """Guaranteed GPUs, reclaimed on demand. Includes guaranteed machines (`Shape`) after `Quota.limit`."""
     borrow: int | None = 0
-    """What may be taken beside it while it is idle; None: all."""
+    """Idle GPUs that may be borrowed; None: unlimited."""
     weight: int = 1
 
 
@@ -43,14 +42,14 @@ class Quota:
 
     name: str
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    """By GPU model. A model that is neither here nor in `shapes` must not be used."""
+    """By GPU model. A model in neither this nor `shapes` may not be used."""
     shapes: tuple[Shape, ...] = ()
     parent: str | None = None
     amounts: tuple[int | None, ...] = ()
-    """Most of CPU, memory, … in all, in the order of `State.resources`; None or left out: no limit."""
+    """Limits on CPU, memory, … in the order of `State.resources`; None or omitted: unlimited."""
 
     def limit(self, model: str) -> Limit:
-        """What it gives of a model, whole machines included."""
+        """Return the limit for a model, including guaranteed machines."""
         given = self.limits.get(model, _NOTHING)
         whole = sum(shape.machines * shape.gpus for shape in self.shapes if shape.model == model)
         return replace(given, guaranteed=given.guaranteed + whole) if whole else given
@@ -58,29 +57,29 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class TeamWorkload:
-    """A job or service that runs or wants to: equal members with GPUs of one model."""
+    """A running or pending job or service: equal members with GPUs of one model."""
 
     key: Hashable
     team: str
     members: int
     gpus: int = 0
-    """Of each member."""
+    """GPUs of each member."""
     model: str = ""
     least: int | None = None
-    """Members below which it does not run; None: all. The others are elastic surplus."""
+    """Minimum members; None: all. The others are elastic surplus."""
     started: float = 0.0
     """Any number that grows with time: the greatest is the youngest."""
     priority: int = 0
     serving: bool = False
-    """Services stand above training of any priority."""
+    """Services rank above training of any priority."""
     preemptible: bool = True
-    """Work that must not be stopped runs on guaranteed GPUs only; its surplus can always be taken."""
+    """False for work that must not be stopped: it uses guaranteed GPUs only; its surplus can still be reclaimed."""
     amounts: tuple[int, ...] = ()
-    """Of each member, in the order of `State.resources`."""
+    """Amounts of each member, in the order of `State.resources`."""
     protected: bool = False
-    """Whether stopping it breaks a disruption budget: it goes after those of its kind that are free to go."""
+    """True if stopping it violates a disruption budget: chosen after comparable work that does not."""
     preempted: bool = False
-    """Whether it has been told to go already, by somebody who did not come to the end of it: it goes first."""
+    """True if an earlier, unfinished preemption already chose it: chosen first."""
 
     @property
     def total(self) -> int:
@@ -89,17 +88,17 @@ class TeamWorkload:
 
     @property
     def surplus(self) -> int:
-        """Members that it can do without."""
+        """Members beyond the minimum."""
         return 0 if self.least is None else max(0, self.members - self.least)
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Who goes first in a team: the greater."""
+        """Return the rank within the team: greater starts first and stops last."""
         return self.serving, self.priority
 
 
 class Refusal(NamedTuple):
-    """A limit in the way."""
+    """An exceeded limit."""
 
     quota: str
     resource: str | int
@@ -108,14 +107,14 @@ class Refusal(NamedTuple):
     asked: int
     limit: int
     guaranteed: int
-    """Part of the limit that is guaranteed."""
+    """Guaranteed part of the limit."""
 
 
 class Ledger:
-    """Who uses how much."""
+    """GPU usage by team."""
 
     def __init__(self, quotas: Iterator[Quota] | list[Quota] | tuple[Quota, ...], total: Mapping[str, int]) -> None:
-        """`total`: GPUs there are, by model. Raises ValueError for a parent that is not there, or above itself."""
+        """`total`: GPUs by model. Raises ValueError for a missing parent or a cycle."""
         self.quotas = {quota.name: quota for quota in quotas}
         self.total = dict(total)
         self.works: dict[Hashable, TeamWorkload] = {}
@@ -126,12 +125,12 @@ class Ledger:
             while (parent := self.quotas[seen[-1]].parent) is not None:
                 if parent not in self.quotas or parent in seen:
                     raise ValueError(
-                        f"quota {name}: its parent {parent} is {'above itself' if parent in seen else 'not there'}"
+                        f"quota {name}: its parent {parent} {'is in a cycle' if parent in seen else 'does not exist'}"
                     )
                 seen.append(parent)
 
     def copy(self) -> Ledger:
-        """An independent ledger to try things on."""
+        """Return an independent copy."""
         other = Ledger([], self.total)
         other.quotas, other.works, other._used = self.quotas, dict(self.works), dict(self._used)
         other._amounts = {name: list(amounts) for name, amounts in self._amounts.items()}
@@ -140,30 +139,30 @@ class Ledger:
     # -- booking ----------------------------------------------------------------------------------------------------
 
     def start(self, work: TeamWorkload) -> None:
-        """It runs now. Whether it may is asked before (`may_start`); raises ValueError where it runs already."""
+        """Book running work, without checking limits (see `may_start`). Raises ValueError if it already runs."""
         if work.key in self.works:
-            raise ValueError(f"{work.key} runs already")
+            raise ValueError(f"{work.key} is already running")
         self.works[work.key] = work
         self._count(work, work.members)
 
     def start_all(self, works: Sequence[TeamWorkload]) -> None:
-        """They run now, as with `start`; counted at once, for thousands of them."""
+        """Book many running works at once. Raises ValueError as `start`."""
         new = {work.key: work for work in works}
         if len(new) < len(works) or not self.works.keys().isdisjoint(new):
-            raise ValueError("some of them run already")
+            raise ValueError("some of them are already running")
         self.works |= new
         alike = Counter((work.team, work.model, work.gpus, work.amounts, work.members) for work in works)
         for (team, model, gpus, amounts, members), count in alike.items():
             self._add(team, model, count * members * gpus, [count * members * amount for amount in amounts])
 
     def end(self, key: Hashable) -> TeamWorkload:
-        """It runs no more. Raises KeyError where it did not."""
+        """Release work. Raises KeyError if it does not run."""
         work = self.works.pop(key)
         self._count(work, -work.members)
         return work
 
     def resize(self, key: Hashable, members: int) -> None:
-        """It has so many members now."""
+        """Change the number of running members."""
         work = self.works[key]
         self._count(work, members - work.members)
         self.works[key] = replace(work, members=members)
@@ -185,36 +184,36 @@ class Ledger:
                 del self._amounts[name]
 
     def _line(self, team: str) -> Iterator[str]:
-        """The team's quota and those above it; none for a team without a quota."""
+        """Yield the team's quota and its ancestors; nothing for a team without a quota."""
         name = team if team in self.quotas else None
         while name is not None:
             yield name
             name = self.quotas[name].parent
 
     def line(self, team: str) -> frozenset[str]:
-        """Names under which a team's works count: its own, and those above it."""
+        """Return the names under which a team's work is counted: its own and its ancestors."""
         return frozenset((team, *self._line(team)))
 
-    # -- asking -----------------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------------------------
 
     def used(self, name: str, model: str) -> int:
-        """GPUs in use by a team, or below a parent."""
+        """Return the GPUs used by a team, or below a parent."""
         return self._used.get((name, model), 0)
 
     def users(self) -> Iterable[tuple[str, str]]:
-        """Teams and parents of which GPUs are in use, and the models of these."""
+        """Return teams and parents with usage, and the GPU models in use."""
         return self._used
 
     def limit(self, team: str, model: str) -> Limit:
-        """A team's limit. Without a quota it has no guarantee, and may borrow all that is idle."""
+        """Return a team's limit. Without a quota it has no guarantee, and may borrow all idle GPUs."""
         return self.quotas[team].limit(model) if team in self.quotas else _EVERYTHING
 
     def borrowed(self, team: str, model: str) -> int:
-        """GPUs that a team has beyond its guarantee."""
+        """Return the GPUs that a team uses beyond its guarantee."""
         return max(0, self.used(team, model) - self.limit(team, model).guaranteed)
 
     def may_start(self, work: TeamWorkload) -> list[Refusal]:
-        """Limits in the way of a work with all of its members; none: it may start as soon as it finds GPUs."""
+        """Return the limits that prevent work from starting with all members; empty: only capacity is missing."""
         refusals = []
         for name in self._line(work.team):
             limit, used = self.quotas[name].limit(work.model), self.used(name, work.model)
@@ -230,10 +229,10 @@ class Ledger:
         return refusals
 
     def shares(self, model: str, wanting: str | None = None, asked: int = 0) -> dict[str, float]:
-        """What each team is due of a model: its guarantee, and by weight its part of what owners leave idle.
+        """Return each team's fair share of a model: its guarantee, plus by weight a part of the idle guarantees.
 
-        `wanting` asks for `asked` GPUs more. Parts go to the teams that borrow now, and to it; nobody is due more than
-        its limit, and what one cannot have goes to the others (weighted max-min fairness).
+        `wanting` requests `asked` more GPUs. Parts go to the borrowing teams and to `wanting`, none beyond its limit;
+        the excess is redistributed (weighted max-min fairness).
         """
         teams = {work.team for work in self.works.values() if work.model == model} | ({wanting} if wanting else set())
         limits = {team: self.limit(team, model) for team in sorted(teams)}

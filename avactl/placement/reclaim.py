@@ -1,13 +1,13 @@
-"""Who must give back, so that a work can start: as data, nothing is stopped here.
+"""Choose victims so that work can start. Returns data; stops nothing.
 
-In this order, and only as far as it is needed:
+In this order, as far as needed:
 
-1. Elastic surplus of the own team, of works that do not rank above.
-2. What other teams borrow: from the team that has most over its share, its elastic surplus first, then whole works,
-   the youngest first (services last, then by priority). Works that would cut into their team's guarantee come last.
-3. Whole works of the own team that rank below.
+1. Elastic surplus of the own team, of work that does not rank above.
+2. Borrowed GPUs of other teams: from the team that most exceeds its share, elastic surplus first, then whole work,
+   the youngest first (services last, then by priority). Work within its team's guarantee comes last.
+3. Whole work of the own team that ranks below.
 
-Works that a disruption budget protects go after others of their kind.
+Work that a disruption budget protects comes after comparable work.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Why = Literal["surplus", "borrowed", "priority"]
 
 
 class Reclaim(NamedTuple):
-    """What one work gives back."""
+    """Members that one work loses."""
 
     key: Hashable
     members: int
-    """How many of its members."""
+    """Number of members."""
     whole: bool
-    """Whether that is all of them: it stops."""
+    """True if it loses all of them and stops."""
     why: Why
 
 
@@ -41,12 +41,12 @@ Near = Callable[[Sequence[Reclaim]], Sequence[Reclaim]]
 def make_room(
     ledger: Ledger, work: TeamWorkload, free: int = 0, enough: Enough | None = None, near: Near | None = None
 ) -> list[Reclaim] | None:
-    """What must be given back for `work` to start; [] for nothing, None where even all would not do.
+    """Return the reclaims after which `work` can start; [] if none are needed, None if all would not suffice.
 
-    `enough(takes)` says whether the work finds its place once these are gone; without it, GPUs of its model are
-    counted, of which `free` are free now. The plan is minimal: without any one of its takes, or any one member less,
-    it would not do. `near(takes)` are those of them that stand where the work would find its place: a short cut, not to
-    try one by one what stands elsewhere. About log(works) trials to find a plan, and a few for each of its takes.
+    `enough(reclaims)` returns whether the work can be placed once these are gone; by default, GPUs of its model are
+    counted, of which `free` are free now. The plan is minimal: without any one reclaim, or with one member less, it
+    would not suffice. `near(reclaims)` returns those on the nodes where the work would be placed, a shortcut that
+    avoids trying the others one by one. About log(works) trials to find a plan, and a few per reclaim.
     """
     planner = _Planner(ledger, work, free, enough)
     if planner.do([]):
@@ -54,7 +54,7 @@ def make_room(
     steps = planner.candidates()
     if not steps or not planner.do(_merged(steps)):
         return None
-    # What comes first in the order of giving back, and no more: giving back more never takes room away.
+    # The shortest sufficient prefix: more reclaims never reduce capacity.
     last = bisect_left(range(len(steps) - 1), True, key=lambda index: planner.do(_merged(steps[: index + 1])))
     takes = _merged(steps[: last + 1])
     if near is not None:
@@ -65,7 +65,7 @@ def make_room(
 
 
 def after(ledger: Ledger, takes: Sequence[Reclaim]) -> Ledger:
-    """The ledger once these are gone."""
+    """Return the ledger after these reclaims."""
     left = ledger.copy()
     for take in takes:
         if take.whole:
@@ -76,7 +76,7 @@ def after(ledger: Ledger, takes: Sequence[Reclaim]) -> Ledger:
 
 
 def _merged(steps: Sequence[Reclaim]) -> list[Reclaim]:
-    """One take a work: more members of it in the place of fewer."""
+    """Merge to one reclaim per work: more members replace fewer."""
     takes: dict[Hashable, Reclaim] = {}
     for take in steps:
         takes.pop(take.key, None)
@@ -90,14 +90,14 @@ class _Planner:
         self.work = work
         self.free = free
         self.enough = enough
-        # What the takes so far would leave.
+        # The ledger after the reclaims so far.
         self.after = ledger.copy()
         self.line = ledger.line(work.team)
         self.may = not ledger.may_start(work)
 
     def do(self, takes: Sequence[Reclaim]) -> bool:
         if not self.may:
-            # Only what is counted together with the work can keep it from starting.
+            # Only work that shares a limit with this one can block it.
             counted = [take for take in takes if self.ledger.line(self.ledger.works[take.key].team) & self.line]
             if not counted or after(self.ledger, counted).may_start(self.work):
                 return False
@@ -106,16 +106,16 @@ class _Planner:
         freed = sum(take.members * self.ledger.works[take.key].gpus for take in takes)
         return self.free + freed >= self.work.total
 
-    # -- in which order ---------------------------------------------------------------------------------------------
+    # -- order ------------------------------------------------------------------------------------------------------
 
     def candidates(self) -> list[Reclaim]:
-        """All that can be given back, in the order of giving; a later take of a work stands for all before it."""
+        """Return all possible reclaims in order; a later reclaim of a work includes the earlier ones."""
         own, rank = self.work.team, self.work.rank
         works = list(self.ledger.works.values())
         mine = [work for work in works if work.team == own]
         takes = self._members([work for work in mine if work.model == self.work.model and work.rank <= rank])
         takes += self._borrowed([work for work in works if work.team != own and work.model == self.work.model])
-        # What has no GPUs is in the way of what has, and the other way round.
+        # Work without GPUs can block work with GPUs, and the reverse.
         rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
         rest = [work for work in rest if work.preemptible and work.rank < rank]
         return takes + [self._whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
@@ -124,7 +124,7 @@ class _Planner:
         return work.model != self.work.model, _first_to_go(work)
 
     def _members(self, works: list[TeamWorkload]) -> list[Reclaim]:
-        """Elastic surplus, a member at a time, of the work that goes first."""
+        """Return elastic surplus, one member at a time, of the first work in order."""
         return [self._member(work) for work in sorted(works, key=_first_to_go) for _ in range(work.surplus)]
 
     def _borrowed(self, works: list[TeamWorkload]) -> list[Reclaim]:
@@ -134,7 +134,7 @@ class _Planner:
         due = self.ledger.shares(model, own, self.work.total)
         if not self.work.total or (not guaranteed and self.ledger.used(own, model) + self.work.total > due[own]):
             return []
-        # A guarantee is given back by whoever borrows; whose turn it is, the shares say.
+        # Borrowing teams return guaranteed GPUs; the shares determine the turn.
         kept = {team: self.ledger.limit(team, model).guaranteed if guaranteed else due[team] for team in due}
         givers = {
             team: _Giver([work for work in works if work.team == team], self.after, guaranteed)
@@ -143,7 +143,7 @@ class _Planner:
         }
         takes: list[Reclaim] = []
         while givers:
-            # Who has most over its share.
+            # The team that most exceeds its share.
             team = min(givers, key=lambda team: (due[team] - self.after.used(team, model), team))
             over = self.after.used(team, model) - kept[team]
             surplus, work = givers[team].next(over) if over > 0 else (False, None)
@@ -163,10 +163,10 @@ class _Planner:
             self.after.end(work.key)
         return Reclaim(work.key, work.members, True, why)
 
-    # -- no more than is needed -------------------------------------------------------------------------------------
+    # -- minimisation -----------------------------------------------------------------------------------------------
 
     def pruned(self, takes: list[Reclaim]) -> list[Reclaim]:
-        """Without what turned out not to be needed: whole works are spared first, of them those that go last."""
+        """Drop unnecessary reclaims: spare whole works first, of them the last in order."""
         last_first = takes[::-1]
         last_first.sort(key=lambda take: not take.whole)
         needed = self._needed(takes, last_first)
@@ -186,7 +186,7 @@ class _Planner:
         return self.do([*others, take])
 
     def _needed(self, takes: list[Reclaim], doubtful: list[Reclaim]) -> list[Reclaim]:
-        """`takes` without those of the doubtful ones that can be left out, tried in their order, many at once."""
+        """Drop those of the doubtful reclaims that are unnecessary, tried in order, many at once."""
         keys = {take.key for take in doubtful}
         without = [take for take in takes if take.key not in keys]
         if self.do(without):
@@ -199,10 +199,10 @@ class _Planner:
 
 
 class _Giver:
-    """What one team gives back, one after the other: elastic surplus, then whole works."""
+    """Yields one team's reclaims in order: elastic surplus, then whole works."""
 
     def __init__(self, works: list[TeamWorkload], after: Ledger, guaranteed: bool) -> None:
-        """`guaranteed`: for a guarantee a team gives more than it has over, where it has nothing smaller."""
+        """`guaranteed`: to restore a guarantee, a team may lose more than it exceeds if it has nothing smaller."""
         order = sorted(works, key=_first_to_go)
         self._after, self._guaranteed = after, guaranteed
         self._elastic = deque(work for work in order for _ in range(work.surplus))
@@ -210,7 +210,7 @@ class _Giver:
         self._large: deque[TeamWorkload] = deque()
 
     def next(self, over: float) -> tuple[bool, TeamWorkload | None]:
-        """Whether one member, and of which work, where the team has `over` more than it keeps; that only shrinks."""
+        """Return (one member?, work) for a team that exceeds its share by `over`, which must not increase."""
         while self._elastic:
             work = self._elastic.popleft()
             if self._guaranteed or work.gpus <= over:

@@ -1,4 +1,4 @@
-"""What one pod asks for. Equal requests are one class: the engine keeps its scores by class."""
+"""The request of one pod. Equal requests form one class, by which the engine caches scores."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from avactl.placement.allocation import MILLI_PER_GPU
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod as placement sees it. Raises ValueError for GPU shares that there are not."""
+    """A pod's request. Raises ValueError for an invalid GPU share."""
 
     amounts: tuple[int, ...]
-    """In the order of `State.resources`."""
+    """Amounts in the order of `State.resources`."""
     gpus: int = 0
     milli: int = MILLI_PER_GPU
-    """Of each GPU; below 1000 is a share, for one GPU."""
+    """Milli of each GPU; below 1000 is a share of one GPU."""
     models: frozenset[str] = frozenset()
-    """GPU models that will do; empty: all."""
+    """Acceptable GPU models; empty: all."""
     nodes: Hashable = None
-    """Key of the node set (`State.allow`) that it may run on; None: all."""
+    """Key of the node set (`State.allow`) that it may use; None: all nodes."""
     link: str = "any"
-    """Slowest link level that its GPUs should have among each other."""
+    """Slowest preferred link level between its GPUs."""
     required: bool = False
-    """Whether to wait for that link level."""
+    """True if the link level is required."""
     rdma: bool = False
-    """Whether its GPUs should be next to RDMA NICs."""
+    """True if its GPUs should be next to RDMA NICs."""
 
     def __post_init__(self) -> None:
         if not 0 < self.milli <= MILLI_PER_GPU or (self.milli < MILLI_PER_GPU and self.gpus > 1):
@@ -36,5 +36,5 @@ class Request:
 
     @property
     def total_milli(self) -> int:
-        """GPU milli in all."""
+        """Total GPU milli."""
         return self.gpus * self.milli

@@ -1,4 +1,4 @@
-"""The best node and GPUs for one pod: scores of every class of requests, renewed where the fleet changed."""
+"""Choose the best node and GPUs for a pod: scores by class of requests, updated where the cluster changed."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from avactl.placement.objective import Objective as Objective
 from avactl.placement.request import Request
 
 _CHUNK = 512
-"""Nodes scored at once: their intermediate arrays stay in the processor's cache."""
+"""Nodes scored at once, so that intermediate arrays stay in the processor's cache."""
 _FEW = 64
-"""Touched nodes up to which each is looked up by itself."""
+"""Up to this many touched nodes are looked up individually."""
 _LOOKS = 512
-"""States of nodes of which a class keeps the scores."""
+"""Node states whose scores a class caches."""
 _CLASSES = 256
-"""Classes of requests whose scores are kept."""
+"""Classes of requests with cached scores."""
 _RENEW = 1000
-"""Arrivals after which the expected workload is looked at again, at the most."""
+"""Most arrivals between two checks of the expected workload."""
 _DRIFT = 0.02
-"""Total variation distance from which on it is renewed."""
+"""Total variation distance at which it is replaced."""
 _LEVEL_COST = MILLI_PER_GPU
-"""What one link level below the preferred one costs, milli of GPU."""
+"""Cost of each link level below the preferred one, GPU milli."""
 _FIRST = 1e6
-"""What outweighs all that fragmentation and links can cost, milli of GPU: a full load, for `spread`."""
+"""Weight of a full node for `spread`, GPU milli: outweighs all fragmentation and link costs."""
 _SPEED = 100.0
-"""What 1 MB/s of the slowest pair is worth, milli of GPU, for `links`: 1 GB/s outweighs fragmentation."""
+"""Value of 1 MB/s of the slowest pair for `links`, GPU milli: 1 GB/s outweighs fragmentation."""
 
 
 class Choice(NamedTuple):
-    """Where a pod goes."""
+    """Placement of a pod."""
 
     node: int
     gpus: int
-    """Mask."""
+    """GPU mask."""
     score: float
-    """Milli of GPU that the expected workload loses by it."""
+    """Cost to the expected workload, GPU milli."""
 
     def booking(self, request: Request) -> Booking:
-        """What the pod then holds."""
+        """Return the booking for the pod."""
         return Booking(self.node, request.amounts, self.gpus, request.milli)
 
 
 class _Class:
-    """Scores of one class of requests; infinite where it does not fit."""
+    """Scores of one class of requests; infinite if it does not fit."""
 
     __slots__ = ("gpus", "position", "scores", "seen")
 
@@ -62,14 +62,14 @@ class _Class:
         self.gpus: npt.NDArray[np.int32] = np.zeros(slots, np.int32)
         self.position: int | None = None
         self.seen: dict[tuple[Hashable, ...], tuple[float, int]] = {}
-        """Score and GPUs by what a node looks like. Machines of a pool go through the same few states."""
+        """Score and GPUs by node state. Machines of a pool pass through the same few states."""
 
 
 class Scorer:
-    """Chooses nodes of a state. It follows the state's journal, so bookings may be made by anybody."""
+    """Chooses nodes of a state. It follows the state's journal, so any code may book."""
 
     def __init__(self, state: State, workload: Workload | None = None, objective: Objective = "pack") -> None:
-        """`workload` is what is expected; None: it is learnt (`learn`)."""
+        """`workload`: the expected workload; None: it is learnt (`learn`)."""
         self.state = state
         self.objective: Objective = objective
         self.workload = Workload() if workload is None else workload
@@ -87,7 +87,7 @@ class Scorer:
         self._cost_position: int | None = None
 
     def learn(self, request: Request) -> None:
-        """A request arrived. A declared workload stays as it is."""
+        """Record an arriving request. A declared workload stays unchanged."""
         if self._fixed:
             return
         self.workload.add(_anywhere(request))
@@ -99,9 +99,9 @@ class Scorer:
                 self._expect(shares)
 
     def choose(self, request: Request, among: npt.NDArray[np.bool_] | None = None) -> Choice | None:
-        """The node and GPUs that cost the expected workload least; None where it fits nowhere.
+        """Return the node and GPUs with the least cost to the expected workload; None if the request fits nowhere.
 
-        `among` narrows the nodes for this pod alone, by slot. Ties go to the lowest slot.
+        `among` restricts the nodes for this pod, by slot. Ties go to the lowest slot.
         """
         scores = self.scores(request)
         if among is not None:
@@ -115,21 +115,21 @@ class Scorer:
         return Choice(node, int(self._classes[request].gpus[node]), score)
 
     def scores(self, request: Request) -> Floats:
-        """Cost of every slot, milli of GPU; infinite where the request does not fit. To be read only."""
+        """Return the cost of every slot, GPU milli; infinite if the request does not fit. Read-only."""
         known = self._fresh(request)
         if not request.gpus or not self.measure.constrained:
             return known.scores
         prices = self.measure.pressure(self.state) * request.total_milli
-        if not prices.size:  # no machine has come yet, so no model either
+        if not prices.size:  # no machine yet, so no model either
             return known.scores
         result: Floats = known.scores + prices[self.state.model]
         return result
 
     def gpus(self, request: Request, node: int) -> int:
-        """The GPUs that `choose` takes on a node."""
+        """Return the GPUs that `choose` takes on a node."""
         return int(self._fresh(request).gpus[node])
 
-    # -- keeping up -------------------------------------------------------------------------------------------------
+    # -- cache update ------------------------------------------------------------------------------------------------
 
     def _fresh(self, request: Request) -> _Class:
         state = self.state
@@ -156,7 +156,7 @@ class Scorer:
         return known
 
     def _look_of(self, request: Request, slot: int) -> tuple[Hashable, ...]:
-        """All that a node's score depends on."""
+        """Return all inputs of a node's score."""
         state = self.state
         may = request.nodes is None or bool(state.allowed[request.nodes][slot])
         amounts, gpus = state.free[slot].tobytes(), state.gpu_free[slot].tobytes()
@@ -164,7 +164,7 @@ class Scorer:
         return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), may, state.width, state.most_cpu, size
 
     def _recall(self, known: _Class, request: Request, slots: Ints) -> Ints:
-        """Score nodes that look like one scored before; returns the others."""
+        """Score nodes in a known state; return the others."""
         missing = []
         for slot in slots.tolist():
             found = known.seen.get(self._look_of(request, slot))
@@ -198,7 +198,7 @@ class Scorer:
         state = self.state
         amounts = np.array(request.amounts, np.int64)
         left = state.free[slots] - amounts
-        # What is not asked for may be overcommitted.
+        # Resources that are not requested may be overcommitted.
         fits = ((left >= 0) | (amounts == 0)).all(1) & (state.capacity[slots, 0] != ABSENT)
         if request.nodes is not None:
             fits &= state.allowed[request.nodes][slots]
@@ -223,7 +223,7 @@ class Scorer:
         return scores, chosen
 
     def _candidates(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
-        """Masks of GPUs to take: for shares all GPUs with enough free, else the best whole ones."""
+        """Return GPU masks: for shares all GPUs with enough free, else the best whole ones."""
         state = self.state
         if request.milli < MILLI_PER_GPU:
             large = state.gpu_free[slots, : state.width] >= request.milli
@@ -241,7 +241,7 @@ class Scorer:
     def _after(
         self, request: Request, slots: Ints, left: Ints, masks: npt.NDArray[np.int32]
     ) -> tuple[Floats, npt.NDArray[np.int32]]:
-        """Cost of the nodes with the pod on them, and the GPUs that it takes there."""
+        """Return the cost of the nodes including the pod, and the GPUs that it takes there."""
         state, measure = self.state, self.measure
         gpus = state.gpu_free[slots, : state.width].astype(np.int64)
         total = state.gpu_total[slots].astype(np.int64) - request.total_milli
@@ -251,7 +251,7 @@ class Scorer:
                 by_gpu = np.where(gpus >= request.milli, 0.0, np.inf)
             else:
                 by_gpu = measure.lost_without(measure.chances(left, model, state.models), gpus, request.milli)
-            # Among equals the GPU with least left, and of whole ones that which leaves the best links.
+            # Ties go to the GPU with least left, and for whole GPUs to the best remaining links.
             single = self._singles(slots)
             by_gpu += 1e-6 * gpus
             by_gpu -= 1e-7 * (single[:, None] >> np.arange(state.width) & 1)
@@ -275,7 +275,7 @@ class Scorer:
         return result
 
     def _tie(self, request: Request, slots: Ints, left: Ints) -> Floats:
-        """Best fit, worth at most two milli: the least GPU and CPU left over, as parts of the largest node's."""
+        """Best fit, at most two milli: the remaining GPU and CPU relative to the largest node."""
         state = self.state
         gpu_left = state.gpu_total[slots] - request.total_milli
         result: Floats = gpu_left / (MILLI_PER_GPU * max(1, state.width)) + left[:, 0] / state.most_cpu
@@ -291,7 +291,7 @@ class Scorer:
         return cost
 
     def _load(self, request: Request, slots: Ints, left: Ints) -> Floats:
-        """How full nodes are with the pod on them, 0 to 1."""
+        """Return the load of nodes including the pod, 0 to 1."""
         state = self.state
         if request.gpus:
             result: Floats = 1.0 - (state.gpu_total[slots] - request.total_milli) / (
@@ -310,13 +310,13 @@ class Scorer:
         for kind in np.unique(kinds).tolist():
             here = kinds == kind
             level = self.state.kinds[kind].levels[masks[here]].astype(np.float64)
-            # Also where any link will do, a better one breaks ties.
+            # With any link accepted, better links still break ties.
             cost[here] = _LEVEL_COST * np.maximum(level - wanted, 0.0) + 0.1 * level
         return cost
 
 
 def place(scorer: Scorer, key: Hashable, request: Request) -> Choice | None:
-    """Choose for a request, and book it under the key."""
+    """Choose for a request and book it under the key."""
     choice = scorer.choose(request)
     if choice is not None:
         scorer.state.book(key, choice.booking(request))
@@ -325,7 +325,7 @@ def place(scorer: Scorer, key: Hashable, request: Request) -> Choice | None:
 
 @lru_cache(maxsize=1024)
 def _anywhere(request: Request) -> Request:
-    """Node sets come and go with their pods, and have other keys each time: they say nothing of what is to come."""
+    """Drop the node set: its key is unique to a pod, so it does not predict future requests."""
     return replace(request, nodes=None)
 
 

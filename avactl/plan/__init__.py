@@ -1,1 +1,1 @@
-"""Will it run: what the scheduler would do with a change, by its own engine; and pictures of clusters to ask it on."""
+"""Predict with the scheduler's own code how a change would be scheduled, on declared capacity or on a snapshot."""

@@ -1,4 +1,4 @@
-"""What the scheduler sees of a cluster, as plain objects: of the live one (a snapshot), or as the specs declare it."""
+"""The scheduler's view of a cluster as plain objects: of a live cluster (a snapshot), or as the specs declare it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from dataclasses import dataclass, field
 from avactl import names
 from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.cluster.devices import selector
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.node_pool.lower import node_labels
 from avactl.kinds.program import Item, Program, pool_size
+from avactl.quantity import quantity
 from avactl.scheduler.objects.config import Policy
 
 _PODS = "110"
-"""Pods of a machine. Source: the kubelet's default of maxPods."""
+"""Pods per machine. Source: the kubelet's default of maxPods."""
 _PLENTY = "1Pi"
-"""Of what specs do not declare: ephemeral storage."""
+"""Ephemeral storage per machine, which specs do not declare."""
 _MANY = "1000000"
 OTHERS = "(others)"
-"""Stands for all machines without GPUs, which nobody declares."""
+"""Stands for all machines without GPUs, which are not declared."""
 _NICS = "1000"
-"""RDMA NICs of a machine to its pods: they are shared."""
+"""RDMA device slots per machine: the NICs are shared."""
 
 Objects = Mapping[str, Sequence[Body]]
-"""Objects by their resource's name, such as `nodes`."""
+"""Objects by the name of their resource, such as `nodes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A cluster at one moment."""
+    """The objects of a cluster at one time."""
 
     cluster: str
     policy: Policy
     objects: Objects = field(default_factory=dict)
     taken: str = ""
-    """When, as Kubernetes writes times; empty: this is what specs declare."""
+    """Time of the snapshot, RFC 3339; empty: built from specs."""
 
 
 def policy_of(manifests: Iterable[Manifest], cluster: str) -> Policy:
-    """The placement policy that a cluster compiles to. Raises LookupError."""
+    """Return a cluster's compiled placement policy. Raises LookupError."""
     for manifest in manifests:
         if manifest.cluster == cluster and manifest.kind == "ConfigMap" and manifest.name == POLICY:
             return Policy.parse(manifest.body["data"]["policy.json"])
@@ -49,7 +49,7 @@ def policy_of(manifests: Iterable[Manifest], cluster: str) -> Policy:
 
 
 def configured(manifests: Iterable[Manifest], cluster: str) -> dict[str, list[Body]]:
-    """What the specs themselves put into a cluster for the scheduler to read: pools, quotas, namespaces, classes."""
+    """Return the compiled objects that the scheduler reads: pools, quotas, namespaces, classes."""
     found: dict[str, list[Body]] = {"configmaps": [], "namespaces": [], "deviceclasses": []}
     for manifest in manifests:
         if manifest.cluster != cluster:
@@ -66,9 +66,9 @@ def configured(manifests: Iterable[Manifest], cluster: str) -> dict[str, list[Bo
 
 
 def machines(program: Program, cluster: str) -> dict[str, list[Body]]:
-    """The machines of the declared pools, each at its largest and empty, and the GPUs that DRA drivers would publish.
+    """Return the declared nodes, pools at their largest size and empty, and the ResourceSlices of their GPUs.
 
-    What the device class of a GPU model selects are the GPUs of the pools that declare the model.
+    The device class of a GPU model selects the GPUs of all pools that declare the model.
     """
     nodes: list[Body] = []
     slices: list[Body] = []
@@ -92,12 +92,12 @@ def machines(program: Program, cluster: str) -> dict[str, list[Body]]:
 
 
 def reserved(program: Program, cluster: str) -> bool:
-    """Whether all pools keep pods away that do not tolerate a taint: then there must be other machines for those."""
+    """Return whether all pools have taints that pods must tolerate, so that other machines must exist."""
     return all(any(taint.effect != "PreferNoSchedule" for taint in pool.spec.taints) for pool in program.pools(cluster))
 
 
 def machine_names(pool: Item) -> list[str]:
-    """The machines of a pool: as it names them, or numbered."""
+    """Return the names of a pool's machines, as declared or numbered."""
     if pool.spec.nodes is not None:
         return list(pool.spec.nodes)
     return [f"{pool.name}-{number:04}" for number in range(pool_size(pool))]
@@ -128,7 +128,7 @@ def _node(name: str, pool: Item, program: Program) -> Body:
 
 
 def _slice(node: str, driver: str, model: str, count: int) -> Body:
-    """Attributes as NVIDIA's driver and the example driver name them; see `cluster.devices.selector`."""
+    """Return a ResourceSlice with the attributes of NVIDIA's and the example driver; see `cluster.devices.selector`."""
     product = f"NVIDIA {model}"
     attributes = {"type": {"string": "gpu"}, "productName": {"string": product}, "model": {"string": product}}
     devices = [
@@ -142,8 +142,8 @@ def _slice(node: str, driver: str, model: str, count: int) -> Body:
 
 
 def declared(program: Program, manifests: Iterable[Manifest], cluster: str) -> ClusterState:
-    """A cluster as its specs declare it, with nothing running. Raises LookupError for one that is not declared."""
+    """Return an empty cluster as its specs declare it. Raises LookupError for an undeclared one."""
     known = list(manifests)
     objects = configured(known, cluster)
-    # Machines last: their own device classes take the place of declared ones, which select what nobody can tell here.
+    # Machines last: their device classes replace the declared ones, whose selectors cannot be evaluated here.
     return ClusterState(cluster, policy_of(known, cluster), {**objects, **machines(program, cluster)})

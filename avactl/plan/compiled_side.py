@@ -1,4 +1,4 @@
-"""What a plan needs of a compilation, for one cluster: so little that another process can hand it over."""
+"""The part of a compilation that a plan needs, for one cluster: small enough to pass between processes."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from avactl.plan.workloads import Surroundings, Workload, WorkloadId, surroundin
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One compilation, for one cluster; the base, or the head."""
+    """One compilation for one cluster: the base or the head."""
 
     known: bool
-    """Whether it has the cluster."""
+    """True if the compilation has the cluster."""
     works: dict[WorkloadId, Workload] = field(default_factory=dict)
     around: Surroundings = field(default_factory=Surroundings)
     hardware: Hardware = field(default_factory=lambda: Hardware({}, frozenset()))
     prices: Prices | None = None
     configured: dict[str, list[Body]] = field(default_factory=lambda: configured((), ""))
-    """What the specs themselves put into the cluster for the scheduler to read."""
+    """Compiled objects that the scheduler reads."""
     claims: tuple[tuple[str, Body], ...] = ()
     """PersistentVolumeClaims, with their namespaces."""
     budgets: tuple[Body, ...] = ()
     """PodDisruptionBudgets."""
     nodes: tuple[tuple[str, Body], ...] = ()
-    """Labels and taints that pools put on machines which they name, by the machine."""
+    """Labels and taints of machines that a pool lists by name, by machine."""
 
     @classmethod
     def of(cls, compilation: Compilation | None, cluster: str) -> Side:
-        """None has no cluster."""
+        """Extract the side from a compilation; without one, an empty side."""
         if compilation is None or compilation.program.find_cluster(cluster) is None:
             return cls(False)
         manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]

@@ -1,4 +1,4 @@
-"""GPUs, hours and money of a spec's workloads."""
+"""GPUs, GPU-hours and cost of a spec's workloads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from avactl.plan.workloads import Surroundings, Workload, WorkloadId
 from avactl.scheduler.objects.pod_requirements import requests
 
 MONTH = 730.0
-"""Hours of a month: 8,760 of a year by twelve."""
+"""Hours per month: 8,760 hours of a year divided by twelve."""
 _HOUR = 3600.0
 _GIB = 1 << 30
 
 
 class Hardware(NamedTuple):
-    """By what names pods ask for GPUs."""
+    """Names by which pods request GPUs."""
 
     models: Mapping[str, str]
     """GPU models by device class."""
@@ -30,7 +30,7 @@ class Hardware(NamedTuple):
 
 
 def hardware(program: Program, cluster: str) -> Hardware:
-    """The names of a cluster's pools."""
+    """Return the GPU names of a cluster's pools."""
     pools = program.pools(cluster)
     models = {device_class(model): model for model in program.gpu_models(cluster)}
     return Hardware(models, frozenset({*names.GPU_RESOURCES, *(pool.spec.resource_name for pool in pools)}))
@@ -43,7 +43,7 @@ def cost(
     prices: Prices | None,
     scaled: Mapping[WorkloadId, int],
 ) -> Cost:
-    """What the pods of one spec cost while they all run; `scaled` says how many an autoscaler has made of it."""
+    """Return the cost of one spec's pods at full size; `scaled` has the replicas of autoscaled workloads."""
     gpus: dict[str, float] = {}
     cores = memory = 0.0
     hours: list[float | None] = []
@@ -62,16 +62,16 @@ def cost(
         else:
             hours.append(float("inf"))
     jobs = [each for each in hours if each != float("inf")]
-    # Beside a job (its TensorBoard) what runs on counts for little: the job says how long.
+    # Companions of a job, such as TensorBoard, end with it: the job determines the duration.
     always = bool(hours) and not jobs
-    told = [each for each in jobs if each is not None]
-    # Followers of a job have some minutes more, in which they only end.
-    longest = min(told) if jobs and len(told) == len(jobs) else None
+    limits = [each for each in jobs if each is not None]
+    # Followers of a job run a few minutes longer.
+    longest = min(limits) if jobs and len(limits) == len(jobs) else None
     return Cost(gpus, None if always else longest, always, _money(gpus, cores, memory, prices))
 
 
 def _pod_gpus(work: Workload, amounts: Mapping[str, int], around: Surroundings, known: Hardware) -> dict[str, float]:
-    """GPUs of one pod, by model; `GPU` where nobody says which."""
+    """Return the GPUs of one pod by model; `GPU` if the model is unknown."""
     template = work.template
     spec, notes = template["spec"], (template.get("metadata") or {}).get("annotations") or {}
     model = (spec.get("nodeSelector") or {}).get(names.GPU_LABEL, "GPU")

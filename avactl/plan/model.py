@@ -1,4 +1,4 @@
-"""A plan as data: what would happen to a change's jobs, and to others. Printers read it, nothing computes in them."""
+"""A plan as data: the predicted effect on the change's specs and on others. Printers only format it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Literal, NamedTuple
 
 from avactl.plan.spec_origin import Origin
 
-NOTE = "a check, not a reservation: what runs may be different by the time of the merge"
+NOTE = "a check, not a reservation: the cluster may have changed by the time of the merge"
 
 
 class Verdict(str, Enum):  # noqa: UP042 - printed as its value
-    """What becomes of a spec's pods, from best to worst."""
+    """Predicted state of a spec's pods, from best to worst."""
 
     GOES_ON = "goes on"
-    """Nothing starts anew: what runs goes on, if perhaps with fewer pods."""
+    """Nothing is started: running pods continue, possibly fewer of them."""
     STARTS = "starts"
     STOPPED = "stopped"
-    """It asks for no pods: suspended, or not running."""
+    """The spec asks for no pods: suspended or scaled to zero."""
     REMOVED = "removed"
     WAITS = "waits"
-    """For something that is neither quota nor room, such as a claim."""
+    """Waits for neither quota nor capacity, but for example for a claim."""
     ROOM = "waits for room"
     QUOTA = "waits for quota"
     NEVER = "never fits"
 
     @property
     def fine(self) -> bool:
-        """Whether everything that is asked for runs."""
+        """Return whether all requested pods run."""
         return self in (Verdict.GOES_ON, Verdict.STARTS, Verdict.STOPPED, Verdict.REMOVED)
 
 
@@ -37,12 +37,12 @@ _ORDER = list(Verdict)
 
 
 def worst(one: Verdict, other: Verdict) -> Verdict:
-    """The worse of two."""
+    """Return the worse of two verdicts."""
     return max(one, other, key=_ORDER.index)
 
 
 class Owner(NamedTuple):
-    """Which spec pods belong to: kind, team ("" for the platform's), name."""
+    """Identity of the spec that pods belong to: kind, team ("" for the platform), name."""
 
     kind: str
     team: str
@@ -53,131 +53,131 @@ class Owner(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where pods are: machines of a pool, and what domains they are in."""
+    """Machines of one pool that pods run on, and the topology domains of these machines."""
 
     pool: str
-    """Empty: machines of no pool."""
+    """Empty: machines outside of all pools."""
     machines: int
     domains: tuple[str, ...] = ()
-    """Names of the narrowest domains that the machines are in, such as racks."""
+    """Names of the narrowest domains that contain the machines, such as racks."""
 
 
 class Wait(NamedTuple):
-    """Pods of a spec that wait, and why."""
+    """Pending pods of a spec, and the reason."""
 
     verdict: Verdict
     pods: int
     words: str
-    """As the scheduler says it."""
+    """The scheduler's message."""
     room: str = ""
-    """Where most of what is missing is free: `rack r1 has 3`."""
+    """Domains with the most free capacity: `rack r1 has 3`."""
 
 
 class Surge(NamedTuple):
-    """Whether a rollout of a service has room for its further pods."""
+    """Capacity for the surge pods of a service's rollout."""
 
     wanted: int
-    """Pods beyond those that run; 0: one stops before the next starts."""
+    """Pods beyond those that run; 0: one pod stops before the next starts."""
     placed: int
     words: str = ""
-    """Why not all of them."""
+    """Reason if not all of them fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """GPUs, and with prices money. Sums over pods at their most."""
+    """GPUs, and cost if prices are declared, summed over the pods at their largest number."""
 
     gpus: dict[str, float] = field(default_factory=dict)
-    """GPUs at a time, by model."""
+    """Concurrent GPUs by model."""
     hours: float | None = None
-    """How long it runs at the most; None: nobody says."""
+    """Longest run time; None: unlimited."""
     always: bool = False
-    """Whether it runs all the time: then a month counts."""
+    """True if it runs continuously, so that its cost is per month."""
     per_hour: float | None = None
-    """Money; None: there are no prices, or not of all that it uses."""
+    """Cost; None: a price is missing."""
 
     @property
     def gpu_hours(self) -> float | None:
-        """At the most, of what ends."""
+        """GPU-hours at most; None without a time limit."""
         return None if self.hours is None else sum(self.gpus.values()) * self.hours
 
     @property
     def at_most(self) -> float | None:
-        """Money for the declared hours."""
+        """Cost for the declared hours."""
         return None if self.hours is None or self.per_hour is None else self.per_hour * self.hours
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What becomes of one spec."""
+    """Prediction for one spec."""
 
     owner: Owner
     cluster: str
     change: Literal["added", "changed", "removed", "unchanged"]
     verdict: Verdict
     pods: int
-    """Pods that it asks for."""
+    """Requested pods."""
     placed: int
-    """Of these, pods that run or start."""
+    """Requested pods that run or start."""
     places: tuple[Place, ...] = ()
     waits: tuple[Wait, ...] = ()
     restarts: int = 0
-    """Pods that run now, are stopped by the change and made anew."""
+    """Running pods that the change restarts."""
     ends: int = 0
-    """Pods that run now and are stopped by the change for good, because it asks for fewer."""
+    """Running pods that the change stops for good, because it asks for fewer."""
     surge: Surge | None = None
     later: bool = False
-    """Whether what runs now ends first, and the changed one begins then."""
+    """True if the current run finishes before the changed one starts."""
     cost: Cost = field(default_factory=Cost)
     before: Cost = field(default_factory=Cost)
-    """The same of the base."""
+    """Cost of the base."""
     estimated: bool = False
-    """Whether kube-scheduler places it, which may choose otherwise."""
+    """True if kube-scheduler places it, which may decide differently."""
     origin: Origin | None = field(default=None, compare=False, repr=False)
-    """The spec itself: of the head, or of the base if it is removed."""
+    """The spec: of the head, or of the base if it was removed."""
 
     @property
     def file(self) -> str:
-        """The file that it stands in."""
+        """Return the file of the spec."""
         return self.origin.file if self.origin is not None else ""
 
     @property
     def line(self) -> int:
-        """The line where it begins. Found on demand: that reads the file again."""
+        """Return the first line of the spec. Computed on demand, because it reads the file again."""
         return self.origin.line if self.origin is not None else 0
 
 
 class Effect(NamedTuple):
-    """What becomes of a spec that the change does not touch."""
+    """Effect of the change on a spec that it does not edit."""
 
     owner: Owner
     what: Literal["preempted", "shrinks", "restarts", "starts", "stops"]
-    """`restarts`: it is preempted, and finds other machines at once. `stops`: its machines are gone. `starts`: it
-    waited before."""
+    """`restarts`: preempted, and rescheduled elsewhere at once. `stops`: its machines are removed. `starts`: it was
+    pending before."""
     pods: int
-    """How many of its pods."""
+    """Affected pods."""
     of: int
-    """Of so many that ran or waited."""
+    """Out of this many running or pending pods."""
     reason: str = ""
-    """`quota-reclaim`, `priority`, … of what is preempted."""
+    """Reason of a preemption: `quota-reclaim`, `priority`, …"""
     words: str = ""
     by: Owner | None = None
-    """For whom."""
+    """The spec that preempts it."""
 
 
 class Pool(NamedTuple):
-    """GPUs of a model in a pool."""
+    """Usage of one GPU model in a pool."""
 
     name: str
     model: str
     total: int
     before: float
-    """In use without the change."""
+    """GPUs in use without the change."""
     after: float
 
 
 class Quota(NamedTuple):
-    """GPUs of a model that a team has."""
+    """Usage of one GPU model by a team."""
 
     team: str
     model: str
@@ -185,37 +185,37 @@ class Quota(NamedTuple):
     after: float
     guaranteed: int
     most: int | None
-    """Guaranteed and borrowed together; None: no limit."""
+    """Guaranteed plus borrowable GPUs; None: unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would happen in one cluster."""
+    """Prediction for one cluster."""
 
     cluster: str
     source: str
-    """What it was asked on, in words."""
+    """Description of the cluster state that the plan is based on."""
     entries: tuple[Entry, ...] = ()
     effects: tuple[Effect, ...] = ()
     pools: tuple[Pool, ...] = ()
     quotas: tuple[Quota, ...] = ()
     currency: str = ""
     assumed: tuple[str, ...] = ()
-    """What had to be assumed."""
+    """Assumptions, as sentences."""
 
     @property
     def fine(self) -> bool:
-        """Whether everything that is new or ran before will run."""
+        """Return whether all specs that are new or ran before will run."""
         return all(entry.verdict.fine for entry in self.entries) and all(
             effect.what in ("starts", "restarts") for effect in self.effects
         )
 
     @property
     def counts(self) -> Counter[Verdict]:
-        """Specs by verdict."""
+        """Count the specs by verdict."""
         return Counter(entry.verdict for entry in self.entries)
 
     @property
     def shown(self) -> tuple[Entry, ...]:
-        """The worst first, then by team and name."""
+        """Return the entries to show, the worst first, then by team and name."""
         return tuple(sorted(self.entries, key=lambda e: (-_ORDER.index(e.verdict), e.owner.team, e.owner.name)))

@@ -1,4 +1,4 @@
-"""Both sides of a plan, compiled in processes of their own while this one reads the snapshot and looks at what runs."""
+"""Compile both sides of a plan in child processes while this one loads the snapshot."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from avactl.source.tree import Tree
 
 _CLUSTER = re.compile(rb'\{"cluster":"([a-z0-9.-]+)",')
-"""How a snapshot begins: its keys are sorted."""
+"""Start of a snapshot file, whose keys are sorted."""
 
 
 class GoneWrongError(Exception):
-    """A side that another process could not make, or a cluster that neither has; what is wrong is told by a compile."""
+    """A child process could not compile its side, or neither side has the cluster; an ordinary compile reports why."""
 
 
 def begin(
     base: Callable[[], Tree], head: Callable[[], Tree], snapshot: bytes
 ) -> Callable[[], tuple[Side, Side]] | None:
-    """Begin to compile for the cluster of a snapshot; the sides, when they are asked for. Asking raises GoneWrongError.
+    """Start compiling for the cluster of a snapshot; return a function that waits for the sides (GoneWrongError).
 
-    None where there are no cores for it, or the snapshot begins unlike one. To be called before anything that has
-    threads is imported, and after `parallel.allow`.
+    None if there are too few cores, or if the file does not start like a snapshot. Call it before importing anything
+    that starts threads, and after `parallel.allow`.
     """
     found = _CLUSTER.match(snapshot)
     if found is None:
         return None
     cluster = found[1].decode()
-    # The head first: the work tree may change meanwhile, and what git has does not.
+    # The head first: the work tree may change meanwhile, a git tree does not.
     after = parallel.begin(partial(_pack, head, cluster))
     before = parallel.begin(partial(_pack, base, cluster))
     if before is None or after is None:
@@ -44,11 +44,11 @@ def begin(
 
 
 def _pack(tree: Callable[[], Tree], cluster: str) -> bytes:
-    """One side. Raises GoneWrongError where it has errors."""
+    """Compile and pickle one side. Raises GoneWrongError if it has errors."""
     compilation = compile_tree(tree())
     if not compilation.ok:
         raise GoneWrongError
-    from avactl.plan.compiled_side import Side  # it needs numpy, which has threads
+    from avactl.plan.compiled_side import Side  # imports numpy, which starts threads
 
     return pickle.dumps(Side.of(compilation, cluster), pickle.HIGHEST_PROTOCOL)
 

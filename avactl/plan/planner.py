@@ -1,4 +1,4 @@
-"""From two compilations, and perhaps a snapshot, to a plan for each cluster."""
+"""Plan each cluster, from two compilations and optionally a snapshot."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from avactl.plan.verdicts import places, waits
 from avactl.plan.workloads import Workload, WorkloadId
 
 _BEFORE, _AFTER = "2000-01-01T00:00:00Z", "2000-01-01T00:00:01Z"
-"""When pods are made, as far as specs go: those of the base are older."""
+"""Creation time of the head's pods and of the base's: those of the base are older."""
 _LATER = "9999-01-01T00:00:00Z"
 
 
 def clusters(base: Compilation | None, head: Compilation) -> list[str]:
-    """The clusters that either side declares."""
+    """Return the clusters that either side declares."""
     sides = [side for side in (base, head) if side is not None]
     return sorted({item.name for side in sides for item in side.program.clusters()})
 
@@ -38,13 +38,12 @@ def make_plan(
     *,
     everything: bool = False,
 ) -> Plan:
-    """What would happen in a cluster if head were applied where base is.
+    """Predict the result of applying head to a cluster that has base.
 
-    `base` is None where nothing is there yet, or where it does not compile. Without `live`, the machines are those
-    that the specs declare, and all of base runs on them as far as it fits. With `everything` also specs that do not
-    change are told of.
+    `base` is None if it does not exist or does not compile. Without `live`, the machines are the declared ones, and
+    all workloads of base run on them as far as they fit. With `everything`, unchanged specs are included.
     """
-    # As in the compiler: there is no cyclic garbage here, and two compilations are a large heap to walk.
+    # As in the compiler: no cyclic garbage is created here, and the collector would scan two large compilations.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -58,7 +57,7 @@ def make_plan(
 
 
 def plan_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], *, everything: bool = False) -> Plan:
-    """As `make_plan` on a snapshot. The sides, base and head, are asked for as late as possible."""
+    """Plan on a snapshot. `sides` returns base and head, and is called as late as possible."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -114,7 +113,7 @@ def _decided(
     *,
     live: bool,
 ) -> Plan:
-    """What the scheduler makes of a change."""
+    """Let the scheduler decide on a change, and describe the result."""
     world, (before, after) = change.world, sides
     world.settle()
     change.finish()
@@ -132,7 +131,7 @@ def _decided(
 
 
 def _declared(base: Compilation | None, head: Compilation, cluster: str, before: Side, everything: bool) -> World:
-    """The machines of the base, with what the base runs on them; those of the head where there is no base."""
+    """Return the declared machines with the base's workloads on them; without a base, the head's machines."""
     if before.known and base is not None and not everything:
         world = World(declared(base.program, base.manifests, cluster))
         for namespace, body in before.claims:
@@ -145,7 +144,7 @@ def _declared(base: Compilation | None, head: Compilation, cluster: str, before:
 
 
 def _configure(world: World, before: Side, after: Side, *, declared_only: bool) -> None:
-    """Pools, quotas and namespaces as the head has them."""
+    """Apply the head's pools, quotas and namespaces."""
     old, new = before.configured, after.configured
     kept = {_key(item) for item in new["configmaps"]}
     for item in old["configmaps"]:
@@ -233,29 +232,33 @@ def _new(pods: Iterable[object]) -> bool:
     return any(getattr(pod, "uid", "").startswith("new:") for pod in pods)
 
 
-# -- what is told beside ---------------------------------------------------------------------------------------------
+# -- source and assumptions -------------------------------------------------------------------------------------------
 
 
 def _about(head: Compilation, cluster: str, known: bool) -> tuple[str, list[str]]:
-    """What the machines are where there is no snapshot, and what is assumed of them."""
+    """Describe the machines of a plan without a snapshot; return the source and the assumptions."""
     if not known:
-        return "what the specs declare", []
+        return "declared capacity; the live cluster was not read", []
     pools = head.program.pools(cluster)
-    source = f"what the specs declare: {sum(map(pool_size, pools))} machines, and everything that they run on it"
+    source = (
+        f"declared capacity ({sum(map(pool_size, pools))} machines) with all declared workloads running; "
+        "the live cluster was not read"
+    )
     assumed = []
     largest = [pool for pool in pools if pool.spec.autoscaling is not None]
     if largest:
-        assumed.append("pools that grow are at their largest: " + ", ".join(pool.name for pool in largest))
+        assumed.append("growing pools are counted at their largest size: " + ", ".join(pool.name for pool in largest))
     if reserved(head.program, cluster):
-        assumed.append("pods without GPUs have room: machines for them are not declared")
+        assumed.append("pods without GPUs are assumed to fit: CPU-only machines are not declared")
     return source, assumed
 
 
 def _assumed(live: bool, entries: Sequence[Entry], after: Side) -> Iterable[str]:
     if any(work.fewest is not None for work in after.works.values()):
-        yield "services with an autoscaler have " + ("as many pods as run now" if live else "their fewest pods")
+        yield f"autoscaled services are counted with their {'current' if live else 'minimum'} number of pods"
     if any(entry.estimated and entry.pods for entry in entries):
-        yield "pods of kube-scheduler are placed by the rules of our own, which is an estimate"
+        yield "pods of kube-scheduler are placed with avactl's rules (estimate)"
     endless = [e for e in entries if e.pods and e.cost.gpus and not e.cost.always and e.cost.hours is None]
     if endless:
-        yield f"{len(endless)} job{'s have' if len(endless) > 1 else ' has'} no timeout: without hours in the sums"
+        jobs = "1 job has no timeout and is" if len(endless) == 1 else f"{len(endless)} jobs have no timeout and are"
+        yield f"{jobs} not in the GPU-hour total"

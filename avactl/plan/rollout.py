@@ -1,4 +1,4 @@
-"""From base to head in a cluster in memory: pods stop, are made, roll out, and the scheduler decides."""
+"""Simulate applying head over base: pods stop, are created and roll out, and the scheduler decides."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Op = Literal["added", "changed", "removed", "unchanged"]
 
 
 class Done(NamedTuple):
-    """What was done to one workload."""
+    """Effect of the change on one workload."""
 
     work: Workload
     op: Op
     stopped: int = 0
-    """Pods that ran and were stopped, to be made anew."""
+    """Running pods that were stopped and will be recreated."""
     ends: int = 0
-    """Pods that ran and were stopped for good."""
+    """Running pods that were stopped for good."""
     surge: Surge | None = None
     later: bool = False
-    """Whether the pods that run end first."""
+    """True if the running pods finish first."""
 
 
 class Rollout(NamedTuple):
-    """A Deployment whose pods change, a few at a time."""
+    """A Deployment in a rolling update."""
 
     work: Workload
     old: list[PodInfo]
     first: int
-    """New pods that start before an old one stops."""
+    """New pods that may start before an old one stops (maxSurge)."""
     begins: int
-    """Old pods that stop before a new one starts."""
+    """Old pods that may stop before a new one starts (maxUnavailable)."""
 
 
 def place_all(world: World, works: Iterable[Workload], around: Surroundings, created: str, mark: str) -> None:
-    """Let these workloads run: what a base has."""
+    """Create the pods of these workloads and let the scheduler place them: the state before the change."""
     maker = Maker(around, created, mark)
     for work in _in_order(works):
         _create(world, maker, work, range(work.count()))
@@ -49,7 +49,7 @@ def place_all(world: World, works: Iterable[Workload], around: Surroundings, cre
 
 
 def _in_order(works: Iterable[Workload]) -> list[Workload]:
-    """DaemonSets are on their machines before others come; then as the API server lists what is made."""
+    """Sort workloads: DaemonSets first, because their pods are on the machines already; then in API list order."""
     return sorted(works, key=lambda work: (work.id.kind != "DaemonSet", work.id.namespace, work.id.name))
 
 
@@ -68,27 +68,27 @@ def _create(world: World, maker: Maker, work: Workload, numbers: Iterable[int]) 
 
 
 class Change:
-    """The workloads of two sides, and the step between them."""
+    """The workloads of two sides, and the transition between them."""
 
     def __init__(self, world: World, around: Surroundings, created: str) -> None:
         self.world = world
         self.done: dict[WorkloadId, Done] = {}
         self.scaled: dict[WorkloadId, int] = {}
-        """Pods that there were of what an autoscaler scales, in the base or the head."""
+        """Replicas of autoscaled workloads, in base or head."""
         self._maker = Maker(around, created, "new")
         self._rollouts: list[Rollout] = []
 
     def volumes(self, claims: Iterable[tuple[str, Body]]) -> None:
-        """Claims that are to be made, with their namespaces, are there before the pods that mount them."""
+        """Create declared claims with their namespaces before the pods that mount them."""
         for namespace, body in claims:
             self.world.want_claim(namespace, body)
 
     def apply(
         self, base: dict[WorkloadId, Workload], head: dict[WorkloadId, Workload], everything: bool = False
     ) -> None:
-        """Do what the controllers do when head is applied where base was; the scheduler has not decided then.
+        """Do what the controllers do when head is applied over base, before the scheduler decides.
 
-        With `everything`, workloads of which nothing runs are started also where they did not change.
+        With `everything`, also start unchanged workloads that have no pods.
         """
         for work in (*base.values(), *head.values()):
             if work.fewest is not None:
@@ -109,17 +109,17 @@ class Change:
             _create(self.world, self._maker, work, numbers)
 
     def _scaled(self, old: Workload, work: Workload) -> bool:
-        """Whether an autoscaler's new bounds ask for another number of pods than run: it is an object of its own."""
+        """Return whether an autoscaler's new bounds change the number of pods; the HPA is a separate object."""
         if (old.fewest, old.most) == (work.fewest, work.most):
             return False
         running = len(self.world.pods_of(work))
         return work.count(running) != running
 
     def _changed(self, old: Workload | None, work: Workload) -> list[tuple[Workload, range]]:
-        """Stop what the change stops; which pods are to be made."""
+        """Stop the pods that the change stops; return the pod numbers to create."""
         pods = self.world.pods_of(work)
         if work.id.kind == "Deployment":
-            pods.sort(key=lambda pod: not pod.node)  # of too many, a ReplicaSet deletes those without a machine first
+            pods.sort(key=lambda pod: not pod.node)  # a ReplicaSet deletes unscheduled pods first
         op: Op = "added" if old is None else "changed"
         count = work.count(len(pods))
         new_pods = old is None or old.template != work.template
@@ -148,7 +148,7 @@ class Change:
             lost = 1
         if (work.spec.get("strategy") or {}).get("type") == "Recreate":
             surge, lost = 0, len(pods)
-        # More than are wanted stop at once.
+        # Surplus pods stop at once.
         ends = self._stop(pods[count:])
         running = [pod for pod in pods[:count] if pod.node]
         self._stop([pod for pod in pods[:count] if not pod.node])
@@ -161,7 +161,7 @@ class Change:
         return [(work, range(first))]
 
     def finish(self) -> None:
-        """After the scheduler has decided: rollouts whose new pods have room go on to their end; it decides again."""
+        """Complete the rollouts whose new pods were placed, and let the scheduler decide again."""
         for rollout in self._rollouts:
             work, done = rollout.work, self.done[rollout.work.id]
             new = [pod for pod in self.world.pods_of(work) if self.world.revision(pod) == work.revision]
@@ -172,7 +172,7 @@ class Change:
             self.done[work.id] = done._replace(surge=Surge(wanted, max(0, min(wanted, beyond)), words))
             if rollout.old and not placed:
                 self.done[work.id] = self.done[work.id]._replace(stopped=rollout.begins)
-                continue  # it stands still: the old ones go on
+                continue  # the rollout stalls, the old pods keep running
             count = work.count(len(rollout.old))
             self._stop(rollout.old)
             _create(self.world, self._maker, work, range(rollout.first, count))
@@ -180,11 +180,11 @@ class Change:
             self.world.settle()
 
     def _further(self, rollout: Rollout) -> int:
-        """Pods beyond those that run at the end."""
+        """Return the number of surge pods."""
         return max(0, len(rollout.old) + rollout.first - rollout.work.count(len(rollout.old)))
 
     def _stop(self, pods: Iterable[PodInfo]) -> int:
-        """Pods go; how many of them ran."""
+        """Delete pods; return how many of them ran."""
         gone = list(pods)
         for pod in gone:
             self.world.drop_pod(pod.key)
@@ -192,7 +192,7 @@ class Change:
 
 
 def _pods(given: int | str, count: int, up: bool) -> int:
-    """A number of pods, or a part of them: surge is rounded up, what may be missing down."""
+    """Resolve a number or percentage of pods: surge rounds up, unavailable rounds down."""
     if isinstance(given, int):
         return given
     part = int(given.rstrip("%")) * count

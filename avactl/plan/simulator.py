@@ -1,4 +1,4 @@
-"""A cluster in memory, on which the scheduler's own decisions are made: bindings and evictions happen at once."""
+"""An in-memory cluster that runs the scheduler's own code; bindings and evictions take effect at once."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from avactl.scheduler.scheduling_cycle import SchedulingCycle
 from avactl.terminal import shortened
 
 _ROUNDS = 64
-"""Times that a unit is decided on, on the average, before something must be wrong."""
+"""Average number of decisions per queued group, above which the simulation is considered not to converge."""
 _ANYWHERE = "avactl-plan-anywhere"
-"""A volume that every machine reaches: what is to be made once a claim is there."""
+"""A volume reachable from every machine, created for a bound claim."""
 _LAST = "9999-12-31T23:59:59Z"
-"""When pods are made that take the place of evicted ones: nobody is younger."""
+"""Creation time of the replacements of evicted pods: the youngest of all."""
 _INDEXED = ("job-name", "app.kubernetes.io/instance")
 """Labels by which the pods of a workload are found."""
 
 
 class UnsettledError(RuntimeError):
-    """Decisions that never come to an end: a defect of the scheduler."""
+    """The simulation does not converge: a defect of the scheduler."""
 
 
 class World:
-    """Fleet, queue and decider of one cluster; `Binds`, `Evicts` and `Tells` of the decisions."""
+    """Cache, queue and scheduling cycle of one cluster; implements the binding, eviction and status sinks."""
 
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
@@ -52,12 +52,12 @@ class World:
         self.decider = SchedulingCycle(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
         self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
         self.said: dict[str, str] = {}
-        """What pods that wait were told last, by uid."""
+        """Last message of pending pods, by UID."""
         self.evictions: list[Eviction] = []
         self.items: dict[str, Body] = {}
-        """Pods as they are now, by `namespace/name`."""
+        """Current pods, by `namespace/name`."""
         self._marked: dict[tuple[str, str, str], dict[str, None]] = {}
-        """Keys of pods by namespace and one of `_INDEXED`."""
+        """Pod keys by namespace and one of `_INDEXED`."""
         self._orders: deque[BindRequest] = deque()
         self._doomed: deque[Eviction] = deque()
         self.leaves: dict[str, TeamQuota] = {}
@@ -69,9 +69,9 @@ class World:
         self._volume_claims: set[str] = set()
         self._anew = 0
         self._ending: list[PodInfo] = []
-        """Pods that are evicted, and are there still."""
+        """Evicted pods that still exist."""
         self._gone: list[Made] = []
-        """What controllers make in the place of evicted pods, once these have ended."""
+        """Replacements that controllers create once the evicted pods have ended."""
         self._load(cluster_state)
 
     def _load(self, cluster_state: ClusterState) -> None:
@@ -82,7 +82,7 @@ class World:
                 self.put_pod(item)
 
     def put_objects(self, objects: Mapping[str, Sequence[Body]]) -> None:
-        """Objects other than pods are there, or have changed, by their resource's name."""
+        """Add or update objects other than pods, by the name of their resource."""
         fleet, volumes = self.fleet, self.volumes
         puts = {
             "configmaps": self._configs.put,
@@ -117,11 +117,11 @@ class World:
         self.fleet.quotas.put_leaf(team, leaf)
 
     def drop_config(self, key: str) -> None:
-        """A ConfigMap is gone."""
+        """Remove a ConfigMap."""
         self._configs.remove(key)
 
     def patch_node(self, name: str, body: Body) -> None:
-        """Labels and taints of a machine are set; one that is not there stays away."""
+        """Set labels and taints of a machine if it exists."""
         item = self._nodes.get(name)
         if item is None:
             return
@@ -130,12 +130,12 @@ class World:
         self.put_node({**item, "metadata": {**item["metadata"], "labels": labels}, "spec": spec})
 
     def put_node(self, item: Body) -> None:
-        """A machine is there, or has changed."""
+        """Add or update a machine."""
         self._nodes[item["metadata"]["name"]] = item
         self.fleet.put_node(item)
 
     def drop_node(self, name: str) -> None:
-        """A machine is gone; controllers make anew what ran on it."""
+        """Remove a machine; controllers recreate its pods."""
         self._nodes.pop(name, None)
         pods = list(self.fleet.tables.pods_by_node.get(name, {}).values())
         self.fleet.drop_node(name)
@@ -146,7 +146,7 @@ class World:
     # -- pods -------------------------------------------------------------------------------------------------------
 
     def put_pod(self, item: Body) -> None:
-        """A pod is there, or has changed."""
+        """Add or update a pod."""
         metadata = item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         if key not in self.items:
@@ -156,7 +156,7 @@ class World:
         self.intake.put(item)
 
     def drop_pod(self, key: str) -> Body:
-        """A pod is gone, with the claims that were made for it; what it was."""
+        """Remove a pod with its generated claims; return its last state."""
         item = self.items.pop(key)
         for mark in _marks(item["metadata"]):
             del self._marked[mark][key]
@@ -168,7 +168,7 @@ class World:
         return item
 
     def create(self, made: Made) -> None:
-        """A controller makes a pod. What kube-scheduler would place is placed here by itself, as an estimate."""
+        """Create a controller's pod. Pods of kube-scheduler are placed here too, as an estimate."""
         pod = made.pod
         if pod["spec"]["schedulerName"] != names.SCHEDULER_NAME:
             labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != names.GANG_LABEL}
@@ -185,7 +185,7 @@ class World:
         self.put_pod(made.pod)
 
     def pods_of(self, work: Workload) -> list[PodInfo]:
-        """The pods of a workload that have not ended, in the order of their names' numbers."""
+        """Return a workload's pods that have not ended, by the number in their names."""
         id_ = work.id
         if id_.kind == "Job":
             return self._labelled(id_, {"job-name": id_.name})
@@ -205,11 +205,11 @@ class World:
         return sorted(found, key=lambda pod: (pod.index, len(pod.name), pod.name))
 
     def revision(self, pod: PodInfo) -> str:
-        """The template of which a Deployment's pod was made, as far as this program has made it."""
+        """Return the template revision of a Deployment's pod, if this process created it."""
         return pod.labels.get("pod-template-hash", "")
 
     def nodes_for(self, template: Body) -> list[str]:
-        """Machines that a DaemonSet's pods go to, by name."""
+        """Return the machines that a DaemonSet's pods run on, by name."""
         rules = NodeRules(template["spec"])
         return sorted(
             info.name
@@ -218,7 +218,7 @@ class World:
         )
 
     def protect(self, body: Body) -> None:
-        """A PodDisruptionBudget is there, with the status that its controller gives it for the pods as they are."""
+        """Add a PodDisruptionBudget, with the status that its controller computes for the current pods."""
         spec, namespace = body["spec"], body["metadata"]["namespace"]
         pods = self._labelled(WorkloadId("Pod", namespace, ""), spec["selector"]["matchLabels"])
         running = sum(1 for pod in pods if pod.node)
@@ -226,7 +226,7 @@ class World:
         self.budgets.put({**body, "status": {"disruptionsAllowed": max(0, running - least)}})
 
     def want_claim(self, namespace: str, body: Body) -> None:
-        """A PersistentVolumeClaim is to be made: where its class does not wait, it gets its volume at once."""
+        """Create a PersistentVolumeClaim; it is bound at once unless its class waits for a consumer."""
         key = f"{namespace}/{body['metadata']['name']}"
         if key in self._volume_claims:
             return
@@ -247,12 +247,12 @@ class World:
                     freed = self.fleet.tables.change_epoch
                     self.queue.retry(freed)
                 elif self._ending:
-                    # Pods take their time to end: whoever needs no room of theirs has started by then.
+                    # Pods take time to end: groups that do not need their capacity have started by then.
                     ending, self._ending = self._ending, []
                     for pod in ending:
                         self._gone += self._stop(pod)
                 elif self._gone:
-                    # They are made anew after that: whoever waits was tried by then.
+                    # Replacements come last: everything that was pending has been tried by then.
                     gone, self._gone = self._gone, []
                     for made in gone:
                         metadata = {**made.pod["metadata"], "creationTimestamp": _LAST}
@@ -262,12 +262,12 @@ class World:
                 continue
             left -= 1
             if left < 0:
-                raise UnsettledError(f"the scheduler does not come to an end, at {unit.key}")
+                raise UnsettledError(f"the scheduler does not converge, at {unit.key}")
             self.decider.decide(unit)
             self._happen()
 
     def _tidy(self) -> None:
-        """As the daemon before it decides."""
+        """Clean up as the daemon does before each decision."""
         if self.fleet.tables.stale:
             self.fleet.rebuild()
             self.decider.clear()
@@ -278,7 +278,7 @@ class World:
         self.decider.sync()
 
     def _happen(self) -> None:
-        """What was decided happens."""
+        """Carry out the decisions."""
         while self._orders:
             order = self._orders.popleft()
             if order.pod.assumed == order.node:
@@ -311,7 +311,7 @@ class World:
                 self.put_pod({**item, "status": {**(item.get("status") or {}), "nominatedNodeName": node}})
 
     def _stop(self, pod: PodInfo) -> list[Made]:
-        """A pod is stopped; what its controller, if it has one, makes in its place: it waits then."""
+        """Delete a pod; return its controller's pending replacements."""
         if pod.key not in self.items:
             return []
         statuses = (self.items[pod.key].get("status") or {}).get("resourceClaimStatuses") or ()
@@ -348,25 +348,25 @@ class World:
             status["allocation"] = given.allocation
         self._put_claim({**item, "status": status})
 
-    # -- what decisions ask for (`avactl.scheduler.interfaces`) -------------------------------------------------------
+    # -- sinks of the scheduler (`avactl.scheduler.interfaces`) --------------------------------------------------------
 
     def put(self, order: BindRequest) -> None:
-        """Bind a pod that is assumed."""
+        """Bind an assumed pod."""
         self._orders.append(order)
 
     def give_back(self, pod: PodInfo, claims: Sequence[Any]) -> None:
-        """Deallocate claims that nobody but this pod uses, which waits."""
+        """Deallocate claims that are used only by this pending pod."""
         for claim in claims:
             if all(each["uid"] == pod.uid for each in claim.reserved):
                 item = self._claims[claim.key]
                 self._put_claim({key: value for key, value in item.items() if key != "status"})
 
     def evict(self, eviction: Eviction) -> None:
-        """Make room."""
+        """Evict victims."""
         self._doomed.append(eviction)
 
     def clear(self, pods: Sequence[PodInfo]) -> None:
-        """Take back the nomination of pods that wait."""
+        """Clear the nomination of pending pods."""
         for pod in pods:
             item = self.items.get(pod.key)
             if item is not None and (item.get("status") or {}).get("nominatedNodeName"):
@@ -374,34 +374,34 @@ class World:
                 self.put_pod({**item, "status": status})
 
     def unschedulable(self, pod: PodInfo, message: str) -> None:
-        """A pod waits, and why."""
+        """Record why a pod is unschedulable."""
         self.said[pod.uid] = message
 
     def not_yet(self, pod: PodInfo, message: str) -> None:
-        """A pod waits for something on its way."""
+        """Record why a pod is not scheduled yet."""
         self.said[pod.uid] = message
 
 
 @contextmanager
 def _object_of(resource: str, item: Body) -> Iterator[None]:
-    """Around the reading of one object. Raises SnapshotError where it is not as the API server gives it."""
+    """Wrap errors while reading one object. Raises SnapshotError if it is not as the API server returns it."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         metadata = item.get("metadata") or {}
         name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
         what = shortened(f"{type(error).__name__}: {error}", 200)
-        hint = "take a new one: `avactl snapshot > state.json`"
+        hint = "take a new snapshot: `avactl snapshot > state.json`"
         raise SnapshotError(f"the snapshot is damaged: {resource} {shortened(name, 300)} ({what})", hint) from error
 
 
 def _renamed(metadata: Body, number: int) -> Body:
-    """The metadata of what takes the place of something that is gone: another object of the same name."""
+    """Return the metadata of a replacement: a new object with a similar name."""
     return {**metadata, "uid": f"{metadata['uid']}#{number}"}
 
 
 def _bound(namespace: str, name: str, spec: Body) -> Body:
-    """A claim that has a volume which every machine reaches."""
+    """Return a claim bound to a volume that every machine reaches."""
     metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}/{name}"}
     return {"metadata": metadata, "spec": {**spec, "volumeName": _ANYWHERE}, "status": {"phase": "Bound"}}
 

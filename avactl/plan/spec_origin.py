@@ -1,4 +1,4 @@
-"""The spec that a workload is of."""
+"""The spec of a workload, and its location."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ if TYPE_CHECKING:
 
 
 class Origin:
-    """A spec by its key, with its place. It goes to another process without the rest of the spec."""
+    """Identity and location of a spec; pickled without the spec itself."""
 
     __slots__ = ("_item", "_line", "file", "key")
 
     def __init__(self, key: tuple[str, str, str], file: str, line: int = 0, item: Item | None = None) -> None:
-        """Of an `item` the line is found when it is asked for: that reads the file again."""
+        """With an `item`, the line is computed on demand, because that reads the file again."""
         self.key, self.file, self._line, self._item = key, file, line, item
 
     @classmethod
     def of(cls, item: Item) -> Origin:
-        """That of a spec of this process."""
+        """Return the origin of a spec of this process."""
         return cls(item.key, item.doc.file, item=item)
 
     @property
     def line(self) -> int:
-        """Where it begins."""
+        """Return the first line of the spec."""
         return self._line if self._item is None else self._item.span("kind", key=True).line
 
     def __reduce__(self) -> tuple[type[Origin], tuple[tuple[str, str, str], str, int]]:

@@ -1,4 +1,4 @@
-"""What became of pods: whether they run, and what those that wait wait for, as the scheduler's own parts say it."""
+"""Results of a simulation by pod: where it runs, or the scheduler's reason why it waits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from avactl.scheduler.queue.gang_request import gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 _DOMAINS = 4
-"""Domains that are named."""
+"""Most domains that are named."""
 
 
 def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
-    """Where pods are, by pool."""
+    """Return the machines of pods, by pool."""
     found: dict[str, set[str]] = {}
     for pod in pods:
         info = world.fleet.tables.nodes.get(pod.node)
@@ -33,7 +33,7 @@ def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
 
 
 def _domains(world: World, nodes: set[str]) -> tuple[str, ...]:
-    """The narrowest domains of machines; none where there are too many to read."""
+    """Return the narrowest domains of machines; none if there are too many to list."""
     for level in reversed(world.fleet.tables.levels):
         values = {world.fleet.tables.nodes[name].labels.get(level, "") for name in nodes}
         if "" not in values and len(values) <= _DOMAINS:
@@ -46,7 +46,7 @@ def _short(level: str) -> str:
 
 
 def waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
-    """What pods that have no machine wait for: those of which the same is said together."""
+    """Group pending pods by the reason they wait for."""
     units: dict[str, list[PodInfo]] = {}
     for pod in pods:
         if not pod.node and not pod.ended:
@@ -59,7 +59,7 @@ def waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
         if gang is not None and gang.gang:
             need = gang.missing
             if need <= 0:
-                continue  # more of an elastic gang that runs
+                continue  # surplus members of a running elastic gang
             together = sorted(gang.waiting, key=lambda pod: (pod.index, pod.name))[:need]
         verdict, room = _cause(world, gang, together)
         found[verdict, words, room] = found.get((verdict, words, room), 0) + len(mine)
@@ -67,7 +67,7 @@ def waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
 
 
 def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -> tuple[Verdict, str]:
-    """Why these pods, which must start together, do not; and which domains have most room for them."""
+    """Return why the pods of a group, which must start together, do not; and the domains with most capacity."""
     fleet = world.fleet
     requests: dict[str, Request] = {}
     try:
@@ -93,7 +93,7 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
         gang = Gang(tuple(Role("pod", request, len(members)) for request, members in roles.items()))
     reason = why_gang(fleet.tables.state, gang, models)
     small = len(gang.roles) > 1 if reason is None else not reason.ever
-    # Taints and cordons go: where no machine may run it now, that is not for ever.
+    # Ignore taints and cordons: they are not permanent.
     if small and fleet.requests.never(gang, models, untried=reason is None):
         return Verdict.NEVER, ""
     if over:
@@ -102,7 +102,7 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
 
 
 def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
-    """Whether a team's quota would let pods start if nothing of the team ran."""
+    """Return whether the team's quota would admit the pods if nothing else of the team ran."""
     leaf = world.leaves.get(world.fleet.quotas.team(wishes[0].pods[0]))
     if leaf is None:
         return True
@@ -112,7 +112,7 @@ def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
     named = {model for wish in wishes for model in wish.request.models}
     for model in sorted(named) or [model for model in world.fleet.tables.state.models if model]:
         limit = leaf.quota.limit(model)
-        # What must not be stopped does not borrow.
+        # Non-preemptible work cannot borrow.
         borrow = limit.borrow if all(pod.preemptible for wish in wishes for pod in wish.pods) else 0
         asked = sum(len(wish.pods) * wish.request.total_milli for wish in wishes)
         if borrow is None or asked <= MILLI_PER_GPU * (limit.guaranteed + borrow):
@@ -121,7 +121,7 @@ def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
 
 
 def _room(world: World, gang: Gang, count: int) -> str:
-    """The domains of the narrowest level that have most room: `rack r1 has room for 3 of 4`."""
+    """Return the domains of the narrowest level with most capacity: `rack r1 has room for 3 of 4`."""
     state = world.fleet.tables.state
     if count < 2 or gang.within is not None:
         return ""

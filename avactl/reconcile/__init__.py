@@ -1,1 +1,1 @@
-"""The built-in GitOps engine: what git declares is applied, what left git is pruned, drift is put back."""
+"""The built-in GitOps engine: apply what git declares, prune what was removed from git, correct drift."""

@@ -1,4 +1,4 @@
-"""The requests of a reconcile run: every one is safe to send again, so all are, until an answer is final."""
+"""API requests of a reconcile run. Every request is idempotent, so all are retried until they get a final answer."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import orjson
 from avactl.kube.client import ApiError, Client, UnreachableError
 
 FIELD_MANAGER = "avactl"
-"""Who our fields belong to, in `managedFields`."""
+"""Field manager of our applies, in `managedFields`."""
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Of an object that was applied, its metadata is enough: the rest need not be written by the server and read here."""
+"""Ask for metadata only in answers to an apply: the server need not serialise the rest, nor this process parse it."""
 
 _PAGE = 500
 _BACKOFF = (0.1, 5.0)
 _NEVER = float("-inf")
 _AT_ONCE = 64
-"""Requests under way at a time. The API server's priority and fairness gives one user a few hundred."""
+"""Concurrent requests. API priority and fairness allows one user a few hundred."""
 
 Body = dict[str, Any]
 _T = TypeVar("_T")
 
 
 class Gvk(NamedTuple):
-    """A kind in a version of the API."""
+    """Group, version and kind of an object."""
 
     api_version: str
     kind: str
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Gvk:
-        """Of an object."""
+        """Read the apiVersion and kind of an object."""
         return cls(body["apiVersion"], body["kind"])
 
     def __str__(self) -> str:
@@ -46,54 +46,54 @@ class Gvk(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """Where a kind is served."""
+    """A resource of the API: path of its group version, plural name, scope."""
 
     root: str
     plural: str
     namespaced: bool
 
     def path(self, namespace: str, name: str = "") -> str:
-        """The path of an object, or without a name of all of them; no namespace: of all namespaces."""
+        """Return the path of an object, or of the collection without a name; without a namespace, of all namespaces."""
         inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{self.root}{inside}/{self.plural}" + (f"/{name}" if name else "")
 
 
 class LostLeaseError(Exception):
-    """Somebody else may be at work now: nothing may be written."""
+    """The lease may have passed to another process: no more writes."""
 
 
 class Api:
-    """One cluster. Reading and writing raise ApiError for a final refusal and UnreachableError after `patience` s."""
+    """One cluster. Requests raise ApiError for a final refusal and UnreachableError after `patience` seconds."""
 
     def __init__(self, client: Client, *, patience: float = 60.0, allowed: Callable[[], bool] = lambda: True) -> None:
-        """`patience`: seconds for which one request is tried again; `allowed`: whether this run may write."""
+        """`patience`: seconds for which one request is retried; `allowed`: False once this run may not write."""
         self.client = client
         self.allowed = allowed
         self.writes = 0
         self.patience = patience
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._spent = _NEVER
-        """When a request last spent its patience; `_NEVER` once another was answered."""
+        """Time at which a request last ran out of patience; `_NEVER` once another was answered."""
         self._served: dict[str, dict[str, Resource]] = {}
 
     async def find_kinds(self, kinds: set[Gvk]) -> set[Gvk]:
-        """Learn where these kinds are served; those that are not."""
+        """Discover the resources of these kinds; return the kinds that are not served."""
         missing = {gvk.api_version for gvk in kinds if gvk.kind not in self._served.get(gvk.api_version, {})}
         await asyncio.gather(*map(self._discover, sorted(missing)))
         return {gvk for gvk in kinds if gvk.kind not in self._served.get(gvk.api_version, {})}
 
     def resource(self, gvk: Gvk) -> Resource:
-        """Where a kind is served, as `find_kinds` learned it. Raises KeyError."""
+        """Return the resource of a kind found by `find_kinds`. Raises KeyError."""
         return self._served[gvk.api_version][gvk.kind]
 
     async def get(self, gvk: Gvk, namespace: str, name: str) -> Body | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return await self.read(self.resource(gvk).path(namespace, name))
 
     async def read(self, path: str) -> Body | None:
-        """The object at a path, or None."""
+        """Return the object at a path, or None."""
         try:
-            found: Body = await self._again(lambda: self.client.request("GET", path), conflicts=True)
+            found: Body = await self._retry(lambda: self.client.request("GET", path), conflicts=True)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -101,18 +101,18 @@ class Api:
         return found
 
     async def items(self, gvk: Gvk, selector: str = "", namespace: str = "") -> list[Body]:
-        """All objects of a kind, each with its apiVersion and kind."""
+        """List all objects of a kind, each with its apiVersion and kind."""
         path = self.resource(gvk).path(namespace)
         query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {})}
         found: list[Body] = []
         while True:
             asked = dict(query)
             try:
-                page = await self._again(partial(self.client.request, "GET", path, query=asked), conflicts=True)
+                page = await self._retry(partial(self.client.request, "GET", path, query=asked), conflicts=True)
             except ApiError as error:
                 if error.status != 410 or "continue" not in query:
                     raise
-                # The snapshot of the first page is gone: begin anew.
+                # The continue token has expired: list again from the start.
                 del query["continue"]
                 found = []
                 continue
@@ -126,20 +126,20 @@ class Api:
         return found
 
     async def apply(self, body: Body, *, dry_run: bool = False, manager: str = FIELD_MANAGER) -> Body:
-        """Server-side apply with force and strict validation; the object's metadata as they are then.
+        """Server-side apply with force and strict validation; return the metadata of the object afterwards.
 
-        With `dry_run` the whole object as it would be.
+        With `dry_run`, return the whole object as it would be.
         """
         metadata = body["metadata"]
         path = self.resource(Gvk.of(body)).path(metadata.get("namespace", ""), metadata["name"])
         query = {"fieldManager": manager, "fieldValidation": "Strict", "force": "true"}
         if dry_run:
             query["dryRun"] = "All"
-            asked: Body = await self._again(
+            asked: Body = await self._retry(
                 lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query), conflicts=True
             )
             return asked
-        # JSON is YAML, and quicker to write.
+        # JSON is valid YAML and faster to write.
         found: Body = await self._write(
             lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query, accept=_METADATA),
             conflicts=True,
@@ -148,7 +148,7 @@ class Api:
         return found
 
     async def take_out(self, live: Body, pointers: list[str]) -> Body | None:
-        """Remove fields of an object as it was seen; None where it has changed since."""
+        """Remove fields of an object at the given resourceVersion; None if the object has changed since."""
         metadata = live["metadata"]
         path = self.resource(Gvk.of(live)).path(metadata.get("namespace", ""), metadata["name"])
         patch: list[Body] = [{"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}]
@@ -165,7 +165,7 @@ class Api:
         return found
 
     async def delete(self, live: Body, propagation: str) -> bool:
-        """Delete just the object that was seen, as it was seen; False where it has changed since."""
+        """Delete an object with its UID and resourceVersion as preconditions; False if it has changed since."""
         metadata = live["metadata"]
         path = self.resource(Gvk.of(live)).path(metadata.get("namespace", ""), metadata["name"])
         options = {
@@ -185,7 +185,7 @@ class Api:
         return True
 
     async def gone(self, live: Body, patience: float) -> Body | None:
-        """Wait until just this object is not there any more; what is there still after `patience` seconds."""
+        """Wait until this object is deleted; return it if it still exists after `patience` seconds."""
         metadata = live["metadata"]
         ends, wait = monotonic() + patience, _BACKOFF[0]
         while True:
@@ -198,7 +198,7 @@ class Api:
             wait *= 2
 
     async def put(self, path: str, name: str, body: Body) -> Body:
-        """Create an object below `path`, or replace it where its resourceVersion says which. Raises ApiError 409."""
+        """Create an object below `path`, or replace it if its body has a resourceVersion. Raises ApiError 409."""
         known = "resourceVersion" in body["metadata"]
         query = {"fieldManager": FIELD_MANAGER}
         found: Body = await self._write(
@@ -211,18 +211,18 @@ class Api:
     async def _write(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
         async def once() -> _T:
             if not self.allowed():
-                raise LostLeaseError("the lease was not renewed in time: somebody else may be at work")
+                raise LostLeaseError("the lease was not renewed in time: another process may hold it")
             self.writes += 1
             return await send()
 
-        return await self._again(once, conflicts=conflicts)
+        return await self._retry(once, conflicts=conflicts)
 
-    async def _again(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
-        """The answer to a request. Tried again: no answer, 429, 5xx, and with `conflicts` 409: what reads gets it
-        from a proxy in between only, a forced apply where the object changed in that moment.
+    async def _retry(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:
+        """Send a request with retries, and return its answer.
 
-        A run has many requests one after another: once one has spent its patience, those that follow are sent once,
-        and those in the queue not at all, until something is answered again.
+        Retried: no answer, 429 and 5xx; with `conflicts` also 409, which a read gets only from a proxy and a forced
+        apply when the object changed at that moment. Once one request has run out of patience, later requests are sent
+        only once, and queued requests not at all, until a request is answered again.
         """
         began, wait = monotonic(), _BACKOFF[0]
         ends = began + (self.patience if self._spent == _NEVER else 0.0)
@@ -231,27 +231,27 @@ class Api:
             try:
                 async with self._slots:
                     if self._spent > began and monotonic() > ends:
-                        raise UnreachableError("other requests were not answered either")
+                        raise UnreachableError("earlier requests were not answered")
                     answer = await send()
                 self._spent = _NEVER
                 return answer
             except UnreachableError:
-                if self._over(ends):
+                if self._timed_out(ends):
                     raise
             except orjson.JSONDecodeError as error:
-                # A proxy between answers 200 with a page of its own.
-                if self._over(ends):
-                    raise UnreachableError(f"the answer is no JSON: {error}") from None
+                # A proxy may answer 200 with a page of its own.
+                if self._timed_out(ends):
+                    raise UnreachableError(f"the answer is not JSON: {error}") from None
             except ApiError as error:
                 passing = error.status == 429 or error.status >= 500 or (conflicts and error.status == 409)
-                if not passing or self._over(ends):
+                if not passing or self._timed_out(ends):
                     raise
                 pause = max(wait, error.retry_after)
             await asyncio.sleep(pause * random.uniform(0.7, 1.0) if pause == wait else pause)  # noqa: S311
             wait = min(2 * wait, _BACKOFF[1])
 
-    def _over(self, ends: float) -> bool:
-        """Whether a request has been tried for long enough."""
+    def _timed_out(self, ends: float) -> bool:
+        """Return whether the retries of a request have run out of time."""
         now = monotonic()
         if now > ends:
             self._spent = now
@@ -260,12 +260,12 @@ class Api:
     async def _discover(self, api_version: str) -> None:
         root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
-            answer = await self._again(lambda: self.client.request("GET", root), conflicts=True)
+            answer = await self._retry(lambda: self.client.request("GET", root), conflicts=True)
         except ApiError as error:
             if error.status != 404:
                 raise
             answer = {"resources": []}
-        # A name with a slash is a subresource, and has the kind of its input: Scale, Binding.
+        # A name with a slash is a subresource, listed with the kind of its input: Scale, Binding.
         self._served[api_version] = {
             entry["kind"]: Resource(root, entry["name"], entry["namespaced"])
             for entry in answer["resources"]

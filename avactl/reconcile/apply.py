@@ -1,4 +1,4 @@
-"""Doing what the plan says: in apply order, independent objects at a time, one refusal stops only what needs it."""
+"""Execute the planned actions in apply order; a failed object stops only the objects that depend on it."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ _HANDOVER = f"{FIELD_MANAGER}-handover"
 _TRIES = 5
 _POLL = 0.1
 _AGAIN = 10.0
-"""Seconds for which an object that is being deleted is waited for after another one was in vain."""
+"""Seconds to wait for the deletion of an object after the wait for another one has timed out."""
 _ESTABLISHED = 30.0
-"""Seconds for a new kind to be served."""
+"""Seconds to wait until a new kind is served."""
 
 Name = tuple[str, str, str]
 
 
 def to_do(steps: Iterable[Step]) -> bool:
-    """Whether anything would be written."""
+    """Return whether any step writes to the cluster."""
     return any(step.action in APPLIED or step.action is Action.prune for step in steps)
 
 
 async def settle(api: Api, steps: Iterable[Step]) -> None:
-    """Ask the API server where only it can tell whether two values are one. Nothing is written."""
+    """Resolve comparisons that need a dry-run apply on the API server. Writes nothing."""
 
-    async def ask(step: Step) -> None:
+    async def resolve(step: Step) -> None:
         assert step.wanted is not None
         assert step.live is not None
         try:
             answer = await api.apply(step.wanted.body, dry_run=True)
         except ApiError:
-            return  # it will say so again
+            return  # the apply reports the same error
         if _content(answer) == _content(step.live):
             step.action = Action.none
             step.comparison.apply.clear()
 
     alike = (Action.change, Action.restore)
     unsure = [step for step in steps if step.action in alike and step.live is not None and step.comparison.unsure]
-    await asyncio.gather(*(ask(s) for s in unsure if not s.comparison.take_out and not s.comparison.hand_over))
+    await asyncio.gather(*(resolve(s) for s in unsure if not s.comparison.take_out and not s.comparison.hand_over))
 
 
 def _content(live: Body) -> Body:
@@ -66,7 +66,7 @@ def _content(live: Body) -> Body:
 
 
 class Applier:
-    """One run's writes."""
+    """Executes the steps of one run."""
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class Applier:
         patience: float = 300.0,
         done: Callable[[Step], None] = lambda step: None,
     ) -> None:
-        """`patience`: seconds for which an object that is being deleted is waited for; `done` hears of each step."""
+        """`patience`: seconds to wait for an object to be deleted; `done` is called after each step."""
         self._api, self._inventory, self._hands = api, inventory, hands
         self._patience, self._done = patience, done
         self._failed: dict[Name, str] = {}
         self._pending: dict[Name, asyncio.Event] = {}
-        """What is being applied now: set when it has been, well or not."""
+        """Objects being applied; each event is set when its step has ended, successfully or not."""
 
     async def run(self, steps: list[Step]) -> None:
-        """Do everything; each step says how it went. Raises LostLeaseError."""
+        """Execute all steps and record the result in each. Raises LostLeaseError."""
         for step in steps:
             if step.error:
                 self._failed[_name(step.key)] = step.title
@@ -100,7 +100,7 @@ class Applier:
             await asyncio.gather(*map(self._prune, list(group)))
 
     async def _in_turn(self, step: Step) -> None:
-        """Apply once what it needs has been."""
+        """Apply after the steps that this one depends on."""
         assert step.wanted is not None
         for name in step.wanted.needs:
             if name in self._pending:
@@ -115,15 +115,15 @@ class Applier:
         blocked = next((self._failed[name] for name in step.wanted.needs if name in self._failed), None)
         try:
             if blocked is not None:
-                step.error, step.blocked = f"needs {blocked}, which could not be applied", True
+                step.error, step.blocked = f"depends on {blocked}, which could not be applied", True
             elif await self._api.find_kinds({step.wanted.gvk}):
-                step.error = f"the API server serves no {step.wanted.gvk}"
+                step.error = f"the API server does not serve {step.wanted.gvk}"
             else:
                 await self._put(step)
         except ApiError as error:
-            step.error = _plain(error)
+            step.error = _message(error)
         except UnreachableError as error:
-            step.error = f"no answer: {error}"
+            step.error = f"request failed: {error}"
         except _StillThereError as error:
             step.error = str(error)
         if step.error:
@@ -156,18 +156,18 @@ class Applier:
                     raise
                 self._want_replaceable(step, error)
                 step.action = Action.recreate
-                step.reason = "what changed cannot be changed in place"
+                step.reason = "the change is to immutable fields"
                 await self._replace(step)
 
     async def _take_out(self, step: Step, live: Body) -> Body:
-        """Remove what was added by hand, of the object as it is in that moment."""
+        """Remove fields that were added by hand, from the object as it is at that moment."""
         assert step.wanted is not None
         differences: list[Difference] = step.comparison.take_out
         for _ in range(_TRIES):
             there = [d for d in differences if managed_fields.find(live, d.path) is not ABSENT]
             if not there:
                 return live
-            # The last entries of lists first: positions of the others stay.
+            # Remove the last list entries first, so that the indices of the others stay valid.
             there.sort(key=lambda d: managed_fields.positions(live, d.path), reverse=True)
             done = await self._api.take_out(live, [managed_fields.pointer(live, d.path) for d in there])
             if done is not None:
@@ -181,7 +181,7 @@ class Applier:
         return live
 
     def _want_replaceable(self, step: Step, error: ApiError) -> None:
-        """Raises the refusal again unless the object can be made anew without losing anything."""
+        """Re-raise the refusal unless the object can be replaced without losing data."""
         assert step.live is not None
         kind = step.key.kind
         classes = {classify(kind, _change(d), step.live)[0] for d in step.comparison.apply}
@@ -190,12 +190,12 @@ class Applier:
         if Disruption.DATA_LOSS in classes or holds_data(step.live):
             raise ApiError(
                 422, "Invalid",
-                f"{', '.join(sorted({d.field for d in step.comparison.apply}))} cannot be changed in place, and made "
-                f"anew the object would lose data: put back what was there, or delete it by hand ({_plain(error)})",
+                f"immutable fields changed: {', '.join(sorted({d.field for d in step.comparison.apply}))}; replacing "
+                f"the object would lose data: revert the change, or delete the object by hand ({_message(error)})",
             )  # fmt: skip
 
     async def _replace(self, step: Step) -> None:
-        """Delete and make anew; pods of a Job end first, so that two runs never write one checkpoint."""
+        """Delete and recreate; the pods of a Job terminate first, so that two runs never write the same checkpoint."""
         assert step.wanted is not None
         assert step.live is not None
         live: Body | None = step.live
@@ -204,19 +204,19 @@ class Applier:
                 break
             live = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
         else:
-            raise _StillThereError("it changes while it is to be deleted: the next run goes on")
+            raise _StillThereError("the object keeps changing while it is being deleted; the next run retries")
         await self._gone(step.live)
         step.after = await self._api.apply(step.wanted.body)
 
     async def _gone(self, live: Body) -> None:
-        """Wait until just this object is not there any more."""
+        """Wait until this object is deleted."""
         found = await self._api.gone(live, self._patience)
         if found is not None:
-            # Waves come one after another: the whole time is spent once, not in each of them.
+            # One time limit for the whole run, not one per wave.
             self._patience = min(self._patience, _AGAIN)
             held = ", ".join(found["metadata"].get("finalizers") or ())
             raise _StillThereError(
-                "is still being deleted" + (f", held by {held}" if held else "") + ": the next run goes on"
+                "is still being deleted" + (f", finalizers: {held}" if held else "") + "; the next run retries"
             )
 
     async def _established(self, step: Step) -> None:
@@ -227,7 +227,7 @@ class Applier:
             if live is not None and health(live).state is State.ready:
                 return
             if monotonic() > ends:
-                step.error = "its kind is not served yet: " + (health(live).reason if live else "it is gone")
+                step.error = "the kind is not served yet: " + (health(live).reason if live else "it was deleted")
                 self._failed[_name(step.key)] = step.title
                 return
             await asyncio.sleep(_POLL)
@@ -235,46 +235,48 @@ class Applier:
     async def _prune(self, step: Step) -> None:
         live = step.live
         if self._held(step):
-            step.action, step.reason = Action.wait, "not pruned while something beside it could not be applied"
+            step.action, step.reason = Action.wait, "not pruned: an object that may replace it could not be applied"
             return
         try:
             for _ in range(_TRIES):
                 if live is None:
                     break
                 if inventory_of(live) != self._inventory or holds_data(live):
-                    step.action, step.reason = Action.keep, "somebody changed its marks in this moment"
+                    step.action, step.reason = Action.keep, "its ownership labels changed during the run"
                     break
                 if PATCHED in marks(live):
                     metadata = {"name": step.key.name, "uid": live["metadata"]["uid"]}
                     await self._api.apply(
                         {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
                     )
-                    step.reason = "the object stays, without our fields"
+                    step.reason = "the object stays; our fields were removed"
                     break
                 if await self._api.delete(live, "Background"):
                     break
                 live = await self._api.get(Gvk.of(live), step.key.namespace, step.key.name)
             else:
-                step.error = "it changes while it is to be deleted: the next run goes on"
+                step.error = "the object keeps changing while it is being deleted; the next run retries"
         except ApiError as error:
-            step.error = _plain(error)
+            step.error = _message(error)
         except UnreachableError as error:
-            step.error = f"no answer: {error}"
+            step.error = f"request failed: {error}"
         self._done(step)
 
     def _held(self, step: Step) -> bool:
-        """Whether something failed that may be meant to take its place."""
+        """Return whether a failed step may be the object's replacement."""
         return any(namespace == step.key.namespace for _, namespace, _ in self._failed)
 
 
 class _StillThereError(Exception):
-    """An object that is being deleted takes longer than this run waits."""
+    """An object is still being deleted when the wait times out."""
 
 
 def _wave(step: Step) -> int:
-    """What must be complete before the next begins: namespaces and new kinds; all that pods find when they start;
-    what has pods; kinds that are not Kubernetes'. Within one, objects go in the table's order, at the same time as
-    far as none needs another."""
+    """Return the number of the wave of a step; a wave starts when the previous one is complete.
+
+    0: namespaces and definitions; 1: objects that pods read when they start; 2: workloads; 3: custom resources. Within
+    a wave, independent objects are applied concurrently, in the order of the table.
+    """
     if step.rank <= RANK["CustomResourceDefinition"]:
         return 0
     return 1 if step.rank < RANK["DaemonSet"] else 2 if step.rank < len(RANK) else 3
@@ -288,13 +290,13 @@ def _defines(step: Step) -> bool:
     return step.key.kind == "CustomResourceDefinition" and not step.error
 
 
-def _plain(error: ApiError) -> str:
-    """Render an answer of the API server; the object is named elsewhere."""
+def _message(error: ApiError) -> str:
+    """Return the API server's message without the object's name, which the report already shows."""
     return f"{error.message or error} ({error.status})"
 
 
 def _only(live: Body, path: tuple[str, ...]) -> Body:
-    """An object with one field as it is."""
+    """Return an object with only one of its fields."""
     metadata = {key: live["metadata"][key] for key in ("name", "namespace") if key in live["metadata"]}
     body: Body = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
     at: dict[str, Any] = body
@@ -305,7 +307,7 @@ def _only(live: Body, path: tuple[str, ...]) -> Body:
 
 
 def _change(difference: Difference) -> Change:
-    """A difference as the rules of the diff read it."""
+    """Convert a difference to a change as the diff's rules take it."""
     path = tuple(step[2:] if step.startswith("f:") else Entry(step[2:]) for step in difference.path)
     old, new = (NOTHING if value is ABSENT else value for value in (difference.old, difference.new))
     op = "added" if old is NOTHING else "removed" if new is NOTHING else "changed"

@@ -1,4 +1,4 @@
-"""`avactl reconcile --watch`: follows a branch, and puts back what others change."""
+"""`avactl reconcile --watch`: follow a branch and correct drift."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
+from avactl.diagnostics.text import render_problems
+from avactl.exit_codes import INCOMPLETE, MISSING, OK
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.http_server import serve
 from avactl.kube.leader import LostError
-from avactl.reconcile.command import AGENT, INCOMPLETE, MISSING, OK, Declared, Request, declare, problems, source_of
+from avactl.reconcile.command import AGENT, Declared, Request, declare, source_of
 from avactl.reconcile.drift import Watcher
 from avactl.reconcile.readiness import wait_healthy
 from avactl.reconcile.reconciler import Reconciler
@@ -22,20 +24,20 @@ from avactl.reconcile.reporting.report import Result
 from avactl.source.git import GitError
 
 _SETTLE = 1.0
-"""Seconds between a difference and the run that looks at it: a person's edits come several at a time."""
+"""Seconds from drift to the run that corrects it: manual edits often come in bursts."""
 _FIGHT = (60.0, 300.0)
-"""Drift again within so many seconds is somebody who does not give in: then runs come at most this rarely, seconds."""
+"""If drift recurs within this many seconds, another writer is fighting back: runs are then at least this far apart."""
 
 
 class Daemon:
-    """One replica."""
+    """One replica of the reconciler."""
 
     def __init__(self, client: Client, request: Request) -> None:
         self._client, self._request = client, request
         self._source = source_of(request)
         self._declared: Declared | None = None
         self._seen = ""
-        """The newest commit, whether it compiles or not."""
+        """The newest commit, even if it does not compile."""
         self._told = ""
         """The commit whose status was set last."""
         self._reconciler: Reconciler | None = None
@@ -46,7 +48,7 @@ class Daemon:
         self.leading = False
 
     async def run(self) -> int:
-        """Until it is stopped; the exit code. Raises LostError."""
+        """Run until stopped; return the exit code. Raises LostError."""
         runner = None
         if self._request.listen:
             runner = await serve(
@@ -100,7 +102,7 @@ class Daemon:
                 look_again = monotonic() + self._request.interval
             assert self._declared is not None
             if self._declared.options.namespace != reconciler.options.namespace:
-                logs.info("the system namespace has another name now: start again")
+                logs.info("the system namespace was renamed; restarting")
                 return INCOMPLETE
             if new or watcher.differs.is_set() or now >= all_again:
                 watcher.differs.clear()
@@ -109,7 +111,7 @@ class Daemon:
                 if new:
                     await watcher.watch(self._declared.wanted)
                 new = False
-                # What failed is tried again soon, all is looked at from time to time.
+                # Failures are retried soon; a full pass runs from time to time.
                 all_again = monotonic() + (self._request.resync if done else self._request.interval)
                 await self._sleep(self._pause)
             waiter = asyncio.create_task(watcher.differs.wait())
@@ -118,7 +120,7 @@ class Daemon:
         return OK
 
     async def _look(self) -> bool:
-        """Look at git; whether there is something new to apply."""
+        """Fetch from git; return whether there is a new commit to apply."""
         try:
             revision = await asyncio.to_thread(self._source.newest)
             if revision.commit == self._seen:
@@ -135,8 +137,8 @@ class Daemon:
             self._declared = declared
             return True
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
-        sys.stderr.write(problems(declared, False))
-        logs.error("commit does not compile: nothing is changed", commit=revision.commit, errors=errors)
+        sys.stderr.write(render_problems(declared.compilation.diagnostics, declared.compilation.program.read_file))
+        logs.error("commit does not compile; nothing was changed", commit=revision.commit, errors=errors)
         await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         if self.leading and self._reconciler is not None:
             reference = self._reconciler.records.reference(self._reconciler.record)
@@ -144,7 +146,7 @@ class Daemon:
         return False
 
     async def _once(self, reconciler: Reconciler) -> bool:
-        """One run; whether all was done."""
+        """Run once; return whether everything was applied."""
         assert self._declared is not None
         if self._health is not None:
             self._health.cancel()
@@ -173,12 +175,12 @@ class Daemon:
         say("reconciled", commit=result.commit, **result.counts(), problem=result.problem)
         for step in result.drift:
             fields = [f"{d.field} (by {d.by})" if d.by else d.field for d in step.differences]
-            logs.info("drift put back", object=step.title, fields=fields, reason=step.reason)
+            logs.info("drift corrected", object=step.title, fields=fields, reason=step.reason)
         for step in result.failed:
             logs.warn("not applied", object=step.title, error=step.error)
 
     async def _follow_health(self, reconciler: Reconciler, result: Result) -> None:
-        """Wait for health beside everything else, and tell the forge."""
+        """Wait for health in the background, then set the commit status."""
         assert self._declared is not None
         revision, cluster = self._declared.revision, self._declared.cluster
         with suppress(ApiError, UnreachableError):
@@ -196,14 +198,15 @@ class Daemon:
         metrics.LEADER.set(self.leading)
 
     async def _sleep(self, seconds: float, *others: asyncio.Task[bool]) -> None:
-        """Until the time is over, it is stopped, or one of the others has ended."""
+        """Sleep until the time is over, the daemon is stopped, or one of the other tasks has ended."""
         stop = asyncio.create_task(self.stop.wait())
         await asyncio.wait([stop, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
 
 
 async def follow(request: Request) -> int:
-    """Run until a signal; the exit code."""
+    """Run until a signal; return the exit code."""
+    logs.configure()
     async with Client(request.access, agent=AGENT) as client:
         daemon = Daemon(client, request)
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What one cluster shall hold: the compiled objects with the marks of the inventory."""
+"""Desired objects of one cluster: compiled manifests with the inventory's labels and annotations."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from avactl.reconcile.diffing.field_policy import left, without
 from avactl.reconcile.diffing.managed_fields import Path
 
 INVENTORY = f"{names.GROUP}/inventory"
-"""Label of everything that a repository put into a cluster: its value is the inventory's name."""
+"""Label of all applied objects; its value is the name of the inventory."""
 HOLDS_DATA = f"{names.GROUP}/holds-data"
-"""Annotation of what is never pruned."""
+"""Annotation of objects that are never pruned."""
 DELETION_POLICY = f"{names.GROUP}/deletion-policy"
-"""Annotation `delete` of what would lose data, and whose spec says that it may."""
+"""Annotation `delete` of objects that hold data and whose spec allows deletion."""
 PATCHED = f"{names.GROUP}/patched"
-"""Annotation of objects that exist without us: pruned, they lose our fields and stay."""
+"""Annotation of objects that exist without avactl: pruning removes our fields and leaves the object."""
 RUN = f"{names.GROUP}/run"
 
 Body = dict[str, Any]
 
 
 class Wanted(NamedTuple):
-    """One object as git declares it."""
+    """A desired object."""
 
     manifest: Manifest
     body: Body
-    """As it is sent: with marks, without controllers' fields."""
+    """The body as applied: with labels and annotations, without controller-owned fields."""
     gvk: Gvk
     key: Key
     rank: int
     leave: tuple[Path, ...]
-    """Fields that are controllers'."""
+    """Fields owned by controllers."""
 
     @property
     def needs(self) -> list[tuple[str, str, str]]:
-        """(kind, namespace, name) of what must be there first."""
+        """Return the objects that must exist first, as (kind, namespace, name)."""
         return list(dict.fromkeys(needs(self.body)))
 
     def digest(self) -> bytes:
-        """Stands for the object as it is declared."""
+        """Digest of the declared object."""
         return blake2b(orjson.dumps(self.body, option=orjson.OPT_SORT_KEYS), digest_size=6).digest()
 
     def __str__(self) -> str:
@@ -58,19 +58,19 @@ class Wanted(NamedTuple):
 
 
 def title(body: Mapping[str, Any]) -> str:
-    """`Deployment vision/detector`."""
+    """Return the title of an object: `Deployment vision/detector`."""
     metadata = body["metadata"]
     namespace = metadata.get("namespace")
     return f"{body['kind']} {namespace}/{metadata['name']}" if namespace else f"{body['kind']} {metadata['name']}"
 
 
 def rank_of(kind: str) -> int:
-    """When objects of a kind are applied; pruning goes the other way."""
+    """Return the position of a kind in apply order; pruning goes in reverse."""
     return RANK.get(kind, len(RANK))
 
 
 def wanted_of(compilation: Compilation, cluster: str, inventory: str) -> list[Wanted]:
-    """The objects of one cluster, in apply order."""
+    """Return the desired objects of one cluster, in apply order."""
     return [_wanted(manifest, inventory) for manifest in compilation.manifests if manifest.cluster == cluster]
 
 
@@ -86,7 +86,7 @@ def _wanted(manifest: Manifest, inventory: str) -> Wanted:
     if notes:
         body["metadata"]["annotations"] = {**metadata.get("annotations", {}), **notes}
     if manifest.kind == "Job":
-        # A Job that Kubernetes cleans away after its end would be missing, and run again.
+        # With a TTL a finished Job would be deleted, be missing, and run again.
         body = without(body, ["spec.ttlSecondsAfterFinished"])
     return Wanted(
         manifest, body, Gvk.of(body), Key.of(body), rank_of(manifest.kind), left(manifest.kind, manifest.owned)
@@ -94,26 +94,26 @@ def _wanted(manifest: Manifest, inventory: str) -> Wanted:
 
 
 def marks(live: Mapping[str, Any]) -> Mapping[str, str]:
-    """The annotations of a live object."""
+    """Return the annotations of a live object."""
     found: Mapping[str, str] = live["metadata"].get("annotations") or {}
     return found
 
 
 def inventory_of(live: Mapping[str, Any]) -> str:
-    """The inventory that a live object belongs to, or nothing."""
+    """Return the inventory that owns a live object, or an empty string."""
     found: str = (live["metadata"].get("labels") or {}).get(INVENTORY, "")
     return found
 
 
 def run_of(job: Mapping[str, Any]) -> str:
-    """Which run a Job is. The template cannot be changed, so nobody can make it look like another one."""
+    """Return the run ID of a Job, from its immutable pod template, which cannot be forged afterwards."""
     template = job["spec"].get("template") or {}
     found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(RUN, "")
     return found
 
 
 def ended(job: Mapping[str, Any]) -> str:
-    """How a Job has ended (`Complete`, `Failed`), or nothing."""
+    """Return the terminal condition of a Job (`Complete`, `Failed`), or an empty string."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
             kind: str = condition["type"]

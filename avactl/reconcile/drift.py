@@ -1,4 +1,4 @@
-"""Watching the cluster for what git does not say."""
+"""Watch the cluster for drift."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from avactl.reconcile.diffing.object_diff import compare
 
 
 class _Kind:
-    """The objects of one kind: what comes from the watch is compared and forgotten."""
+    """Watch handler of one kind: compares each object it receives and keeps none."""
 
     def __init__(self, gvk: Gvk, wanted: Mapping[Key, Wanted], hands: Hands, differs: Callable[[], None]) -> None:
         self._gvk, self._wanted, self._hands, self._differs = gvk, wanted, hands, differs
@@ -45,7 +45,7 @@ class _Kind:
 
 
 class Watcher:
-    """Watches of every kind that git declares."""
+    """Watches of all declared kinds."""
 
     def __init__(self, client: Client, api: Api, inventory: str, hands: Hands) -> None:
         self._client, self._api, self._inventory, self._hands = client, api, inventory, hands
@@ -53,7 +53,7 @@ class Watcher:
         self.differs = asyncio.Event()
 
     async def watch(self, wanted: Iterable[Wanted]) -> None:
-        """Watch for differences from these from now on."""
+        """Watch for differences from these objects from now on."""
         await self.stop()
         kinds: dict[Gvk, dict[Key, Wanted]] = {}
         for each in wanted:
@@ -68,7 +68,7 @@ class Watcher:
             self._tasks.append(asyncio.create_task(reflector.run()))
 
     async def stop(self) -> None:
-        """End all watches."""
+        """Stop all watches."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:

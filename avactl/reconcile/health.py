@@ -1,4 +1,4 @@
-"""Whether objects do what they are for, by what their controllers say of them. Pure.
+"""Health of live objects, from the status that their controllers write. Pure.
 
 Sources: `kubectl rollout status` (k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go) and kstatus
 (sigs.k8s.io/cli-utils/pkg/kstatus).
@@ -16,17 +16,17 @@ Live = Mapping[str, Any]
 
 
 class State(str, Enum):  # noqa: UP042 - its values stand in JSON
-    """How an object is."""
+    """Health state of an object."""
 
     ready = "ready"
     progressing = "progressing"
     waiting = "waiting"
-    """For room, for a storage class, for a person: nobody is wrong, and it may take days."""
+    """Waiting for capacity, a storage class or a person: not a failure, and it may take days."""
     failed = "failed"
 
 
 class Health(NamedTuple):
-    """How an object is, and why."""
+    """Health of an object, and the reason."""
 
     state: State
     reason: str = ""
@@ -36,14 +36,14 @@ READY = Health(State.ready)
 
 
 def health(live: Live) -> Health:
-    """How an object is; kinds that nobody waits for are ready."""
+    """Return the health of an object; kinds without a health check are ready."""
     judge = _JUDGES.get(live["kind"])
     if judge is None:
         return READY
     status = live.get("status") or {}
     seen = status.get("observedGeneration")
     if seen is not None and seen < live["metadata"].get("generation", 0):
-        return Health(State.progressing, "its controller has not seen the change yet")
+        return Health(State.progressing, "the controller has not observed the change yet")
     return judge(live, status)
 
 
@@ -54,20 +54,20 @@ def _condition(status: Live, kind: str) -> Live:
 def _deployment(live: Live, status: Live) -> Health:
     progress = _condition(status, "Progressing")
     if progress.get("reason") == "ProgressDeadlineExceeded":
-        return Health(State.failed, progress.get("message") or "its progress deadline is over")
+        return Health(State.failed, progress.get("message") or "progress deadline exceeded")
     wanted = live["spec"].get("replicas", 1)
     if "observedGeneration" not in status:
-        return Health(State.progressing, "its controller has not seen it yet")
+        return Health(State.progressing, "the controller has not observed it yet")
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     available = status.get("availableReplicas", 0)
     if updated < wanted:
         refused = _condition(status, "ReplicaFailure")
         if refused.get("status") == "True":
-            said = f"{updated} of {wanted} pods are new: {refused.get('message', '')}"
+            said = f"{updated} of {wanted} pods are updated: {refused.get('message', '')}"
             return Health(State.waiting if "exceeded quota" in said else State.progressing, said)
-        return Health(State.progressing, f"{updated} of {wanted} pods are new")
+        return Health(State.progressing, f"{updated} of {wanted} pods are updated")
     if total > updated:
-        return Health(State.progressing, f"{total - updated} old pods are still there")
+        return Health(State.progressing, f"{total - updated} old pods are still terminating")
     if available < updated:
         return Health(State.progressing, f"{available} of {updated} pods are available")
     return READY
@@ -76,7 +76,7 @@ def _deployment(live: Live, status: Live) -> Health:
 def _stateful_set(live: Live, status: Live) -> Health:
     wanted = live["spec"].get("replicas", 1)
     if "observedGeneration" not in status:
-        return Health(State.progressing, "its controller has not seen it yet")
+        return Health(State.progressing, "the controller has not observed it yet")
     ready = status.get("readyReplicas", 0)
     if ready < wanted:
         return Health(State.progressing, f"{ready} of {wanted} pods are ready")
@@ -84,25 +84,25 @@ def _stateful_set(live: Live, status: Live) -> Health:
         return READY
     updated = status.get("updatedReplicas", 0)
     if status.get("updateRevision") != status.get("currentRevision") and updated < wanted:
-        return Health(State.progressing, f"{updated} of {wanted} pods are new")
+        return Health(State.progressing, f"{updated} of {wanted} pods are updated")
     return READY
 
 
 def _daemon_set(live: Live, status: Live) -> Health:
     if "observedGeneration" not in status:
-        return Health(State.progressing, "its controller has not seen it yet")
+        return Health(State.progressing, "the controller has not observed it yet")
     wanted = status.get("desiredNumberScheduled", 0)
     updated = status.get("updatedNumberScheduled", 0)
     available = status.get("numberAvailable", 0)
     if updated < wanted and (live["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
-        return Health(State.progressing, f"{updated} of {wanted} pods are new")
+        return Health(State.progressing, f"{updated} of {wanted} pods are updated")
     if available < wanted:
         return Health(State.progressing, f"{available} of {wanted} pods are available")
     return READY
 
 
 def _job(live: Live, status: Live) -> Health:
-    """A Job is well while it waits for GPUs and while it runs: nobody waits for its end."""
+    """Return the health of a Job: ready both while it waits for GPUs and while it runs; only failure counts."""
     if ended(live) == "Failed":
         return Health(State.failed, _condition(status, "Failed").get("message") or "it failed")
     return READY
@@ -139,19 +139,19 @@ _JUDGES: dict[str, Callable[[Live, Live], Health]] = {
 }
 
 JUDGED = frozenset(_JUDGES)
-"""Kinds that can be anything but ready."""
+"""Kinds with a health check."""
 WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet"})
 
 
 def of_pods(pods: list[dict[str, Any]]) -> Health | None:
-    """What the pods of a workload that is not ready say: waiting where all that are not ready have no machine."""
+    """Return the health of a workload from its unready pods: waiting if all of them are unschedulable."""
     here = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     late = [pod for pod in here if _condition(pod.get("status") or {}, "Ready").get("status") != "True"]
     if late and not any(pod["spec"].get("nodeName") for pod in late):
         said = next(
             (text for pod in late if (text := _condition(pod.get("status") or {}, "PodScheduled").get("message"))), ""
         )
-        return Health(State.waiting, f"{len(late)} pods wait for room" + (f": {said}" if said else ""))
+        return Health(State.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
     for pod in late:
         for container in (pod.get("status") or {}).get("containerStatuses") or ():
             waiting = (container.get("state") or {}).get("waiting") or {}

@@ -1,4 +1,4 @@
-"""What a repository has put into a cluster, as a ConfigMap there: by it a deleted object is told from a new one."""
+"""The inventory: a ConfigMap that records the objects a repository has applied, so that drift differs from changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from avactl.reconcile.api import Api, Gvk
 from avactl.reconcile.desired import Wanted
 
 _ID, _DIGEST = 6, 6
-"""Bytes of an object's name and of its content: 65,000 objects fit into one ConfigMap."""
+"""Bytes per object (identity and content digest): one ConfigMap holds 65,000 objects."""
 _MOST = 800_000
 _MOST_KINDS = 1000
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(/[A-Za-z0-9]{1,63})?").fullmatch
-"""An API version or a kind."""
+"""Pattern of an API version or a kind."""
 _KIND = Gvk("v1", "ConfigMap")
 
 
@@ -30,42 +30,42 @@ class Record:
     """The state of an inventory after its last run."""
 
     repository: str = ""
-    """Whose it is; empty: of a directory that is no git repository."""
+    """Identity of the repository; empty: a directory outside git."""
     cluster: str = ""
     commit: str = ""
     complete: bool = False
-    """Whether all of the commit was applied."""
+    """True if the whole commit was applied."""
     kinds: frozenset[Gvk] = frozenset()
-    """Every kind that may have objects in the cluster."""
+    """All kinds that may have objects in the cluster."""
     objects: dict[bytes, bytes] = field(default_factory=dict)
-    """Applied objects: id → digest of the content."""
+    """Applied objects: identity → digest of the content."""
     version: str = ""
-    """resourceVersion, or empty where there is none yet."""
+    """resourceVersion of the ConfigMap; empty if it does not exist yet."""
     uid: str = ""
 
     def unchanged(self, wanted: Wanted) -> bool:
-        """Whether the object was applied as it is declared now: what differs then is drift."""
+        """Return whether the object was last applied with its current declaration: a difference is then drift."""
         return self.objects.get(identity(wanted.key)) == wanted.digest()
 
 
 def identity(key: Key) -> bytes:
-    """Stands for an object."""
+    """Return the identity digest of an object."""
     return blake2b("\0".join(key).encode(), digest_size=_ID).digest()
 
 
 def content(wanted: Iterable[Wanted]) -> dict[bytes, bytes]:
-    """What a record says of objects."""
+    """Return the record entries of objects: identity → content digest."""
     return {identity(each.key): each.digest() for each in wanted}
 
 
 class Records:
-    """The ConfigMap of one inventory."""
+    """Reads and writes the ConfigMap of one inventory."""
 
     def __init__(self, api: Api, namespace: str, inventory: str) -> None:
         self._api, self.namespace, self.name = api, namespace, f"avactl-inventory-{inventory}"
 
     async def read(self) -> Record:
-        """The record; an empty one where there is none, or where it cannot be read."""
+        """Return the record; an empty one if it is missing or unreadable."""
         found = await self._api.get(_KIND, self.namespace, self.name)
         if found is None:
             return Record()
@@ -74,7 +74,7 @@ class Records:
             state = orjson.loads(found["data"]["inventory.json"])
             kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
             if len(kinds) > _MOST_KINDS or not all(_PART(part) for pair in kinds for part in pair):
-                raise ValueError("not kinds")  # each becomes a part of a path, and is listed
+                raise ValueError("not kinds")  # each is used in a request path
             packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
             step = _ID + _DIGEST
             entries = (packed[at : at + step] for at in range(0, len(packed) - step + 1, step))
@@ -88,10 +88,10 @@ class Records:
                 objects={entry[:_ID]: entry[_ID:] for entry in entries},
             )
         except (KeyError, TypeError, ValueError):
-            return known  # somebody edited it: what it said is found out again
+            return known  # edited by hand: its contents are rediscovered
 
     async def write(self, record: Record) -> Record:
-        """Write it; the record as it is then."""
+        """Write the record; return it with its new resourceVersion."""
         body = self._body(record)
         path = self._api.resource(_KIND).path(self.namespace)
         while True:
@@ -99,7 +99,7 @@ class Records:
                 done = await self._api.put(path, self.name, body)
                 break
             except ApiError as error:
-                # Our own write, whose answer was lost, or somebody's edit: the lease is ours, so ours counts.
+                # Our own write whose answer was lost, or a manual edit. We hold the lease, so our record wins.
                 if error.status not in (404, 409):
                     raise
                 found = await self._api.get(_KIND, self.namespace, self.name)
@@ -107,7 +107,7 @@ class Records:
                 if found is not None:
                     body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
                 elif error.reason == "NotFound":
-                    raise  # the namespace is gone
+                    raise  # the namespace was deleted
         return replace(record, version=done["metadata"]["resourceVersion"], uid=done["metadata"]["uid"])
 
     def _body(self, record: Record) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Records:
         return body
 
     def reference(self, record: Record) -> dict[str, str]:
-        """The ConfigMap as Events name it."""
+        """Return the object reference of the ConfigMap for Events."""
         return {
             "apiVersion": "v1", "kind": "ConfigMap", "namespace": self.namespace, "name": self.name,
             "uid": record.uid,
@@ -142,5 +142,5 @@ class Records:
 
 
 def kinds_of(wanted: Collection[Wanted]) -> frozenset[Gvk]:
-    """The kinds of objects."""
+    """Return the kinds of objects."""
     return frozenset(each.gvk for each in wanted)

@@ -1,4 +1,4 @@
-"""One reconciler at a time for each inventory."""
+"""Lease: one active reconciler per inventory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from avactl.kube.leader import Leader, LostError
 from avactl.reconcile.api import Api
 
 _LOOK = 1.0
-"""Seconds between two looks at who holds the lease."""
+"""Seconds between two reads of the lease."""
 _REFUSED = 5.0
-"""Seconds after which a refusal counts: rights that were given a moment ago are not known everywhere yet."""
+"""Seconds during which a 403 is retried: newly granted RBAC rules take a moment to reach all API servers."""
 
 
 def identity() -> str:
-    """Names this process: machine and its boot, process namespace, process and its start."""
+    """Return the holder identity of this process: machine and boot, PID namespace, PID and start time."""
     return f"{os.uname().nodename}_{_place()}_{os.getpid()}_{_started(os.getpid())}_{uuid.uuid4().hex[:6]}"
 
 
 def _place() -> str:
-    """The process namespace of this machine since its boot; empty where that cannot be known."""
+    """Return the machine's boot ID and PID namespace; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:12]
         return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116 - the link is not to be resolved
@@ -35,7 +35,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty where there is none."""
+    """Return the start time of a process in kernel ticks; empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -43,7 +43,7 @@ def _started(pid: int) -> str:
 
 
 def is_dead(holder: str) -> bool:
-    """Whether the holder of a lease was a process of this machine that is not there any more: nobody to wait for."""
+    """Return whether the holder of a lease was a process of this machine that has exited."""
     parts = holder.split("_")
     if len(parts) < 5 or not parts[-4] or parts[-4] != _place() or not parts[-3].isdigit():
         return False
@@ -51,7 +51,7 @@ def is_dead(holder: str) -> bool:
 
 
 class HeldError(Exception):
-    """Another run has the lease, and keeps it."""
+    """Another run holds the lease."""
 
 
 class Lease:
@@ -64,11 +64,11 @@ class Lease:
         self._leader = Leader(api.client, namespace, self.name, self.identity)
 
     def held(self) -> bool:
-        """Whether this process may write."""
+        """Return whether this process holds the lease."""
         return self._leader.leading()
 
     async def look(self) -> tuple[str, int]:
-        """Who holds it, and how often it has changed hands; -1 where there is none."""
+        """Return the holder and the number of transitions; -1 if the lease does not exist."""
         lease = await self._api.read(self._path)
         if lease is None:
             return "", -1
@@ -79,30 +79,30 @@ class Lease:
     async def hold(
         self, waiting: Callable[[str], None] = lambda holder: None, *, patience: float | None = None
     ) -> AsyncIterator[asyncio.Task[None]]:
-        """Hold it for the length of the block. The task inside ends, with LostError, when it could not be renewed.
+        """Hold the lease for the length of the block. The inner task ends with LostError if renewal fails.
 
-        With a `patience`: raises HeldError where another has it for so many seconds, and ApiError where this account
-        may not ask for it.
+        With `patience`, raises HeldError if another process still holds the lease after so many seconds, and ApiError
+        if the account may not read or write it.
         """
         with suppress(ApiError, UnreachableError):
-            await self._bury()
+            await self._take_over()
         task = asyncio.create_task(self._leader.run())
         won = asyncio.create_task(self._leader.won.wait())
         try:
-            began, told = monotonic(), False
+            began, reported = monotonic(), False
             while not (await asyncio.wait([task, won], timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED))[0]:
                 holder = ""
                 with suppress(ApiError, UnreachableError):
                     holder = (await self.look())[0]
-                if not told:
+                if not reported:
                     waiting(holder)
-                    told = True
+                    reported = True
                 if patience is None:
                     continue
                 if self._leader.refused is not None and monotonic() - began > _REFUSED:
                     raise self._leader.refused
                 if monotonic() - began > patience:
-                    raise HeldError(f"another run holds the lease {self.name} ({holder or 'nobody any more'})")
+                    raise HeldError(f"another run holds the lease {self.name} ({holder or 'released'})")
             if task.done():
                 await task
             yield task
@@ -113,8 +113,8 @@ class Lease:
                 await task
             await self._leader.release()
 
-    async def _bury(self) -> None:
-        """Take the lease from a holder that was killed on this machine."""
+    async def _take_over(self) -> None:
+        """Take the lease from a dead process of this machine."""
         lease = await self._api.read(self._path)
         if lease is not None and is_dead((lease.get("spec") or {}).get("holderIdentity") or ""):
             lease["spec"]["holderIdentity"] = ""

@@ -1,4 +1,4 @@
-"""What is in the cluster: everything with an inventory's mark, and what git declares without having put it there."""
+"""Read the live objects: all with the inventory's label, and declared objects that exist without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from avactl.reconcile.desired import INVENTORY, Wanted, inventory_of
 from avactl.reconcile.inventory import Record, kinds_of
 
 _FEW = 8
-"""So many missing objects of a kind are asked for one by one; more, by a list of all."""
+"""Up to so many missing objects of a kind are fetched one by one; more are listed."""
 
 _VERSIONS = {
     "v1": ("Namespace", "Node", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
@@ -32,21 +32,21 @@ _VERSIONS = {
     "resource.k8s.io/v1": ("DeviceClass", "ResourceClaimTemplate"),
 }  # fmt: skip
 ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() for kind in kinds if kind in APPLY_ORDER)
-"""Kinds that are looked at even where neither git nor the record names them: a record can be lost."""
+"""Kinds that are always listed, because the record may be lost."""
 
 
 class Observed(NamedTuple):
-    """A look at the cluster."""
+    """The live objects of a run."""
 
     live: dict[Key, Body]
     unserved: frozenset[Gvk]
-    """Kinds that the API server does not know."""
+    """Kinds that the API server does not serve."""
     unseen: frozenset[Gvk]
-    """Kinds that may not be listed: what is left of them is not pruned."""
+    """Kinds that this account may not list: removed objects of these are not pruned."""
 
 
 async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Observed:
-    """Look at everything that matters. Raises ApiError and UnreachableError."""
+    """Read all relevant live objects. Raises ApiError and UnreachableError."""
     declared = kinds_of(wanted)
     unserved = await api.find_kinds(set(declared | record.kinds | ALWAYS))
     live: dict[Key, Body] = {}
@@ -65,7 +65,7 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
 
     served = (declared | record.kinds | ALWAYS) - unserved
     if not record.version:
-        # The first run: what is declared may be there without a mark, so it is looked for without one at once.
+        # On the first run, declared objects may exist without the label, so list without the selector at once.
         served -= declared
         await find(api, [each for each in wanted if each.gvk not in unserved], live, marked=True)
         await asyncio.gather(*map(look, sorted(served)))
@@ -76,9 +76,9 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
 
 
 async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body], *, marked: bool = False) -> None:
-    """Look for objects that do not carry a mark: somebody else made them, or took the mark away.
+    """Add declared objects that exist without the label: created by others, or with the label removed.
 
-    `marked`: for all that do, of these kinds, as well.
+    `marked`: include objects of these kinds that have the label.
     """
     kinds: dict[Gvk, list[Wanted]] = defaultdict(list)
     for each in missing:

@@ -1,4 +1,4 @@
-"""Waiting until what was applied is well."""
+"""Wait for applied objects to become healthy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def wait_healthy(
     patience: float,
     say: Callable[[Mapping[str, Health]], None] = lambda late: None,
 ) -> dict[str, Health]:
-    """What is not ready in the end, by its title; after `patience` seconds at the latest, 0: one look."""
+    """Wait up to `patience` seconds (0: check once); return the objects that are not ready, by title."""
     declared = [step for step in steps if step.wanted is not None and not step.error]
     live = {step.key: step.live for step in declared if step.live is not None}
     fresh = {step.key for step in declared if step.after is not None and step.key.kind in JUDGED}
@@ -33,7 +33,7 @@ async def wait_healthy(
     ends, pause = monotonic() + patience, _POLL[0]
     while True:
         found = {key: health(body) for key, body in live.items()}
-        # A Deployment whose pods wait for room is told to be late by its controller after ten minutes.
+        # A Deployment whose pods are unschedulable is reported as late by its controller after ten minutes.
         unwell = [
             key
             for key, h in found.items()
@@ -43,7 +43,7 @@ async def wait_healthy(
         found.update(
             (key, h) for key, h in closer.items() if h.state is State.waiting or found[key].state is not State.failed
         )
-        # What failed long ago and was only found again is told, and not counted against this run.
+        # An old failure that this run did not cause is reported, but does not fail the run.
         bad = {
             title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
             for key, h in found.items()
@@ -59,21 +59,21 @@ async def wait_healthy(
 
 
 async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> None:
-    """Wait until what was pruned is gone; what is not says so."""
+    """Wait until pruned objects are deleted; record those that are not."""
 
     async def one(step: Step) -> None:
         assert step.live is not None
         found = await api.gone(step.live, patience)
         if found is not None:
             held = ", ".join(found["metadata"].get("finalizers") or ())
-            step.reason = "is being deleted" + (f", held by {held}" if held else "")
+            step.reason = "is being deleted" + (f", finalizers: {held}" if held else "")
 
     pruned = [step for step in steps if step.action is Action.prune and not step.error and not step.reason]
     await asyncio.gather(*map(one, pruned))
 
 
 async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: dict[Key, Body]) -> None:
-    """Look again at these, as far as anybody judges their kind."""
+    """Reread these objects if their kind has a health check."""
 
     async def look(gvk: Gvk) -> None:
         for body in await api.items(gvk, f"{INVENTORY}={inventory}"):
@@ -84,7 +84,7 @@ async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: di
 
 
 async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
-    """Whether what is not ready waits for room, or for a storage class."""
+    """Return the health of unready objects that wait for capacity or a storage class."""
     found: dict[Key, Health] = {}
     spaces: dict[str, list[Key]] = defaultdict(list)
     for key in late:
@@ -118,16 +118,16 @@ async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
 async def _claim(api: Api, live: Body) -> Health:
     spec = live["spec"]
     if spec.get("volumeName"):
-        return Health(State.progressing, "it is not bound to its volume yet")
+        return Health(State.progressing, "not bound to its volume yet")
     name = spec.get("storageClassName")
     if name is None:
-        return Health(State.waiting, "it names no storage class, and the cluster has no default")
+        return Health(State.waiting, "no storage class is set and the cluster has no default")
     try:
         kind = await api.get(Gvk("storage.k8s.io/v1", "StorageClass"), "", name) if name else None
     except ApiError:
-        return Health(State.progressing, "it is not bound yet")
+        return Health(State.progressing, "not bound yet")
     if kind is None:
-        return Health(State.waiting, f"there is no storage class {name}")
+        return Health(State.waiting, f"storage class {name} does not exist")
     if kind.get("volumeBindingMode") == "WaitForFirstConsumer":
         return READY
-    return Health(State.progressing, "it is not bound yet")
+    return Health(State.progressing, "not bound yet")

@@ -1,4 +1,4 @@
-"""One run: look, decide, and where something is to be done, do it under the lease."""
+"""One reconcile run: read the live state, plan actions, and execute them under the lease."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from avactl.reconcile.reporting import events
 from avactl.reconcile.reporting.report import Result
 
 _FIRST = 15.0
-"""Seconds for which the first request of a run is tried again."""
+"""Seconds for which the first request of a run is retried."""
 _DELETED_WAIT = 10.0
-"""Seconds for which a run that does not wait gives way to an object that is being deleted."""
+"""Seconds to wait for a deletion in a run that does not wait for health."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run goes."""
+    """Options of a run."""
 
     cluster: str
     inventory: str
     namespace: str
-    """Of the Lease and the record: the cluster's system namespace."""
+    """Namespace of the Lease and the inventory: the cluster's system namespace."""
     commit: str = ""
     repository: str = ""
     timeout: float = 300.0
-    """Seconds for which health is waited for; for an object that is being deleted too."""
+    """Seconds to wait for health, and for deletions."""
     wait: bool = True
     prune: bool = True
     allow_empty: bool = False
@@ -48,12 +48,12 @@ class Options:
     dry_run: bool = False
     hands: Hands = field(default_factory=Hands)
     patience: float = 60.0
-    """Seconds for which a request that fails for the moment is tried again."""
+    """Seconds for which a transient failure is retried."""
 
 
 @dataclass(slots=True)
 class Listener:
-    """Who hears how a run goes on."""
+    """Callbacks for the progress of a run."""
 
     planned: Callable[[int], None] = lambda count: None
     done: Callable[[Step], None] = lambda step: None
@@ -62,7 +62,7 @@ class Listener:
 
 
 class Reconciler:
-    """Runs over one cluster."""
+    """Runs reconciliation on one cluster."""
 
     def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
         self.api = Api(client, patience=options.patience)
@@ -73,13 +73,13 @@ class Reconciler:
         self.listener = listener or Listener()
 
     async def run(self, wanted: Collection[Wanted], *, holding: bool = False) -> Result:
-        """Make the cluster as git says. `holding`: the caller has the lease. Raises UnreachableError, ApiError.
+        """Make the cluster match git. `holding`: the caller has the lease. Raises UnreachableError and ApiError.
 
-        A refusal of one object stands in the result; raised is what concerns all of them.
+        Refusals of single objects are recorded in the result; only errors that affect the whole run are raised.
         """
         options = self.options
         result = Result(options.cluster, options.inventory, options.commit, dry_run=options.dry_run)
-        # A server that is not there from the beginning is likelier the wrong one than one that restarts.
+        # A server that never answered is more likely the wrong address than a restart.
         self.api.patience = min(options.patience, _FIRST)
         await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
         self.api.patience = options.patience
@@ -87,27 +87,27 @@ class Reconciler:
         result.problem = await self._plan(wanted, result)
         if result.problem or options.dry_run:
             return result
-        if to_do(result.steps) or self._news(wanted, result):
+        if to_do(result.steps) or self._record_outdated(wanted, result):
             try:
                 async with self._held(wanted, holding):
                     if not holding and (await self.lease.look())[1] != max(before + 1, 0):
-                        # Somebody else was at work since we looked.
+                        # Another process has written since the live state was read.
                         result.problem = await self._plan(wanted, result)
                         if result.problem:
                             return result
                     await self._write(wanted, result)
             except HeldError as error:
-                result.problem = f"{error}: it is not waited for any longer (--timeout)"
+                result.problem = f"{error}: timed out (--timeout)"
                 return result
             except (LostLeaseError, LostError):
-                result.problem = "the lease was lost: another reconciler goes on"
+                result.problem = "the lease was lost; another reconciler continues"
                 return result
         patience = options.timeout if options.wait else 0.0
         ends = monotonic() + patience
         if options.wait:
             await wait_gone(self.api, result.steps, patience=patience)
         left = max(0.0, ends - monotonic())
-        # What was written a moment ago is as it was, or has no state yet.
+        # Objects written a moment ago are unchanged or have no status yet.
         judged = result.steps if options.wait else [step for step in result.steps if step.after is None]
         result.health = await wait_healthy(
             self.api, judged, options.inventory, patience=left, say=self.listener.waiting
@@ -117,25 +117,25 @@ class Reconciler:
         return result
 
     async def tell(self, result: Result) -> None:
-        """Write the Events of a run; none where nothing happened."""
+        """Write the Events of a run; none if nothing changed."""
         if result.changed or result.failed:
             await events.tell(self.api, self.records.reference(self.record), result)
 
     async def _plan(self, wanted: Collection[Wanted], result: Result) -> str:
-        """Look and decide; why nothing may be done, or nothing."""
+        """Read the live state and plan; return the reason why the run must stop, or an empty string."""
         options = self.options
         self.record = await self.records.read()
         theirs = self.record.repository
         if theirs and options.repository and theirs != options.repository and not options.take_over:
             return (
                 f"inventory {options.inventory} of this Kubernetes cluster belongs to another repository "
-                f"({theirs[:60]}): is it the right cluster? --take-over makes it this one's, and prunes what "
+                f"({theirs[:60]}): is this the right cluster? --take-over adopts the inventory and prunes what "
                 "is not here"
             )
         if self.record.cluster not in ("", options.cluster) and not options.take_over:
             return (
                 f"inventory {options.inventory} of this Kubernetes cluster is that of cluster {self.record.cluster}: "
-                "is it the right one? --take-over makes it this one's"
+                "is this the right cluster? --take-over adopts the inventory"
             )
         seen: Observed = await observe(self.api, wanted, self.record)
         result.unseen = sorted(map(str, seen.unseen))
@@ -144,7 +144,7 @@ class Reconciler:
         )
         if not wanted and not options.allow_empty and any(s.action is Action.prune for s in result.steps):
             result.steps = []
-            return f"git declares nothing for cluster {options.cluster}: --allow-empty prunes all that is there"
+            return f"git declares no objects for cluster {options.cluster}; use --allow-empty to prune everything"
         if not options.prune:
             for step in result.steps:
                 if step.action is Action.prune:
@@ -155,7 +155,7 @@ class Reconciler:
 
     @asynccontextmanager
     async def _held(self, wanted: Collection[Wanted], holding: bool) -> Any:
-        """The lease for the length of the block, and writes only while it is held."""
+        """Hold the lease for the length of the block and allow writes only meanwhile."""
         if holding:
             yield
             return
@@ -165,26 +165,26 @@ class Reconciler:
             yield
 
     async def prepare(self, wanted: Collection[Wanted]) -> None:
-        """The Lease is in the system namespace, so that comes before all else. Raises ApiError, UnreachableError."""
+        """Create the system namespace, which contains the Lease. Raises ApiError, UnreachableError."""
         await self.api.find_kinds({Gvk("v1", "Namespace")})
         kind = Gvk("v1", "Namespace")
         live = await self.api.get(kind, "", self.options.namespace)
         if live is not None and live["metadata"].get("deletionTimestamp"):
             live = await self.api.gone(live, self.options.timeout)
             if live is not None:
-                text = f"namespace {self.options.namespace} is being deleted: run again when it is gone"
+                text = f"namespace {self.options.namespace} is being deleted: run again once it is deleted"
                 raise ApiError(409, "Conflict", text)
         if live is None:
             declared = (each for each in wanted if each.gvk == kind and each.key.name == self.options.namespace)
             bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.options.namespace}}
             await self.api.apply(next((each.body for each in declared), bare))
 
-    def _news(self, wanted: Collection[Wanted], result: Result) -> bool:
-        """Whether the record says something else than what is true now, though all objects are as they should be."""
+    def _record_outdated(self, wanted: Collection[Wanted], result: Result) -> bool:
+        """Return whether the record needs an update although no object changed."""
         return self._following(wanted, result) != self.record
 
     def _following(self, wanted: Collection[Wanted], result: Result) -> Record:
-        """The record as it has to be after the run."""
+        """Return the record to write after the run."""
         failed = {step.key for step in result.steps if step.error}
         held = {step.key for step in result.steps if step.action is Action.wait and step.wanted is not None}
         left = {Gvk.of(step.live) for step in result.steps if step.wanted is None and step.live is not None}
@@ -211,7 +211,7 @@ class Reconciler:
         options = self.options
         kinds = kinds_of(wanted) | self.record.kinds
         if kinds != self.record.kinds or self.record.cluster != options.cluster:
-            # Before the first object of a kind: if this run is killed, the next one knows where to look.
+            # Record a kind before creating its first object, so that the next run finds it if this one is killed.
             started = replace(
                 self.record,
                 kinds=kinds,
@@ -231,7 +231,7 @@ class Reconciler:
 async def once(
     client: Client, options: Options, wanted: Collection[Wanted], listener: Listener | None = None
 ) -> tuple[Result, Reconciler]:
-    """One run. The problem of one that could not go on stands in its result."""
+    """Run once. A problem that stops the run is recorded in its result."""
     reconciler = Reconciler(client, options, listener)
     try:
         result = await reconciler.run(wanted)
@@ -239,5 +239,5 @@ async def once(
         result = Result(options.cluster, options.inventory, options.commit, problem=str(error))
         if isinstance(error, UnreachableError):
             result.unreachable = True
-            result.problem = f"the cluster does not answer: {error}"
+            result.problem = f"the API server is unreachable: {error}"
     return result, reconciler

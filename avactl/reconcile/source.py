@@ -1,4 +1,4 @@
-"""Where specs come from: a working directory as it is, or the newest commit of a branch."""
+"""Sources of specs: a working directory as it is, or the newest commit of a branch."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from avactl.source.tree import DirTree, Tree
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Specs to compile."""
+    """A revision of the specs to compile."""
 
     tree: Tree
     commit: str
-    """Full name; empty: a working directory."""
+    """Full commit hash; empty: a working directory."""
     repository: str
-    """Says whose inventory this is; empty: nobody can tell."""
+    """Identity of the repository that owns the inventory; empty: unknown."""
     url: str = ""
-    """Where the repository is, without credentials; empty: only here."""
+    """URL of the repository, without credentials; empty: local only."""
 
 
 class WorkingDirectory:
-    """What lies in a directory now, committed or not."""
+    """The contents of a directory, committed or not."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def newest(self) -> Revision:
-        """The directory. The commit is named where nothing in it was changed since. Never raises GitError."""
+        """Return the directory, with its commit if nothing in it is uncommitted. Never raises GitError."""
         try:
             url = origin(self._root)
             changed = git_work_tree(
@@ -47,12 +47,12 @@ class WorkingDirectory:
 
 
 class Branch:
-    """The newest commit of a branch: of a repository that is fetched, or of one on this machine as it is."""
+    """The newest commit of a branch, of a remote repository that is fetched or of a local one as it is."""
 
     def __init__(self, repository: str, branch: str, path: str = "", *, cache: Path | None = None) -> None:
-        """`cache`: where a copy of the repository is kept; None: `repository` is a directory, and read in place.
+        """`cache`: directory for the clone; None: `repository` is a local directory, read in place.
 
-        `path` is the directory of the specs in it.
+        `path`: directory of the specs in the repository.
         """
         self._repository, self._branch, self._path = repository, branch, path
         self._copy = None
@@ -61,7 +61,7 @@ class Branch:
             self._copy = cache / f"{name}-{hashlib.sha256(repository.encode()).hexdigest()[:12]}.git"
 
     def newest(self) -> Revision:
-        """Fetch, and the newest commit. Raises GitError."""
+        """Fetch and return the newest commit. Raises GitError."""
         if self._copy is None:
             directory = Path(self._repository)
             url = origin(directory)
@@ -85,7 +85,7 @@ class Branch:
 
 
 def origin(directory: Path) -> str:
-    """The URL that a clone was made from, without credentials; empty: none. Raises GitError outside of git."""
+    """Return the URL of a clone's origin, without credentials; empty: none. Raises GitError outside of git."""
     git(directory, "rev-parse", "--git-dir")
     try:
         return without_credentials(git(directory, "remote", "get-url", "origin").decode().strip())
@@ -94,12 +94,12 @@ def origin(directory: Path) -> str:
 
 
 def without_credentials(url: str) -> str:
-    """A URL as it may be printed."""
+    """Return a URL without credentials, safe to print."""
     return re.sub(r"^([a-z+]+://)[^/@]*@", r"\1", url)
 
 
 def _identity(directory: Path, url: str) -> str:
-    """One name for a repository however it is reached: the first commit, else host and path of its URL."""
+    """Return one identity for a repository, however it is reached: its first commit, else host and path of its URL."""
     try:
         if git(directory, "rev-parse", "--is-shallow-repository").strip() != b"true":
             branch = "--all" if git(directory, "rev-parse", "--is-bare-repository").strip() == b"true" else "HEAD"

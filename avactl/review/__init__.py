@@ -1,1 +1,1 @@
-"""What a pull request shows: one comment that is found again and edited in place."""
+"""The pull request comment: one comment, found by its marker and edited in place."""

@@ -1,4 +1,4 @@
-"""What the comment says: problems, intents with what follows from them, further checks; objects folded beneath."""
+"""Compose the comment: problems, changed intents with their consequences, further sections; objects are folded."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from avactl.diff.markdown import REST, block, code, headline, prose, render_body
 from avactl.diff.model import Disruption, IntentChange
 
 _SMALLEST = 2_000
-"""Bytes that every part may have, however long the others are."""
+"""Bytes guaranteed to every part, however long the others are."""
 
 
 class Section(NamedTuple):
-    """A further part of the comment, such as the plan: where jobs start, and which wait."""
+    """A further part of the comment, such as the plan."""
 
     title: str
     body: str
-    """Markdown; text from specs is in code spans and blocks only."""
+    """Markdown; text from specs only in code spans and blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """All that is to be told of a pull request."""
+    """The contents of the comment."""
 
     base: str
-    """Revision, in a form for people."""
+    """Revision, formatted for people."""
     head: str
     problems: Sequence[Diagnostic] = ()
-    """Errors of the head, and the warnings beside them."""
+    """Errors and warnings of the head."""
     diff: Diff | None = None
-    """None where the head cannot be compiled."""
+    """None if the head does not compile."""
     sections: Sequence[Section] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether the head has no error."""
+        """Return whether the head has no errors."""
         return not any(problem.severity == "error" for problem in self.problems)
 
     @property
     def quiet(self) -> bool:
-        """Whether there is nothing to tell, so that nobody needs a new comment."""
+        """Return whether there is nothing to report, so that no new comment is needed."""
         return self.ok and self.diff is not None and self.diff.empty and not self.diff.warnings
 
 
 class Artifact(NamedTuple):
-    """Where the whole diff is."""
+    """Link to the full diff."""
 
     name: str
     url: str = ""
@@ -63,7 +63,7 @@ class Artifact(NamedTuple):
 
 
 def marker(identity: str) -> str:
-    """First line of the comment, hidden; `identity` tells several repositories of specs in one of git apart."""
+    """Return the hidden first line of the comment; `identity` tells spec directories of one git repository apart."""
     safe = quote(identity, safe="/._ ").replace("--", "-%2D")  # `--` ends an HTML comment
     return f"<!-- avactl comment: {safe} -->"
 
@@ -76,7 +76,7 @@ def compose(
     limit: int,
     artifact: Artifact | None = None,
 ) -> str:
-    """The comment, of at most `limit` bytes. `source` gives the text of a file, for the lines around problems."""
+    """Return the comment, at most `limit` bytes. `source` returns the text of a file, for excerpts around problems."""
     rest = f"all of it: {artifact}" if artifact else REST
     where = f" in {code(identity)}" if identity != "." else ""
     begin, end = [marker(identity)], _foot(review, artifact)
@@ -97,7 +97,7 @@ def compose(
 
 
 def whole(review: Review, source: Callable[[str], str | None]) -> str:
-    """All problems and the whole diff as text, for the artifact."""
+    """Return all problems and the full diff as text, for the artifact."""
     from avactl.diff.text import render_text as diff_text
 
     problems = render_text(review.problems, source, False) if not review.ok else ""
@@ -144,7 +144,7 @@ def _foot(review: Review, artifact: Artifact | None) -> str:
 
 
 def _glance(diff: Diff) -> str:
-    """One line over many changes: what is lost, stopped and restarted, and who waits."""
+    """Summarise many changes in one line: data loss, stopped and restarted workloads, waiting work."""
     if len(groups(diff)) < 3:
         return ""
     lost = _kinds(i for i in diff.intents if i.disruption == Disruption.DATA_LOSS)
@@ -172,7 +172,7 @@ def _waits(topic: str, level: str) -> bool:
 
 
 def _disturbs(intent: IntentChange) -> bool:
-    """Whether the change stops pods of a spec."""
+    """Return whether the change stops pods of a spec."""
     return any(
         change.id.kind in WORKLOADS and change.op != "created" and change.disruption >= Disruption.POD_RESTART
         for change in intent.objects

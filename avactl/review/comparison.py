@@ -1,4 +1,4 @@
-"""The two sides of a pull request, compiled and compared."""
+"""Compile and compare the base and the head of a pull request."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from avactl.source.git import locate
 from avactl.source.git_tree import GitTree
 
 LOWERING = PASSES[:-1]
-"""All passes but the policies: of what breaks a policy, the change is told nevertheless."""
+"""All passes but the policies: a change that violates a policy is still shown."""
 SectionOf = Callable[[Compilation, Compilation, Diff], Section | None]
-"""Makes a further part of the comment of base, head and their diff; None where it has nothing to tell."""
+"""Builds a section of the comment from base, head and their diff; None if there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What was compared, and what there is to tell of it."""
+    """The comparison, and the review to publish."""
 
     review: Review
     head: Compilation
     identity: str
-    """Path of the specs in the git repository, `.` at its root: one repository may hold several."""
+    """Path of the specs in the git repository, `.` at its root; a repository may hold several spec repositories."""
 
     def source(self, file: str) -> str | None:
-        """The text of a file of the head."""
+        """Return the text of a file of the head."""
         data = self.head.program.read_file(file)
         if data is None:
             try:
@@ -41,7 +41,7 @@ class Sides:
 
 
 def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] = ()) -> Sides:
-    """Compile what a pull request adds to `base`, and what was before. Raises GitError."""
+    """Compile the merge base with `base`, and the head. Raises GitError."""
     trees = open_sides(root, base, head, common=True)
     after, before = compile_tree(trees.head, LOWERING), compile_tree(trees.base, LOWERING)
     identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
@@ -52,14 +52,14 @@ def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] 
 def review_of(
     before: Compilation, after: Compilation, base: str, head: str, sections: Sequence[SectionOf] = ()
 ) -> Review:
-    """What there is to tell of two compilations, made by LOWERING; `base` and `head` are what people call them."""
+    """Review two compilations made by LOWERING; `base` and `head` are their display names."""
     if not after.ok:
         return Review(base, head, after.diagnostics)
     changes = compare(before, after)
     judged = policies_of(after)
     if judged:
-        told = {(d.rule, d.message) for d in policies_of(before)} if before.ok else set()
-        warnings = [d for d in judged if d.severity == "warning" and (d.rule, d.message) not in told]
+        known = {(d.rule, d.message) for d in policies_of(before)} if before.ok else set()
+        warnings = [d for d in judged if d.severity == "warning" and (d.rule, d.message) not in known]
         changes = replace(changes, warnings=(*changes.warnings, *warnings))
     found = [] if changes.empty else [make(before, after, changes) for make in sections]
     errors = [d for d in judged if d.severity == "error"]

@@ -1,4 +1,4 @@
-"""Where a pipeline runs, and for which pull request: read from what GitHub Actions and GitLab CI set.
+"""Detect the CI environment and its pull request, from the variables of GitHub Actions and GitLab CI.
 
 Sources: docs.github.com "Variables reference", docs.gitlab.com "Predefined CI/CD variables".
 """
@@ -12,56 +12,54 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from avactl.errors import HintedError
+
 ForgeName = Literal["github", "gitlab"]
 
 LIMITS: dict[ForgeName, int] = {"github": 65_000, "gitlab": 200_000}
-"""Most bytes of a comment. Both count characters, and none is shorter than a byte: GitHub takes 65,536; GitLab takes
-1,000,000, and shows so many slowly."""
+"""Largest comment in bytes. Both forges count characters, which are at least a byte each: GitHub accepts 65,536;
+GitLab accepts 1,000,000 but renders them slowly."""
 
 
-class EnvironmentProblem(Exception):  # noqa: N818 - told to the user as it is
-    """Something that is needed is not in the environment. The text is one line; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
+class EnvironmentProblem(HintedError):  # noqa: N818 - shown to the user as it is
+    """The environment lacks something that is required. The message is one line; `hint` is the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One run of a pipeline, as far as the environment tells."""
+    """One pipeline run, as the environment describes it."""
 
     forge: ForgeName
     api: str
-    """Root of the REST API, without a slash at its end."""
+    """Root of the REST API, without a trailing slash."""
     project: str
-    """`owner/name` on GitHub; the number or the path of the project on GitLab."""
+    """`owner/name` on GitHub; the project's number or path on GitLab."""
     number: int | None = None
-    """Of the pull request; None where the run is not one's."""
+    """Number of the pull request; None if the run has none."""
     base: str | None = None
     """Revision to compare with."""
     token: str = ""
     job_token: bool = False
-    """Whether the only token is GitLab's CI_JOB_TOKEN, which may not write comments."""
+    """True if the only token is GitLab's CI_JOB_TOKEN, which cannot write comments."""
     fork: bool = False
-    """Whether the pull request comes from another repository, so that the token may only read."""
+    """True if the pull request comes from a fork, so that the token is read-only."""
     run: str = ""
-    """Address of the run, for people."""
+    """URL of the run."""
     summary: Path | None = None
-    """File whose text the run shows on its page."""
+    """File whose contents the run shows on its summary page."""
 
     def link(self, file: str) -> str:
-        """Address of a file that the job keeps; of all that it keeps where a file has none of its own."""
+        """Return the URL of an artifact file; of all artifacts if files have no URL of their own."""
         if not self.run:
             return ""
         return f"{self.run}#artifacts" if self.forge == "github" else f"{self.run}/artifacts/file/{file}"
 
-    def __repr__(self) -> str:  # a token must not get into a log
+    def __repr__(self) -> str:  # keeps the token out of logs
         return f"<{self.forge} {self.project} #{self.number}>"
 
 
 def detect(env: Mapping[str, str], forge: ForgeName | None = None, number: int | None = None) -> Pipeline | None:
-    """The pipeline that runs, None outside of both forges. Raises EnvironmentProblem."""
+    """Return the current pipeline; None outside of both forges. Raises EnvironmentProblem."""
     if forge is None:
         forge = "github" if env.get("GITHUB_ACTIONS") else "gitlab" if env.get("GITLAB_CI") else None
     if forge is None:
@@ -74,7 +72,7 @@ def _github(env: Mapping[str, str]) -> Pipeline:
     project = env.get("GITHUB_REPOSITORY", "")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", project):
         said = f"GITHUB_REPOSITORY is `{project}`" if project else "GITHUB_REPOSITORY is not set"
-        raise EnvironmentProblem(f"{said}: which repository is not known", "set it to OWNER/NAME")
+        raise EnvironmentProblem(f"{said}: the repository is unknown", "set it to OWNER/NAME")
     event = _event(env.get("GITHUB_EVENT_PATH", ""))
     pull = _pull(event)
     sides: list[Any] = [((pull.get(side) or {}).get("repo") or {}).get("full_name") for side in ("base", "head")]
@@ -90,7 +88,7 @@ def _github(env: Mapping[str, str]) -> Pipeline:
         number=_ref_number(env.get("GITHUB_REF", "")) or _number(pull.get("number")),
         base=base,
         token=_token(env, "GITHUB_TOKEN", "GH_TOKEN"),
-        # A fork that was deleted meanwhile has no repository any more.
+        # The head repository of a deleted fork is null.
         fork=bool(pull.get("head")) and sides[0] is not None and sides[0] != sides[1],
         run=f"{server}/{project}/actions/runs/{run}" if run else "",
         summary=Path(env["GITHUB_STEP_SUMMARY"]) if env.get("GITHUB_STEP_SUMMARY") else None,
@@ -103,7 +101,7 @@ def _ref_number(ref: str) -> int | None:
 
 
 def _pull(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pull request of an event: its own, that of a comment on it, or the one that another workflow ran for."""
+    """Return the pull request of an event: its own, a comment's, or that of a `workflow_run`."""
     if isinstance(event.get("pull_request"), dict):
         return dict(event["pull_request"])
     issue = event.get("issue")
@@ -122,17 +120,17 @@ def _event(path: str) -> Mapping[str, Any]:
         event = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise EnvironmentProblem(
-            f"GITHUB_EVENT_PATH: {path} cannot be read: {error}", "name the event's file"
+            f"GITHUB_EVENT_PATH: {path} cannot be read: {error}", "set it to the path of the event's file"
         ) from None
     return event if isinstance(event, dict) else {}
 
 
 def _gitlab(env: Mapping[str, str]) -> Pipeline:
     api = env.get("CI_API_V4_URL") or f"{env.get('CI_SERVER_URL', 'https://gitlab.com').rstrip('/')}/api/v4"
-    # In a pipeline of a fork the merge request belongs to the project that it wants to go into.
+    # In a fork's pipeline, the merge request belongs to the target project.
     project = env.get("CI_MERGE_REQUEST_PROJECT_ID") or env.get("CI_PROJECT_ID") or env.get("CI_PROJECT_PATH", "")
     if not project:
-        raise EnvironmentProblem("CI_PROJECT_ID is not set: which project is not known", "set it to its number")
+        raise EnvironmentProblem("CI_PROJECT_ID is not set: the project is unknown", "set it to its number")
     token = _token(env, "GITLAB_TOKEN")
     own = env.get("CI_PROJECT_ID", project)
     return Pipeline(
@@ -153,12 +151,12 @@ def _number(value: Any) -> int | None:
 
 
 def _token(env: Mapping[str, str], *names: str) -> str:
-    """The first of these variables. Nothing of its value is ever told."""
+    """Return the first of these variables that is set. Its value never appears in a message."""
     for name in names:
         token = env.get(name, "").strip()
         if token:
             if not re.fullmatch(r"[\x21-\x7e]+", token):
-                hint = "copy it again: one word, without blanks and line ends"
-                raise EnvironmentProblem(f"{name} holds characters that no token has", hint)
+                hint = "copy it again, without spaces or line breaks"
+                raise EnvironmentProblem(f"{name} contains characters that are invalid in a token", hint)
             return token
     return ""

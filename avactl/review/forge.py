@@ -13,19 +13,19 @@ from typing import Any, NamedTuple, Protocol
 import httpx
 
 ATTEMPTS = 5
-"""How often one request is sent before it counts as failed."""
+"""Attempts per request before it counts as failed."""
 LONGEST_WAIT = 180.0
-"""Longest that a rate limit is waited for, seconds. GitLab counts by the minute, GitHub by the hour."""
+"""Longest wait for a rate limit, in seconds. GitLab counts by the minute, GitHub by the hour."""
 _MOST_PAGES = 100
 MAX_ANSWER = 128 * 1024 * 1024
-"""Most bytes of an answer: a page of 100 notes of GitLab's longest."""
+"""Largest response in bytes: a page of 100 of GitLab's longest notes."""
 _DIGITS = 12
-"""Digits of a time in seconds that are too many."""
+"""Digits from which a time in seconds is out of range."""
 _ABOUT_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class ForgeError(Exception):
-    """A request that the forge refused or did not answer. The text is one line; `hint` is the remedy."""
+    """A request failed. The message is one line; `hint` is the remedy."""
 
     def __init__(self, message: str, hint: str = "", status: int = 0) -> None:
         """`status` is the HTTP status of the answer; 0: there was none, or it was a success."""
@@ -39,42 +39,42 @@ class ForgeError(Exception):
 
 
 class ReadOnlyError(ForgeError):
-    """The token may read, and not write comments."""
+    """The token can read but not write comments."""
 
 
 class GoneError(ForgeError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
 
 class UnsureError(ForgeError):
-    """The forge failed while it wrote: whether it has written is not known."""
+    """The server failed during a write; the write may or may not have happened."""
 
 
 class Comment(NamedTuple):
-    """A comment that is there."""
+    """An existing comment."""
 
     id: int
     body: str
     author: str
-    """Login of who wrote it."""
+    """Login of its author."""
 
 
 class Forge(Protocol):
     """The comments of one pull request."""
 
     noun: str
-    """What the forge calls a pull request, with its number."""
+    """The forge's term for a pull request, with its number."""
 
     def comments(self) -> Iterator[Comment]: ...
     def create(self, body: str) -> None: ...
     def edit(self, comment: Comment, body: str) -> None: ...
     def own(self, comment: Comment) -> bool:
-        """Whether a comment was written with this token."""
+        """Return whether a comment was written with this token."""
         ...
 
 
 class Api:
-    """Requests that are sent again where that helps: after 5xx, after a broken connection, after a rate limit."""
+    """REST requests with retries after 5xx, connection errors and rate limits."""
 
     def __init__(self, root: str, headers: Mapping[str, str], sleep: Callable[[float], None] = time.sleep) -> None:
         self._root = root
@@ -88,28 +88,28 @@ class Api:
         )
 
     def _want_host(self, request: httpx.Request) -> None:
-        """Raise ForgeError where a redirect leads to another host: httpx takes only `Authorization` out for it."""
+        """Raise ForgeError for a redirect to another host: httpx removes only `Authorization` from it."""
         if request.url.host != self._host:
             raise ForgeError(
-                f"the forge leads to another host, {request.url.host}", f"is {self._root} the forge's API?"
+                f"the forge redirects to another host, {request.url.host}", f"is {self._root} the forge's API?"
             )
 
     def _request(self, method: str, url: str, asked: str, options: Mapping[str, Any]) -> httpx.Response:
-        """One answer, whole. Raises ForgeError where it is longer than `MAX_ANSWER`, and httpx's errors."""
+        """Return one whole response. Raises ForgeError if it is longer than `MAX_ANSWER`, and httpx's errors."""
         with self._client.stream(method, url, **options) as answer:
             body = bytearray()
             for chunk in answer.iter_bytes():
                 body += chunk
                 if len(body) > MAX_ANSWER:
-                    raise ForgeError(f"{asked}: the answer has more than {MAX_ANSWER >> 20} MiB")
+                    raise ForgeError(f"{asked}: the response is larger than {MAX_ANSWER >> 20} MiB")
             headers = [(name, value) for name, value in answer.headers.multi_items() if name not in _ABOUT_BODY]
             return httpx.Response(answer.status_code, headers=headers, content=bytes(body), request=answer.request)
 
     def send(self, method: str, path: str, *, asked: str, repeat: bool = True, **options: Any) -> httpx.Response:
-        """The answer, whatever its status but 5xx and rate limits. `asked` names the request for people.
+        """Return the response, whatever its status except 5xx and rate limits. `asked` names the request in messages.
 
-        A request that makes something is not sent again (`repeat=False`) after an error of the server, which may have
-        made it: that raises UnsureError. Raises ForgeError.
+        With `repeat=False`, a creating request is not retried after a server error, because it may have succeeded: that
+        raises UnsureError. Raises ForgeError.
         """
         url = path if "://" in path else f"{self._root}{path}"
         why = ""
@@ -119,7 +119,7 @@ class Api:
             try:
                 answer = self._request(method, url, asked, options)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                why = f"cannot be reached: {error}"
+                why = f"unreachable: {error}"
                 continue
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 why = f"{type(error).__name__}: {error}"
@@ -129,8 +129,8 @@ class Api:
             wait = _rate_limit(answer)
             if wait is not None:
                 if wait > LONGEST_WAIT or attempt == ATTEMPTS - 1:
-                    hint = "run the job again later; a token of its own has a limit of its own"
-                    raise ForgeError(f"{asked}: the forge limits requests for {wait:.0f} s more", hint)
+                    hint = "run the job again later, or use a separate token, which has its own limit"
+                    raise ForgeError(f"{asked}: rate limited for another {wait:.0f} s", hint)
                 self._sleep(wait)
                 continue
             if answer.status_code < 500:
@@ -138,17 +138,17 @@ class Api:
             why = f"the forge answered {answer.status_code}"
             if not repeat:
                 raise UnsureError(f"{asked}: {why}")
-        raise ForgeError(f"{asked}: {why} ({ATTEMPTS} times)", f"is {self._root} right, and the forge up?")
+        raise ForgeError(f"{asked}: {why} ({ATTEMPTS} times)", f"is {self._root} correct, and is the forge up?")
 
     def pages(self, path: str, *, asked: str, **params: Any) -> Iterator[list[dict[str, Any]]]:
-        """All pages of a list: by the Link header, or by GitLab's x-next-page."""
+        """Yield all pages of a list, following the Link header or GitLab's x-next-page."""
         url, following = path, params
         for _ in range(_MOST_PAGES):
             answer = self.send("GET", url, asked=asked, params=following or None)
             want(answer, asked)
             entries = body_of(answer, asked)
             if not isinstance(entries, list):
-                raise ForgeError(f"{asked}: the answer is no list", f"is {self._root} the forge's API?")
+                raise ForgeError(f"{asked}: the response is not a list", f"is {self._root} the forge's API?")
             yield [entry for entry in entries if isinstance(entry, dict)]
             link, page = answer.links.get("next", {}).get("url"), answer.headers.get("x-next-page")
             if link and httpx.URL(link).host == answer.url.host:
@@ -160,7 +160,7 @@ class Api:
 
 
 def _rate_limit(answer: httpx.Response) -> float | None:
-    """Seconds to wait where the answer is a rate limit's, else None."""
+    """Return the seconds to wait if the response is a rate limit, else None."""
     headers = answer.headers
     spent = headers.get("x-ratelimit-remaining", headers.get("ratelimit-remaining")) == "0"
     secondary = "secondary rate limit" in answer.text[:2000] if answer.status_code == 403 else False
@@ -178,22 +178,22 @@ def _rate_limit(answer: httpx.Response) -> float | None:
 
 
 def body_of(answer: httpx.Response, asked: str) -> Any:
-    """The JSON of an answer. Raises ForgeError."""
+    """Return the JSON of a response. Raises ForgeError."""
     try:
         return answer.json()
     except ValueError:
         kind = answer.headers.get("content-type", "nothing").partition(";")[0]
-        raise ForgeError(f"{asked}: the answer is {kind}, not JSON", "is the API's address right?") from None
+        raise ForgeError(f"{asked}: the response is {kind}, not JSON", "is the API URL correct?") from None
 
 
 def number_of(entry: Mapping[str, Any]) -> int:
-    """The number of a comment; 0 of an entry that has none."""
+    """Return the ID of a comment; 0 if it has none."""
     number = entry.get("id")
     return number if isinstance(number, int) else 0
 
 
 def want(answer: httpx.Response, asked: str) -> None:
-    """Raises GoneError for 404, ForgeError for every other answer that is no success."""
+    """Raise GoneError for 404, and ForgeError for any other response that is not a success."""
     if answer.is_success:
         return
     said = ""

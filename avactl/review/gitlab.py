@@ -1,4 +1,4 @@
-"""Notes of a merge request on GitLab, on gitlab.com or elsewhere."""
+"""Notes of a merge request on GitLab, gitlab.com or self-managed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from avactl.review.environment import Pipeline
 from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyError, body_of, number_of, want
 
 NEEDED = (
-    "make a project access token with the role Reporter and the scope `api`, and give it to the job as the masked "
+    "create a project access token with the role Reporter and the scope `api`, and give it to the job as the masked "
     "variable GITLAB_TOKEN"
 )
-_HINTS = {401: f"GITLAB_TOKEN is not valid, or ended: {NEEDED}", 403: f"the token may not do this: {NEEDED}"}
+_HINTS = {401: f"GITLAB_TOKEN is invalid or expired: {NEEDED}", 403: f"the token lacks permission: {NEEDED}"}
 """Remedies by HTTP status."""
 
 
 class GitLab:
-    """A merge request's comments are its notes."""
+    """The notes of a merge request."""
 
     def __init__(self, pipeline: Pipeline, sleep: Callable[[float], None] = time.sleep) -> None:
         self._api = Api(pipeline.api, {"PRIVATE-TOKEN": pipeline.token}, sleep)
@@ -32,29 +32,29 @@ class GitLab:
         self.noun = f"merge request !{pipeline.number} of project {pipeline.project}"
 
     def comments(self) -> Iterator[Comment]:
-        """All notes that people or programs wrote, the oldest first. Raises ForgeError."""
+        """Yield all notes except system notes, oldest first. Raises ForgeError."""
         asked = f"reading the notes of {self.noun}"
         try:
             for page in self._api.pages(self._list, asked=asked, per_page=100, sort="asc", order_by="created_at"):
                 yield from (_comment(entry) for entry in page if not entry.get("system"))
         except GoneError as error:
-            raise ForgeError(str(error), f"does it exist, and may the token see it? If not: {NEEDED}") from None
+            raise ForgeError(str(error), f"does it exist, and can the token read it? If not: {NEEDED}") from None
         except ForgeError as error:
             raise error.explained(_HINTS) from None
 
     def create(self, body: str) -> None:
-        """Write a new note. Raises ForgeError."""
+        """Create a note. Raises ForgeError."""
         asked = f"commenting on {self.noun}"
         self._written(self._api.send("POST", self._list, asked=asked, repeat=False, json={"body": body}), asked)
 
     def edit(self, comment: Comment, body: str) -> None:
-        """Write over a note. Raises ForgeError; GoneError where it was deleted meanwhile."""
+        """Replace the text of a note. Raises ForgeError; GoneError if it was deleted."""
         asked = f"editing the note on {self.noun}"
         self._written(self._api.send("PUT", f"{self._list}/{comment.id}", asked=asked, json={"body": body}), asked)
 
     def _written(self, answer: httpx.Response, asked: str) -> None:
         if answer.status_code == 403:
-            raise ReadOnlyError(f"{asked}: the token may only read", NEEDED)
+            raise ReadOnlyError(f"{asked}: the token is read-only", NEEDED)
         try:
             want(answer, asked)
         except GoneError:
@@ -63,12 +63,12 @@ class GitLab:
             raise error.explained(_HINTS) from None
 
     def own(self, comment: Comment) -> bool:
-        """Whether a note was written with this token: a project's token has a user of its own."""
+        """Return whether a note was written with this token; a project's token has its own user."""
         return bool(comment.author) and comment.author == self._me
 
     @cached_property
     def _me(self) -> str:
-        asked = "asking whose token it is"
+        asked = "identifying the token's user"
         answer = self._api.send("GET", "/user", asked=asked)
         try:
             want(answer, asked)

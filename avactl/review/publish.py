@@ -1,4 +1,4 @@
-"""One comment, found again by its marker, and edited in place."""
+"""Publish one comment: find it by its marker, and edit it in place."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def open_forge(pipeline: Pipeline, sleep: Callable[[float], None] = time.sleep) 
 
 
 def find(forge: Forge, marker: str) -> Comment | None:
-    """Our comment: the oldest one with the marker as a line, which somebody may have written above, and by our token.
+    """Return our comment: the oldest with the marker on a line of its own that was written with our token.
 
-    Anybody can write the marker, so it alone proves nothing; who wrote a comment is asked only where one has it.
+    Anybody can write the marker, so it proves nothing; the author is checked only for comments that have it.
     """
     return next((c for c in forge.comments() if marker in map(str.strip, c.body.splitlines()) and forge.own(c)), None)
 
@@ -30,7 +30,7 @@ def find(forge: Forge, marker: str) -> Comment | None:
 def publish(
     forge: Forge, marker: str, body: str, *, quiet: bool = False, sleep: Callable[[float], None] = time.sleep
 ) -> Done:
-    """Write the comment. Where it is `quiet`, only over one that is there. Raises ForgeError."""
+    """Write the comment; if `quiet`, only update an existing one. Raises ForgeError."""
     mine = find(forge, marker)
     if mine is not None:
         if _same(mine.body, body):
@@ -39,7 +39,7 @@ def publish(
             forge.edit(mine, body)
             return "edited"
         except GoneError:
-            pass  # somebody deleted it since it was read
+            pass  # deleted since it was read
     if quiet:
         return "nothing"
     return _create(forge, marker, body, sleep)
@@ -53,14 +53,14 @@ def _create(forge: Forge, marker: str, body: str, sleep: Callable[[float], None]
         except UnsureError as error:
             failed = error
         except GoneError as error:
-            raise ForgeError(str(error), "may the token write comments there?") from None
+            raise ForgeError(str(error), "can the token write comments there?") from None
         sleep(2.0**attempt)
-        # An error of the server may come after it has written: a second comment helps nobody.
+        # The server may have failed after writing: retrying could create a second comment.
         if find(forge, marker) is not None:
             return "created"
-    raise ForgeError(str(failed), "the forge does not take it now: run the job again later")
+    raise ForgeError(str(failed), "the forge failed to store the comment; run the job again later")
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two texts are the same to a reader: forges change line ends, and cut blanks at the end."""
+    """Return whether two texts are equal to a reader: forges change line endings and strip trailing spaces."""
     return one.replace("\r\n", "\n").strip() == other.replace("\r\n", "\n").strip()

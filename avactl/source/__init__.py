@@ -1,1 +1,1 @@
-"""Text to documents: every value knows its file, line and column."""
+"""Parse text to documents whose values know their file, line and column."""

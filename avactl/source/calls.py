@@ -1,4 +1,4 @@
-"""Where values of Python spec files stand: the argument of a constructor's call."""
+"""Locate values of Python spec files: the arguments of constructor calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from avactl.source.document import Path
 
 
 class Place(NamedTuple):
-    """A stretch of a Python file: lines from 1, columns from 0 in bytes of UTF-8, as `ast` counts them."""
+    """A range of a Python file: lines from 1, columns from 0 in bytes of UTF-8, as in `ast`."""
 
     file: str
     line: int
@@ -22,12 +22,12 @@ class Place(NamedTuple):
 
 
 class PythonLocator:
-    """Finds the argument that gave a value, in the call of the constructor that it was given to."""
+    """Finds the constructor argument that set a value."""
 
     __slots__ = ("_path", "_places", "_text")
 
     def __init__(self, text: Callable[[str], str], path: str, places: Mapping[Path, Place]) -> None:
-        """`text` gives the text of a Python file by its path; `places` are the calls by what they made."""
+        """`text` returns the text of a Python file by path; `places` are the calls by the object they constructed."""
         self._text = text
         self._path = path
         self._places = places
@@ -40,7 +40,7 @@ class PythonLocator:
         return Span(self._path)
 
     def _within(self, place: Place, rest: Path, key: bool) -> Span:
-        """The argument at `rest` of a call; the call's own name where the arguments do not say."""
+        """Return the span of the argument at `rest` of a call; the call's name if the argument cannot be determined."""
         text = self._text(place.file)
         call = _calls(text).get(place[1:])
         if call is None:
@@ -59,12 +59,12 @@ class PythonLocator:
         if key and name is not None:
             node = name
         if isinstance(node, ast.Call):
-            node = node.func  # a call may go over many lines: its name says enough
+            node = node.func  # a call may span many lines: mark its name only
         return _span_of(place.file, text, node)
 
 
 def _argument(node: ast.AST, step: str | int) -> tuple[ast.AST | None, ast.AST] | None:
-    """What stands for a step of a path, its name and its value: an argument of a call, an entry of a literal."""
+    """Return the name and value nodes of one path step: an argument of a call, or an entry of a literal."""
     if isinstance(node, ast.Call) and isinstance(step, str):
         return next(((k, k.value) for k in node.keywords if k.arg is not None and _same(k.arg, step)), None)
     if isinstance(node, ast.Dict):
@@ -77,7 +77,7 @@ def _argument(node: ast.AST, step: str | int) -> tuple[ast.AST | None, ast.AST] 
 
 
 def _same(name: str, key: str) -> bool:
-    """Whether a Python name and a key of YAML mean the same: `max_surge`, `maxSurge`."""
+    """Return whether a Python name and a YAML key are equivalent: `max_surge`, `maxSurge`."""
     return name == key or name.replace("_", "").lower() == key.replace("_", "").lower()
 
 
@@ -99,7 +99,7 @@ def _span_of(file: str, text: str, node: Any) -> Span:
 
 
 def span_in(file: str, text: str, line: int, column: int, end_line: int, end_column: int) -> Span:
-    """A span in characters, kept inside of the file."""
+    """Return a span in characters, clamped to the file."""
     lines = text.removesuffix("\n").split("\n")
     line = min(max(1, line), len(lines))
     raw = lines[line - 1].encode()

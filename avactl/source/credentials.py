@@ -1,4 +1,4 @@
-"""Credentials anywhere in a document, by their shape."""
+"""Find credentials in documents by their shape."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HINT = "reference a Secret if the field supports it; then rotate the credential 
 
 
 def credentials_in(documents: Iterable[Document]) -> list[Diagnostic]:
-    """`credential-literal` for each text that has the shape of a credential, whatever field it stands in."""
+    """Return `credential-literal` for each text with the shape of a credential, in any field."""
     return [_problem(doc, path, key) for doc in documents for path, text, key in strings(doc.value) if has_shape(text)]
 
 
 def new_credentials(before: Document, after: Document) -> list[Diagnostic]:
-    """`credential-literal` for what an edit has put in: by its shape, in `env` also by the name of the variable."""
+    """Return `credential-literal` for values that an edit added, by shape and, in `env`, by the variable's name."""
     known = set(strings(before.value))
     return [
         _problem(after, path, key)
@@ -39,6 +39,6 @@ def _problem(doc: Document, path: Path, key: bool) -> Diagnostic:
 
 
 def without_repeats(diagnostics: Collection[Diagnostic]) -> list[Diagnostic]:
-    """The problems, without those of `credentials_in` at places of which a rule that knows the field has spoken."""
-    told = {d.span for d in diagnostics if d.hint != HINT}
-    return [d for d in diagnostics if d.hint != HINT or d.span not in told]
+    """Drop problems of `credentials_in` at places where a more specific rule already reported one."""
+    reported = {d.span for d in diagnostics if d.hint != HINT}
+    return [d for d in diagnostics if d.hint != HINT or d.span not in reported]

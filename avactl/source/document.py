@@ -1,4 +1,4 @@
-"""A document: one spec as plain data, and the way back from each of its values to file, line and column."""
+"""A document: one spec as plain data, with the source location of each value."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from avactl.diagnostics import Span
 
 Path = tuple[str | int, ...]
-"""The way into a document: keys of mappings and indexes of lists."""
+"""Path of a value: keys of mappings and indices of lists."""
 
 
 class Locator(Protocol):
-    """Answers where a value stands."""
+    """Finds the location of a value."""
 
     def locate(self, index: int, path: Path, key: bool) -> Span: ...
 
@@ -29,14 +29,14 @@ class Document:
         self.locator = locator
 
     def span(self, *path: str | int, key: bool = False) -> Span:
-        """Where the value at `path` stands (its key with `key=True`).
+        """Return the location of the value at `path` (of its key with `key=True`).
 
-        Of a path that the document does not have, the nearest parent that it has.
+        For a path that does not exist, return the location of its nearest existing parent.
         """
         return self.locator.locate(self.index, path, key)
 
     def get(self, *path: str | int) -> Any:
-        """The value at `path`, or None."""
+        """Return the value at `path`, or None."""
         value = self.value
         for step in path:
             if isinstance(value, dict):
@@ -49,7 +49,7 @@ class Document:
 
 
 def strings(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:
-    """Every text in a value: its path, the text, and whether it is the key that the path ends with."""
+    """Yield every string in a value: its path, the string, and True if it is the last key of the path."""
     if isinstance(value, str):
         yield path, value, False
     elif isinstance(value, dict):
@@ -62,7 +62,7 @@ def strings(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:
 
 
 class FixedLocator:
-    """Every value stands at one place: documents that do not come from YAML text."""
+    """Locates every value at one place, for documents that are not YAML text."""
 
     __slots__ = ("place",)
 

@@ -1,7 +1,7 @@
-"""Changing values in YAML text: only the characters of the value change, so comments, order and quoting stay.
+"""Edit values in YAML text: only the value's characters change, so comments, order and quoting are kept.
 
-ruamel.yaml writes the new value; the places come from the parser. A round trip through any dumper would re-wrap
-flow mappings and long lines of the rest of the file, and a reviewer would have to read that.
+ruamel.yaml writes the new value; the parser provides the position. A round trip through a dumper would re-wrap flow
+mappings and long lines of the rest of the file, and clutter the review.
 """
 
 from __future__ import annotations
@@ -17,22 +17,19 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 
 from avactl.diagnostics.suggest import did_you_mean
+from avactl.errors import HintedError
 from avactl.source.yaml import compose, load_yaml
 
 
-class EditError(Exception):
-    """The edit cannot be made; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        self.hint = hint
-        super().__init__(message)
+class EditError(HintedError):
+    """The edit is impossible; `hint` is the remedy."""
 
 
 _STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
 
 
 def parse_edit(text: str) -> tuple[str, str | None]:
-    """`PATH=VALUE` or `PATH-` (remove) to its two parts. Raises EditError."""
+    """Split `PATH=VALUE` or `PATH-` (remove) into its parts. Raises EditError."""
     match = re.match(r"((?:[^=\[]|\[[^\]]*\])+)=(.*)$", text, re.DOTALL)
     if match:
         return match[1].strip(), match[2]
@@ -42,7 +39,7 @@ def parse_edit(text: str) -> tuple[str, str | None]:
 
 
 def _parse_path(text: str, root: Any) -> tuple[str | int, ...]:
-    """`spec.datasets[name=imagenet].version` to a path; entries are found by index or by a key's value."""
+    """Parse `spec.datasets[name=imagenet].version`; list entries are selected by index or by a key's value."""
     path: list[str | int] = []
     node = root
     position = 0
@@ -100,7 +97,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _one_line(value: Any, flow: bool) -> str:
-    """A value on one line, as ruamel.yaml writes it inside of a flow collection (`flow`) or behind a block key."""
+    """Write a value on one line with ruamel.yaml, inside a flow collection (`flow`) or after a block key."""
     for part in _parts(value):
         part.fa.set_flow_style()
     writer = YAML()
@@ -112,12 +109,12 @@ def _one_line(value: Any, flow: bool) -> str:
     writer.dump(holder, stream)
     if flow and isinstance(value, CommentedMap):
         written = stream.getvalue().strip()[1:-1]
-        return written if written.startswith("{") else f"{{{written}}}"  # a pair alone is written without its braces
+        return written if written.startswith("{") else f"{{{written}}}"  # a single pair is written without braces
     return stream.getvalue().strip()[1:-1] if flow else stream.getvalue().strip().removeprefix("k:").strip()
 
 
 def _stands_as_it_is(text: str, flow: bool) -> bool:
-    """Whether the user's own text can stand there and means what it means alone."""
+    """Return whether the user's text is valid there and keeps its meaning."""
     if not text.strip() or "\n" in text or "#" in text:
         return False
     documents, problems = load_yaml("value", (f"[{text}]" if flow else f"k: {text}").encode())
@@ -130,7 +127,7 @@ def _stands_as_it_is(text: str, flow: bool) -> bool:
 
 
 def _new_text(old: Any, text: str, flow: bool) -> str:
-    """What is written for a value: in the old one's quotes if it had any, else as the user wrote it."""
+    """Return the text of a new value: in the quotes of the old one, else as the user wrote it."""
     quoted = isinstance(old, yaml.ScalarNode) and old.style in ("'", '"')
     if (not quoted or text.strip()[:1] in "'\"[{") and _stands_as_it_is(text, flow):
         return text.strip()
@@ -146,7 +143,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _like(old: Any, text: str) -> Any:
-    """The new value in the old one's quoting: what was quoted text stays quoted text."""
+    """Return the new value in the old one's quoting: quoted strings stay quoted strings."""
     value = _parse_value(text)
     if (
         isinstance(old, yaml.ScalarNode)
@@ -160,13 +157,13 @@ def _like(old: Any, text: str) -> Any:
 
 
 def set_values(file: str, text: str, document: int, edits: list[tuple[str, str | None]]) -> str:
-    """The text with the edits made in one of its documents (counted from 0). Raises EditError."""
+    """Apply the edits to one document of the text (counted from 0). Raises EditError."""
     for path, value in edits:
         nodes = compose(text)
         steps = _parse_path(path, nodes[document])
         text = _apply(text, nodes[document], steps, value)
         _, problems = load_yaml(file, text.encode())
-        # Whether a value may stand there is not asked here: a credential can also be what is taken out.
+        # Validation is not done here: the edit may be removing a credential.
         wrong = [p for p in problems if p.severity == "error" and p.code != "credential-literal"]
         if wrong:
             raise EditError(
@@ -181,7 +178,7 @@ def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None)
         key, found = _child(node, step)
         if found is None:
             if value is None:
-                raise EditError(f"there is no `{'.'.join(map(str, path))}` to remove")
+                raise EditError(f"`{'.'.join(map(str, path))}` does not exist")
             return _insert(text, node, path[depth:], value)
         parent, node = node, found
     if value is None:
@@ -190,7 +187,7 @@ def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None)
     block = not isinstance(node, yaml.ScalarNode) and not node.flow_style
     new = _new_text(node, value, bool(parent.flow_style))
     if block:
-        # The value stood on lines of its own; the new one goes behind its key.
+        # The old value was on lines of its own; the new one follows its key.
         colon = text.rindex(":", 0, start) + 1
         return f"{text[:colon]} {new}{text[end:]}"
     if start == end and start and text[start - 1] == ":":
@@ -199,7 +196,7 @@ def _apply(text: str, root: Any, path: tuple[str | int, ...], value: str | None)
 
 
 def _extent(text: str, node: Any) -> tuple[int, int]:
-    """First and last character of a node, without the line ends and comments behind a block."""
+    """Return the first and last character of a node, without trailing line ends and comments of a block."""
     start, end = node.start_mark.index, node.end_mark.index
     if isinstance(node, yaml.ScalarNode) and node.style not in ("|", ">"):
         return start, end
@@ -213,13 +210,13 @@ def _extent(text: str, node: Any) -> tuple[int, int]:
 
 
 def _nested(steps: tuple[str | int, ...], value: str, flow: bool) -> str:
-    """The text of a new value below keys that are not there yet."""
+    """Return the text of a new value below keys that do not exist yet."""
     if not steps:
         return _new_text(None, value, flow)
     result = _parse_value(value)
     for step in reversed(steps):
         if isinstance(step, int):
-            raise EditError(f"there is no entry [{step}]", "lists grow by one: the next index is their length")
+            raise EditError(f"entry [{step}] does not exist", "lists grow by one: the next index is their length")
         result = CommentedMap({step: result})
     return _one_line(result, flow)
 
@@ -229,7 +226,8 @@ def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) ->
     if isinstance(parent, yaml.SequenceNode):
         if first != len(parent.value):
             raise EditError(
-                f"there is no entry [{first}]", f"the list has {len(parent.value)}; the next is [{len(parent.value)}]"
+                f"entry [{first}] does not exist",
+                f"the list has {len(parent.value)}; the next is [{len(parent.value)}]",
             )
         new = _nested(rest, value, bool(parent.flow_style))
     elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):
@@ -269,7 +267,7 @@ def _remove(text: str, parent: Any, key: Any, node: Any) -> str:
     line_end = len(text) if line_end < 0 else line_end
     line_start = text.rfind("\n", 0, start) + 1
     lead = text[line_start:start]
-    if lead.strip():  # `- key: value`: the entry's first key goes, the dash stays
+    if lead.strip():  # `- key: value`: remove the entry's first key, keep the dash
         following = re.compile(r"\n\s*").match(text, line_end)
         return text[:start] + text[following.end() if following else line_end :]
     return text[:line_start] + text[line_end + 1 :]

@@ -1,11 +1,11 @@
-"""Start git. No other module does.
+"""Run git. No other module does.
 
-A branch under review is written by somebody else. git finds its repository by looking for one, and a directory with
-`HEAD`, `objects` and `refs` in it is one: a branch that holds such a directory would bring a configuration of its own,
-and with it commands that git runs. So the repository is located here, by its `.git`, and git starts beside it.
+The branch under review is untrusted. git searches for its repository, and accepts any directory with `HEAD`, `objects`
+and `refs`: a branch with such a directory would supply its own configuration, and with it commands for git to run.
+Therefore this module locates the repository by its `.git`, and starts git there.
 
-The configuration of the repository that is found is the user's own. What it names still does not run where git only
-reads: hooks, filters, monitors, external diffs, and remotes that hold missing objects.
+The configuration of the located repository belongs to the user. Programs that it names still do not run for read
+access: hooks, filters, monitors, external diffs, and remotes that provide missing objects.
 
 Sources: git-config(1) `safe.bareRepository`, git(1) "Environment Variables", SECURITY of gitattributes(5).
 """
@@ -27,14 +27,14 @@ from typing import IO, NamedTuple
 from avactl.terminal import visible
 
 MAX_OUTPUT = 128 * 1024 * 1024
-"""Largest output of one command, bytes: trees can name more files than a machine can hold."""
+"""Largest output of one command, in bytes: trees can name more files than fit into memory."""
 _MAX_SAID = 64 * 1024
 _SECONDS = 120.0
 _REMOTE_SECONDS = 900.0
 
 
 class GitError(Exception):
-    """A git command cannot be run or failed. The text is one line; `hint` is the remedy, or empty."""
+    """A git command cannot be run or failed. The message is one line; `hint` is the remedy, or empty."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(visible(message))
@@ -58,7 +58,7 @@ class GitCommandError(GitError):
 
 
 class Access(Enum):
-    """How far a git command may reach."""
+    """Privileges of a git command."""
 
     READ = "read"
     """The repository's objects and its work tree. No network, and no program but git."""
@@ -69,16 +69,16 @@ class Access(Enum):
 
 
 class Location(NamedTuple):
-    """Where a directory is in a repository."""
+    """A directory's position in a repository."""
 
     top: Path
-    """The directory that has the `.git`."""
+    """The directory that contains `.git`."""
     prefix: str
-    """Path of the directory from there, with a `/` behind it; empty at the top."""
+    """Path of the directory from there, with a trailing `/`; empty at the top."""
 
     @property
     def pathspec(self) -> str:
-        """The directory as an argument of commands that start at the top."""
+        """Return the directory as a pathspec for commands run at the top."""
         return self.prefix or "."
 
 
@@ -93,9 +93,9 @@ _SETTINGS = {
     "i18n.commitEncoding": "UTF-8",
 }
 
-# Every other variable whose name begins with GIT_ is dropped: git sets some in hooks, where they name another
-# repository or index, and some name programs. Files of the user's settings, and settings in variables, are how CI
-# hands `safe.directory` and credential helpers to git.
+# All other variables that begin with GIT_ are dropped: hooks set some to another repository or index, and some name
+# programs. User settings files and settings in variables stay, because CI passes `safe.directory` and credential
+# helpers to git that way.
 _KEPT = r"GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|GIT_EXEC_PATH"
 _KEPT_WRITING = rf"{_KEPT}|GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)"
 _KEPT_REMOTE = (
@@ -108,7 +108,7 @@ def locate(directory: str | Path) -> Location:
     """Find the repository of a directory by the nearest `.git` above. The directory need not exist. Raises GitError."""
     try:
         found = Path(directory).resolve()
-    except (OSError, RuntimeError):  # a symbolic link to itself
+    except (OSError, RuntimeError):  # a circular symbolic link
         raise _no_repository(directory) from None
     for top in (found, *found.parents):
         if _is_repository(top / ".git"):
@@ -157,7 +157,7 @@ def git_work_tree(directory: str | Path, *arguments: str) -> bytes:
     off: dict[str, str] = {}
     for driver in _filters(directory):
         if "=" in driver:
-            raise GitError(f"the filter `{driver}` of git's settings cannot be switched off", "rename it: without `=`")
+            raise GitError(f"the filter `{driver}` in git's settings cannot be disabled", "rename it without `=`")
         off |= {f"filter.{driver}.{program}": "" for program in ("clean", "smudge", "process")}
         off[f"filter.{driver}.required"] = "false"
     return git(directory, *arguments, settings=off)
@@ -168,7 +168,7 @@ def _filters(directory: str | Path) -> set[str]:
     try:
         listed = git(directory, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
     except GitCommandError as error:
-        if error.code == 1:  # there is none
+        if error.code == 1:  # none is defined
             return set()
         raise
     names = listed.decode("utf-8", "surrogateescape").split("\0")
@@ -178,7 +178,7 @@ def _filters(directory: str | Path) -> set[str]:
 def init_bare(directory: Path) -> None:
     """Make `directory/.git` a repository without a work tree: below a `.git`, `locate` finds it. Raises GitError."""
     directory.mkdir(parents=True, exist_ok=True)
-    # No template: it brings hooks.
+    # Without a template, which may contain hooks.
     arguments = ("init", "--quiet", "--bare", "--template=", "--", str(directory.resolve() / ".git"))
     code, _, said = _start(directory, arguments, None, Access.WRITE, {}, MAX_OUTPUT)
     if code:
@@ -190,7 +190,7 @@ def _no_repository(directory: str | Path) -> GitError:
 
 
 def _failure(directory: str | Path, command: str, code: int, said: str) -> GitError:
-    """Say why a command failed. git speaks English: texts are matched."""
+    """Classify a failed command. git's messages are matched in English (LC_ALL=C)."""
     if "not a git repository" in said and "remote repository" not in said:
         return _no_repository(directory)
     if "dubious ownership" in said or "unsafe repository" in said:  # the second: before git 2.36
@@ -216,7 +216,7 @@ def _executable() -> str:
 
 
 def _environment(top: Path, access: Access, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a command: the user's, but of git's own only those that the access has a use for."""
+    """Return the environment of a command: the user's, with only those GIT_ variables that the access needs."""
     kept = re.compile(_VARIABLES[access]).fullmatch
     env = {name: value for name, value in os.environ.items() if not name.upper().startswith("GIT_") or kept(name)}
     env |= {
@@ -240,7 +240,7 @@ def _start(
     environment: Mapping[str, str],
     limit: int,
 ) -> tuple[int, bytes, bytes]:
-    """Run git in a directory; its exit code, standard output and the start of its standard error. Raises GitError."""
+    """Run git in a directory; return exit code, standard output and the start of standard error. Raises GitError."""
     command = [_executable(), *arguments]
     stdin = subprocess.DEVNULL if data is None else subprocess.PIPE
     try:
@@ -249,14 +249,14 @@ def _start(
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
     except (OSError, ValueError) as error:
-        raise GitError(f"git cannot be started: {getattr(error, 'strerror', None) or error}") from None
+        raise GitError(f"cannot start git: {getattr(error, 'strerror', None) or error}") from None
     return _finish(process, data, limit, _REMOTE_SECONDS if access is Access.REMOTE else _SECONDS)
 
 
 def _finish(
     process: subprocess.Popen[bytes], data: bytes | None, limit: int, seconds: float
 ) -> tuple[int, bytes, bytes]:
-    """Wait for git while both its outputs are read. Raises GitError where it takes too long or writes too much."""
+    """Wait for git and read both its outputs. Raises GitError on a timeout or if the output is too large."""
     out, said = bytearray(), bytearray()
     full = threading.Event()
 
@@ -278,7 +278,7 @@ def _finish(
 
     assert process.stdout is not None
     assert process.stderr is not None
-    # Not joined for ever, and daemons: a program that outlives git, e.g. a shared SSH connection, may keep a pipe open.
+    # Daemon threads, joined with a timeout: a program that outlives git, e.g. shared SSH, may keep a pipe open.
     output = threading.Thread(target=read_output, args=(process.stdout,), daemon=True)
     errors = threading.Thread(target=read_errors, args=(process.stderr,), daemon=True)
     threads = [output, errors]
@@ -305,7 +305,7 @@ def _finish(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Stop git: politely first, as it then stops the programs that it has started."""
+    """Stop git with SIGTERM first, so that it stops the programs it has started."""
     process.terminate()
     try:
         process.wait(5.0)

@@ -1,4 +1,4 @@
-"""Revisions of a repository, and their files, read from git's store: no checkout is touched."""
+"""Files of a revision, read from git's object store without a checkout."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _UNSHALLOW = "the clone is shallow: `git fetch --unshallow` (in GitHub Actions `
 
 
 def find_commit(directory: str | Path, revision: str) -> str:
-    """The full name of the commit that a revision means. Raises GitError, with what was likely meant as the hint."""
-    git(directory, "rev-parse", "--git-dir")  # whatever is wrong beside the revision speaks here
+    """Resolve a revision to a full commit hash. Raises GitError, with a suggestion as the hint."""
+    git(directory, "rev-parse", "--git-dir")  # reports problems other than the revision
     try:
         found = git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     except GitCommandError:
@@ -31,17 +31,17 @@ def find_commit(directory: str | Path, revision: str) -> str:
 
 
 def _unknown(directory: str | Path, revision: str) -> GitError:
-    """Why a revision means nothing here, and what may have been meant."""
+    """Return the error for an unknown revision, with a suggestion."""
     listed = git(directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
     names = listed.decode(errors="replace").split()
     if not names and not _has_commit(directory):
-        return GitError("the repository has no commit yet", "commit once: there is nothing to compare with")
+        return GitError("the repository has no commit yet", "commit once, so that there is something to compare with")
     if _shallow(directory):
-        return UnknownRevisionError(revision, f"there is no revision `{revision}` in this clone", _UNSHALLOW)
+        return UnknownRevisionError(revision, f"this clone has no revision `{revision}`", _UNSHALLOW)
     remote = [name for name in names if name.endswith(f"/{revision}")]
     near = remote[0] if remote else closest(revision, names)
     hint = f"did you mean `{near}`?" if near else f"branches and tags: {one_of(names, 6)}"
-    return UnknownRevisionError(revision, f"there is no revision `{revision}`", hint)
+    return UnknownRevisionError(revision, f"unknown revision `{revision}`", hint)
 
 
 def _has_commit(directory: str | Path) -> bool:
@@ -53,38 +53,38 @@ def _has_commit(directory: str | Path) -> bool:
 
 
 def merge_base(directory: str | Path, one: str, other: str) -> str:
-    """The newest commit that two revisions have in common, by its full name. Raises GitError."""
+    """Return the full hash of the merge base of two revisions. Raises GitError."""
     commits = [find_commit(directory, revision) for revision in (one, other)]
     try:
         return git(directory, "merge-base", *commits).decode().split()[0]
     except GitCommandError:
-        hint = _UNSHALLOW if _shallow(directory) else "leave `--merge-base` out to compare the two as they are"
+        hint = _UNSHALLOW if _shallow(directory) else "omit `--merge-base` to compare the two directly"
         raise GitError(f"`{one}` and `{other}` have no commit in common", hint) from None
 
 
 _TOGETHER = (".yaml", ".yml", ".py", ".json", ".jsonl")
 _MAX_TOGETHER = 4 * 1024 * 1024
-"""Largest file that is read together with others, bytes."""
+"""Largest file that is read in a batch, in bytes."""
 _MAX_CONTENT = 64 * 1024 * 1024
-"""Most content that is kept, bytes: a small commit can unpack to far more."""
+"""Most content that is cached, in bytes: a small commit can unpack to far more."""
 _MAX_TARGET = 4096
-"""Longest target of a symbolic link, bytes: PATH_MAX of Linux."""
+"""Longest target of a symbolic link, in bytes: PATH_MAX of Linux."""
 _MAX_STEPS = 1000
-"""Most names that are walked to follow a symbolic link, of the 40 links that Linux allows."""
+"""Most path components followed for a symbolic link; Linux allows 40 links."""
 
 
 class GitTree:
-    """Files of a directory at a revision, read from git's store; no checkout is touched.
+    """Files of a directory at a revision, read from git's object store.
 
-    It sees what `DirTree` would see in a checkout: hidden files and submodules are left out, symbolic links are
-    followed as long as they stay inside. A directory that the revision does not have is an empty tree.
+    Matches `DirTree` on a checkout: hidden files and submodules are omitted, symbolic links are followed within the
+    directory. A directory missing in the revision is an empty tree.
     """
 
     def __init__(self, directory: str | Path, revision: str) -> None:
-        """`directory` may be a part of a work tree: then only that part is seen. It need not exist. Raises GitError."""
+        """`directory` may be a part of a work tree, and need not exist. Raises GitError."""
         self._directory = Path(directory)
         self.commit = find_commit(directory, revision)
-        """Full name of the commit."""
+        """Full hash of the commit."""
         prefix = locate(directory).prefix
         self._blobs: dict[str, tuple[str, int]] = {}
         self._links: dict[str, str] = {}
@@ -109,7 +109,7 @@ class GitTree:
                 self._blobs[path] = (blob, int(size))
         if links:
             targets = self._contents(blob for blob in links.values() if blob)
-            targets[""] = b"/"  # too long a target leads nowhere
+            targets[""] = b"/"  # an overlong target is a broken link
             self._links = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
         self._ordered = sorted(self._blobs)
         rendered = {path.rpartition("/")[0] for path in self._blobs if path.rpartition("/")[2] == RENDERED}
@@ -124,14 +124,14 @@ class GitTree:
         self.skipped: dict[str, str] = dict.fromkeys(sorted(nowhere), NOWHERE)
 
     def paths(self) -> list[str]:
-        """Paths of all files from the directory, sorted."""
+        """Return the sorted paths of all files, relative to the directory."""
         return list(self._seen)
 
     def size(self, path: str) -> int:
         return self._find(path)[1]
 
     def read(self, path: str) -> bytes:
-        """Content of a file. The first call brings all small files of specs: a process a file would be slow."""
+        """Return a file's content. The first call reads all small spec files: one process per file would be slow."""
         blob, size = self._find(path)
         if self._content is None:
             self._content = self._contents(self._together())
@@ -140,7 +140,7 @@ class GitTree:
         return git(self._directory, "cat-file", "blob", blob, limit=size)
 
     def _together(self) -> Iterator[str]:
-        """Blobs of small files, as many as may be kept."""
+        """Yield the blobs of small files, up to the cache limit."""
         room = _MAX_CONTENT
         for path, (blob, size) in self._blobs.items():
             if size <= min(room, _MAX_TOGETHER) and path.endswith(_TOGETHER):
@@ -154,7 +154,7 @@ class GitTree:
         return self._blobs[resolved]
 
     def _leads_nowhere(self, path: str) -> bool:
-        """Whether a symbolic link is named as a spec, and leads neither to a file nor to a directory of the tree."""
+        """Return whether a symbolic link with the name of a spec is broken or leads outside of the tree."""
         if not path.endswith(SPEC_SUFFIXES) or self._resolve(path) is not None:
             return False
         place = self._follow(path)
@@ -164,14 +164,14 @@ class GitTree:
         return after == len(self._ordered) or not self._ordered[after].startswith(f"{place}/")
 
     def _resolve(self, path: str) -> str | None:
-        """The file that a path leads to, through symbolic links; None if there is none inside of the tree."""
+        """Return the file that a path resolves to, through symbolic links; None if it is outside of the tree."""
         if path in self._blobs:
             return path
         place = self._follow(path)
         return place if place in self._blobs and not hidden(place.split("/")) else None
 
     def _follow(self, path: str) -> str | None:
-        """Where a path leads to, through symbolic links; None if that is outside of the tree."""
+        """Resolve a path through symbolic links; None if it is outside of the tree."""
         walked: list[str] = []
         ahead = path.split("/")[::-1]
         hops = steps = 0
@@ -198,7 +198,7 @@ class GitTree:
         return "/".join(walked)
 
     def _contents(self, blobs: Iterable[str]) -> dict[str, bytes]:
-        """Contents of many blobs by one process."""
+        """Read many blobs with one process."""
         wanted = "".join(f"{blob}\n" for blob in sorted(set(blobs)))
         out = git(self._directory, "cat-file", "--batch", data=wanted.encode()) if wanted else b""
         content: dict[str, bytes] = {}

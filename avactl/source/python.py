@@ -1,8 +1,8 @@
-"""Python spec files to documents. Each file is evaluated in a child process that can do nothing but compute.
+"""Load Python spec files. Each file is evaluated in a sandboxed child process.
 
-A file defines `specs`: a list of typed specs, or a function that returns or yields them. One that does not is a module
-of helpers. The child has an empty environment, no network, no other programs, and reads only the repository's files
-and Python's own (see `avactl.source.sandbox`); what it prints is dropped.
+A file defines `specs`: a list of typed specs, or a function that returns or yields them; a file without it is a helper
+module. The child has an empty environment, no network and no other programs, and reads only the repository's files and
+Python's own (see `avactl.source.sandbox`); its output is discarded.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from avactl.source.tree import DirTree
 from avactl.source.yaml import MAX_BYTES, decode, too_large
 
 MAX_TREE = 256 * 1024 * 1024
-"""Most bytes of a repository that are laid out for its Python files."""
+"""Most bytes of a repository that are copied for its Python files."""
 
 MAX_SPECS = 50_000
-"""Most specs of one file."""
+"""Most specs per file."""
 
 _MENTIONS_SPECS = re.compile(r"\bspecs\b").search
 _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search
@@ -40,7 +40,7 @@ class Tree(Protocol):
 
 
 def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], list[Diagnostic]]:
-    """The documents of one Python file, evaluated within `timeout` seconds, and what went wrong."""
+    """Evaluate a Python file within `timeout` seconds; return its documents and the problems."""
     if tree.size(path) > MAX_BYTES:
         return [], [too_large(path, tree.size(path))]
     source, problems = decode(path, tree.read(path))
@@ -63,7 +63,7 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
 
 
 def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
-    """The child's answer, which its file may have written itself: nothing in it is believed unseen."""
+    """Convert the child's answer, which the file may have forged: everything is validated."""
     said = answers.parse(answer)
     entries = said["documents"]
     if not isinstance(entries, list) or len(entries) > MAX_SPECS:
@@ -104,9 +104,9 @@ def _misspelt(path: str, source: str) -> list[Diagnostic]:
 
 
 class Root:
-    """A directory with a repository's files, removed with the tree that it shows.
+    """A temporary directory with a repository's files, removed together with the tree.
 
-    A git revision has no directory, and that of a work tree has more than is to be seen: `.git`, files ignored.
+    A git revision has no directory, and a work tree's directory contains more than the tree: `.git`, ignored files.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -114,7 +114,7 @@ class Root:
         self.path = os.path.realpath(self._directory.name)
         self._texts: dict[str, str] = {}
         left = MAX_TREE
-        # Python files first: they are what the others cannot do without.
+        # Python files first, because they are required.
         for path in sorted(tree.paths(), key=lambda path: (not path.endswith(".py"), path)):
             size = tree.size(path)
             left -= size
@@ -128,11 +128,11 @@ class Root:
                 self._texts[path] = decode(path, data)[0]
 
     def text(self, path: str) -> str:
-        """The text of a Python file of the repository."""
+        """Return the text of a Python file of the repository."""
         return self._texts.get(path, "")
 
     def place(self, fallback: str, file: str, line: int, column: int, end_line: int, end_column: int) -> Place:
-        """A place as the child gave it, in a file that the repository has."""
+        """Return a validated place in a file of the repository."""
         known = file if file in self._texts else fallback
         return Place(known, *map(answers.coordinate, (line, column, end_line, end_column)))
 
@@ -141,16 +141,16 @@ _ROOTS: weakref.WeakKeyDictionary[Any, Root] = weakref.WeakKeyDictionary()
 
 
 def laid_out(tree: Tree) -> Root:
-    """The directory of a tree's files, made once a tree."""
+    """Return the directory of a tree's files, created once per tree."""
     root = _ROOTS.get(tree)
     if root is None:
-        # Where only a part is compiled, that part still imports from the rest.
+        # A part that is compiled alone may still import from the rest.
         root = _ROOTS[tree] = Root(DirTree(tree.root) if isinstance(tree, DirTree) else tree)
     return root
 
 
 def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
-    """What the child answered, or why it did not."""
+    """Evaluate a file in a child; return its answer or the problem."""
     answer = sandbox_runner.run("avactl.kinds.python_capture", root, timeout, {"path": path})
     if answer.missing:
         return answers.not_confined(path, answer.missing)

@@ -1,7 +1,7 @@
-"""Programs that may do nothing but compute: a child process behind `avactl.source.sandbox`, and what it answered.
+"""Run untrusted programs in a child process behind `avactl.source.sandbox`, and return their answer.
 
-The child has an empty environment, no network, no other programs, and reads only the repository's files and Python's
-own; what it prints is dropped.
+The child has an empty environment, no network and no other programs, and reads only the repository's files and Python's
+own; its output is discarded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 from avactl.source.sandbox import LAYERS, NOT_CONFINED
 
 MAX_ANSWER = 32 * 1024 * 1024
-"""Most bytes of an answer."""
+"""Largest answer in bytes."""
 
 TRUST = "AVACTL_TRUST_PYTHON"
-"""Environment variable of a person who lets Python files run where the kernel cannot confine them, as `1`.
+"""Environment variable set to `1` to run Python files without a sandbox if the kernel does not support one.
 
-Not a setting of avactl.yaml: a branch that nobody has reviewed would bring its own.
+It is not a setting of avactl.yaml, because an unreviewed branch could change that.
 """
 
 _BOOTSTRAP = (
@@ -40,17 +40,17 @@ _NEEDED = ("avactl", "pydantic", "pydantic_core", "annotated_types", "typing_ext
 
 
 class Answer(NamedTuple):
-    """What a child wrote before it ended, or before it was ended."""
+    """Output of a child until it ended or was killed."""
 
     data: bytes
     in_time: bool
-    """False where it was still at work when its time was over."""
+    """False if the child was killed at its deadline."""
     missing: tuple[str, ...] = ()
-    """Layers of the sandbox that this machine lacks: the child did not begin."""
+    """Sandbox layers that this machine lacks: the child did not start."""
 
     @property
     def too_long(self) -> bool:
-        """Whether it wrote more than anybody reads."""
+        """True if the child exceeded the limit on the answer."""
         return len(self.data) > MAX_ANSWER
 
 
@@ -58,10 +58,10 @@ class _Paths(NamedTuple):
     """Directories of the interpreter and of avactl's packages."""
 
     imports: list[str]
-    """Where the child imports from; it may list them."""
+    """Import paths of the child, which it may list."""
     readable: list[str]
     native: list[str]
-    """Where extension modules may be loaded from."""
+    """Directories from which extension modules may be loaded."""
 
 
 @cache
@@ -90,10 +90,10 @@ def run(
     *,
     untrusted: bool = True,
 ) -> Answer:
-    """Run `main(request)` of a module of avactl in the directory `root`, for so many seconds. Raises OSError.
+    """Run `main(request)` of an avactl module in the directory `root` for at most `seconds`. Raises OSError.
 
-    The request gets the keys of `sandbox.enter`. The child reads what is in `root` and `readable`. `untrusted` code
-    does not run where a layer of the sandbox is missing, unless the environment of this process trusts it.
+    `request` gets the keys of `sandbox.enter`. The child can read `root` and `readable`. `untrusted` code does not run
+    if a sandbox layer is missing, unless the environment variable allows it.
     """
     paths = _python_paths()
     reader, writer = os.pipe()
@@ -110,7 +110,7 @@ def run(
         "listable": paths.imports,
         "native": paths.native,
     }
-    # -S and -s: no code of the site's or the user's before ours. Sets of text have one order by the hash seed.
+    # -S and -s: no site or user code before ours. A fixed hash seed makes the order of string sets deterministic.
     command = [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(whole)]
     try:
         child = subprocess.Popen(  # noqa: S603
@@ -137,7 +137,7 @@ def run(
 
 
 def _read(reader: int, deadline: float) -> tuple[bytes, bool]:
-    """All bytes until the other side closes, or until they are too many, or until the deadline; whether before it."""
+    """Read until EOF, the size limit or the deadline; return the bytes and True if the deadline was met."""
     answer = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(reader, selectors.EVENT_READ)
@@ -152,8 +152,8 @@ def _read(reader: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """The end of the child and of all that it may have started, as one process group."""
-    # Who closed the pipe is about to end; waiting here for its status tells a limit's signal from ours.
+    """Kill the child's process group, and reap the child."""
+    # A child that closed the pipe is about to exit; wait briefly to distinguish a limit's signal from ours.
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(0.2)
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -24,7 +24,7 @@ _MAX_DIGITS = 64
 
 
 def resolve_plain(text: str) -> Scalar:
-    """The value of an unquoted scalar. Numbers of more than 64 digits stay text."""
+    """Resolve an unquoted scalar. Numbers with more than 64 digits stay text."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "-+.0123456789" or len(text) > _MAX_DIGITS:

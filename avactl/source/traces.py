@@ -1,4 +1,4 @@
-"""Where an exception happened in the files of a repository. For the child processes that run them."""
+"""Locate exceptions in the files of a repository. Used by the child processes that run them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_MESSAGE = 500
 
 
 def position(root: str, code: CodeType, instruction: int) -> Place:
-    """Where an instruction of a file below `root`, which ends with `/`, stands."""
+    """Return the place of an instruction in a file below `root`, which ends with `/`."""
     line, end_line, column, end_column = next(
         islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
     )
@@ -24,9 +24,9 @@ def position(root: str, code: CodeType, instruction: int) -> Place:
 
 
 def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
-    """An exception as plain data: its message, the innermost place in the repository, whether something was refused.
+    """Return an exception as plain data: message, innermost place in the repository, refused by the sandbox or not.
 
-    Without a place in the repository, it is the first line of the file at `path`.
+    Without a place in the repository, the place is the first line of the file at `path`.
     """
     place = Place(path, 1, 0, 1, 0)
     for frame in _frames(error.__traceback__):
@@ -37,7 +37,7 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
         name = str(error.filename).removeprefix(root)
         column = len((error.text or "")[: max(0, (error.offset or 1) - 1)].encode())
         place = Place(name, line, column, line, 0)
-    said = traceback.format_exception_only(error)  # of a SyntaxError the source comes first; notes come last
+    said = traceback.format_exception_only(error)  # a SyntaxError's source lines come first; notes come last
     text = next((line for line in said[-1 if isinstance(error, SyntaxError) else 0].splitlines() if line.strip()), "")
     chain: BaseException | None = error
     while chain is not None and not isinstance(chain, NotAllowedError):

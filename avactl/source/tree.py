@@ -1,4 +1,4 @@
-"""A repository's files, from a directory or from memory."""
+"""A repository's files, on disk or in memory."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ from typing import Protocol
 
 SKIPPED = {"node_modules", "__pycache__"}
 RENDERED = ".avactl-render"
-"""Stands in directories that `avactl render` writes: what is in them is output, never specs."""
+"""Marker file in directories written by `avactl render`: their contents are output, not specs."""
 
 SPEC_SUFFIXES = (".yaml", ".yml", ".py")
-"""How names of spec files end."""
+"""File name extensions of specs."""
 
-NOWHERE = "is a symbolic link that leads to no file of the repository"
+NOWHERE = "is a symbolic link to no file of the repository"
 
 MAX_INPUT = 64 * 1024 * 1024
-"""Largest file that a spec may name, bytes; about half a million lines of a dataset's manifest."""
+"""Largest file that a spec may reference, in bytes; about half a million lines of a dataset's manifest."""
 
 Stamp = tuple[int, int, int, int]
-"""How a file looks from outside: inode, bytes, and the times of its last change of content and of anything, ns."""
+"""Stat fingerprint of a file: inode, size in bytes, mtime and ctime in ns."""
 
 
 def hidden(parts: Iterable[str]) -> bool:
-    """Whether a path has a part that begins with a dot."""
+    """Return whether a path has a component that begins with a dot."""
     return any(part.startswith(".") for part in parts)
+
+
+def find_root(path: Path) -> Path:
+    """Return the repository of a path: the nearest directory above with an avactl.yaml, else its own directory."""
+    start = path if path.is_dir() else path.parent
+    for directory in (start, *start.resolve().parents):
+        if (directory / "avactl.yaml").is_file():
+            return directory
+    return start
 
 
 class Tree(Protocol):
@@ -59,34 +68,34 @@ class Sized(Protocol):
 
 
 def read_input(tree: Sized, path: str) -> bytes | None:
-    """Content of a file that a spec names; None where the repository has none that a spec may name.
+    """Read a file that a spec references; None if it is not allowed.
 
-    That leaves out hidden files, those outside of the repository, pipes and devices, and more than `MAX_INPUT` bytes.
+    Not allowed are hidden files, files outside of the repository, pipes, devices, and files over `MAX_INPUT` bytes.
     """
     try:
         if path.startswith("/") or hidden(path.split("/")) or tree.size(path) > MAX_INPUT:
             return None
         return tree.read(path)
-    except (OSError, ValueError):  # ValueError: a path with a zero byte
+    except (OSError, ValueError):  # ValueError: a path with a NUL byte
         return None
 
 
 class DirTree:
-    """Files below a directory; hidden ones, rendered ones and symbolic links that leave it are not seen."""
+    """Files below a directory, except hidden ones, rendered output and symbolic links that leave the directory."""
 
     def __init__(self, root: str | Path, only: Iterable[str] | None = None) -> None:
         self.root = Path(root)
         self.skipped: dict[str, str] = {}
         self._seen: set[str] = set()
-        """Files that a walk has found, none of which leaves the directory."""
+        """Files found by a walk, all of them inside the directory."""
         self._only = list(only) if only is not None else None
 
     def paths(self) -> list[str]:
-        """Paths of all files from the root, sorted; with `only`, of those below one of the given paths."""
+        """Return the sorted paths of all files from the root; with `only`, of those below the given paths."""
         return sorted(path for path, _ in self._files())
 
     def stamps(self) -> dict[str, Stamp]:
-        """The stamps of all files that `paths` names, in its order. A file that is gone by then is left out."""
+        """Return the stamps of all files of `paths`, in order. Deleted files are omitted."""
         found: dict[str, Stamp] = {}
         for path, entry in sorted(self._files(), key=lambda file: file[0]):
             stamp = self.stamp(path, entry)
@@ -95,7 +104,7 @@ class DirTree:
         return found
 
     def stamp(self, path: str, entry: os.DirEntry[str] | None = None) -> Stamp | None:
-        """How a file looks from outside; None if it is not there."""
+        """Return a file's stamp; None if it does not exist."""
         try:
             about = entry.stat() if entry is not None else os.stat(f"{self.root}/{path}")  # noqa: PTH116 - as `read`
         except OSError:
@@ -104,7 +113,7 @@ class DirTree:
 
     @property
     def key(self) -> str:
-        """Names this tree among others of the machine."""
+        """Identity of this tree on the machine."""
         return "\n".join((str(self.root.resolve()), *(self._only or ())))
 
     def _files(self) -> Iterable[tuple[str, os.DirEntry[str] | None]]:
@@ -121,7 +130,7 @@ class DirTree:
         return found.items()
 
     def _walk(self, directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        ahead = [(directory, prefix)]  # not by recursion: directories may be nested more deeply than Python's calls
+        ahead = [(directory, prefix)]  # iterative: directories may be nested deeper than Python's recursion limit
         while ahead:
             directory, prefix = ahead.pop()
             try:
@@ -144,7 +153,7 @@ class DirTree:
                     self.skipped[prefix + entry.name] = NOWHERE
 
     def _inside(self, path: str) -> bool:
-        """Whether a path leads, through symbolic links, to a place in the directory that is not hidden."""
+        """Return whether a path resolves, through symbolic links, to a visible place in the directory."""
         try:
             place = Path(path).resolve().relative_to(self.root.resolve())
         except (OSError, RuntimeError, ValueError):
@@ -152,23 +161,23 @@ class DirTree:
         return not hidden(place.parts)
 
     def size(self, path: str) -> int:
-        """Bytes of a file. Raises OSError, also for a pipe or a device: reading one may never end."""
+        """Return a file's size in bytes. Raises OSError, also for pipes and devices, which may never end."""
         about = os.stat(f"{self.root}/{path}")  # noqa: PTH116 - as `read`
         _want_regular(about, path)
         return about.st_size
 
     def read(self, path: str) -> bytes:
-        """Content of a file. Raises OSError, as `size`, and for what symbolic links lead out of the directory."""
+        """Return a file's content. Raises OSError as `size`, and for symbolic links that leave the directory."""
         if path not in self._seen and not self._inside(f"{self.root}/{path}"):
             raise OSError(errno.EACCES, "it is hidden, or a symbolic link leads out of the repository", path)
-        # Ten thousand times: Path costs.
+        # Called ten thousand times, and Path is slow.
         with open(f"{self.root}/{path}", "rb", buffering=0, opener=_at_once) as file:
             _want_regular(os.fstat(file.fileno()), path)
             return file.read()
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Opens a file; a pipe without waiting for somebody who writes into it."""
+    """Open a file without blocking on a pipe that has no writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -180,7 +189,7 @@ def _want_regular(about: os.stat_result, path: str) -> None:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a symbolic link to itself
+    except OSError:  # a circular symbolic link
         return False
 
 
@@ -192,7 +201,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 class MemoryTree:
-    """Files in memory, for the library and for tests."""
+    """Files in memory, for library use and tests."""
 
     def __init__(self, files: Mapping[str, bytes | str]) -> None:
         self.skipped: dict[str, str] = {}

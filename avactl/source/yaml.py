@@ -1,7 +1,7 @@
-"""YAML text to documents, through libyaml.
+"""Parse YAML text to documents with libyaml.
 
-Positions are not kept: a value's place is asked for only when something is wrong with it, so the file is
-composed again then. That keeps a clean compile fast and small.
+Positions are not stored: a location is needed only for a problem, and the file is then composed again. That keeps a
+clean compile fast and small.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from avactl.source.document import Document, Path
 from avactl.source.scalars import resolve_plain
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Largest spec file, bytes. A spec is a page of text; lists of data belong into a dataset's manifest."""
+"""Largest spec file in bytes. A spec is about a page; lists of data belong in a dataset's manifest."""
 MAX_NODES = 200_000
-"""Most values in one file after aliases are expanded."""
+"""Most values per file after expanding aliases."""
 MAX_DEPTH = 64
-"""Deepest nesting of mappings and lists. The kinds need eight."""
+"""Deepest nesting of mappings and lists. The kinds need eight levels."""
 
 _PLAIN, _QUOTED, _MERGE = "p", "s", "m"
 _STR_TAG = "tag:yaml.org,2002:str"
@@ -34,9 +34,9 @@ _KNOWN_TAGS = {
 
 
 class _Loader(yaml.CSafeLoader):
-    """libyaml's composer with tags cut down to what the constructor below asks: was the scalar plain?"""
+    """libyaml's composer, with tags reduced to what the constructor needs: was the scalar plain?"""
 
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:  # called once a node: the hot path
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:  # called per node: the hot path
         if kind is yaml.ScalarNode:
             return _PLAIN if implicit[0] else _QUOTED
         return _QUOTED
@@ -55,7 +55,7 @@ def _span(file: str, mark: Any, end: Any = None) -> Span:
 
 
 def compose(text: str) -> list[Any]:
-    """The YAML nodes of each document of `text`. Raises `yaml.YAMLError`."""
+    """Return the YAML nodes of each document of `text`. Raises `yaml.YAMLError`."""
     loader = _Loader(text)
     try:
         nodes = []
@@ -93,7 +93,7 @@ class YamlLocator:
         for step in path:
             found_key, found = self._child(node, step)
             if found is None:
-                # The key is not there: point at the parent's key, which names the mapping better than its first line.
+                # The key is missing: point at the parent's key, which names the mapping better than its first line.
                 return self._of(node, key_node, True)
             node, key_node = found, found_key
         return self._of(node, key_node, key)
@@ -102,7 +102,7 @@ class YamlLocator:
         if not isinstance(node, yaml.MappingNode) or len(node.value) < 64:
             return _child(node, step)
         index = self._indexes.get(id(node))
-        if index is None:  # a key is asked for once a problem, and all of a large mapping's keys may be wrong
+        if index is None:  # cached: all keys of a large mapping may have problems
             index = self._indexes[id(node)] = {key.value: (key, value) for key, value in reversed(node.value)
                                                if isinstance(key, yaml.ScalarNode)}  # fmt: skip
         return index.get(step) or _child(node, step)
@@ -135,7 +135,7 @@ def _child(node: Any, step: str | int) -> tuple[Any, Any]:
 
 
 class _Constructor:
-    """Nodes to plain data, with a budget for aliases."""
+    """Converts nodes to plain data, with a limit on alias expansion."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -174,7 +174,7 @@ class _Constructor:
         return value
 
     def _of_alias(self, node: Any) -> Span:
-        """Where the outermost value stands that has its content by an alias: content that comes before it."""
+        """Return the span of the outermost aliased value, whose content is located elsewhere."""
         chain = [*self.open.values(), node]
         for parent, child in pairwise(chain):
             if child.start_mark.index < parent.start_mark.index:
@@ -248,7 +248,7 @@ class _Constructor:
 
 def _too_deep(span: Span) -> Diagnostic:
     return Diagnostic(
-        "yaml-depth", f"values are nested more than {MAX_DEPTH} deep", span, hint="no kind needs more than ten levels"
+        "yaml-depth", f"nested deeper than {MAX_DEPTH} levels", span, hint="no kind needs more than ten levels"
     )
 
 
@@ -257,7 +257,7 @@ _FLOW_BRACKETS = re.compile(r"[\[\]{}]").finditer
 
 
 def _may_nest_deeply(text: str) -> bool:
-    """False only where nesting is surely shallow: block levels need columns, flow levels need brackets."""
+    """Return False only if nesting is certainly shallow: block levels need columns, flow levels need brackets."""
     if "\n" + " " * MAX_DEPTH in text or text.startswith(" " * MAX_DEPTH) or _MANY_DASHES(text):
         return True
     if text.count("[") + text.count("{") < MAX_DEPTH:
@@ -270,7 +270,7 @@ def _may_nest_deeply(text: str) -> bool:
 
 
 def _check_depth(file: str, text: str) -> None:
-    """libyaml's composer recurses in C, so text that could nest deeply is walked by events first."""
+    """Check depth by events if the text may nest deeply, because libyaml's composer recurses in C."""
     if not _may_nest_deeply(text):
         return
     depth = 0
@@ -293,7 +293,7 @@ def _events(text: str) -> Iterator[Any]:
 
 
 def decode(file: str, data: bytes) -> tuple[str, list[Diagnostic]]:
-    """Bytes to text. On bad UTF-8 the text is empty and the problem is told."""
+    """Decode bytes to text. For invalid UTF-8, return an empty text and the problem."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -330,7 +330,7 @@ _OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029]").search
 
 
 def _other_break(file: str, text: str) -> Diagnostic | None:
-    """A character that ends a line for libyaml (YAML 1.1) and for hardly any editor: lines would be counted apart."""
+    """Report a line break of libyaml (YAML 1.1) that editors do not count, so that line numbers would differ."""
     found = _OTHER_BREAKS(text) if "\r" in text or not text.isascii() else None
     if found is None:
         return None
@@ -345,9 +345,9 @@ def _other_break(file: str, text: str) -> Diagnostic | None:
 
 
 def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]:
-    """The documents of one file, and what is wrong with its text. Never raises on any input.
+    """Parse one file; return its documents and the problems of its text. Never raises.
 
-    Documents with a structural problem are left out, so that no later pass speaks about half of a spec.
+    Documents with a structural problem are omitted, so that later passes do not report half of a spec.
     """
     if len(data) > MAX_BYTES:
         return [], [too_large(file, len(data))]
@@ -385,7 +385,7 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
 
 
 def too_large(file: str, size: int) -> Diagnostic:
-    """The diagnostic of a file over the limit; `size` in bytes."""
+    """Return the diagnostic for a file over the limit; `size` in bytes."""
     return Diagnostic(
         "file-too-large",
         f"the file has {size:,} bytes; the limit is {MAX_BYTES:,}",
@@ -407,7 +407,7 @@ _HINTS = (
 
 
 def _character(lines: list[str], mark: Any) -> str:
-    """What stands at a mark; "" where libyaml points behind the end of the text."""
+    """Return the character at a mark; "" if libyaml points past the end of the text."""
     return lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
 
 
@@ -430,7 +430,7 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         return Diagnostic("yaml-syntax", "unresolved git merge conflict", span, hint=hint)
     lines = text.split("\n")
     if span.line > len(lines) or (span.line == len(lines) and not lines[-1] and span.line > 1):
-        # libyaml reports the end of the stream as a line that is not there.
+        # libyaml reports the end of the stream on a line that does not exist.
         last = max(i for i, line in enumerate(lines) if line.strip())
         span = Span(file, last + 1, len(lines[last]) + 1)
     line = lines[span.line - 1]
@@ -438,7 +438,7 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     if "\t" in indent and "cannot start any token" in problem:
         column = indent.index("\t") + 1
         return Diagnostic(
-            "yaml-tab", "a tab cannot indent YAML", Span(file, span.line, column), hint="indent with spaces"
+            "yaml-tab", "tabs cannot indent YAML", Span(file, span.line, column), hint="indent with spaces"
         )
     hint = next((hint for start, hint in _HINTS if start in problem), "compare with a spec of `avactl init DIR`")
     if "{{" in line or "{%" in line:
@@ -446,7 +446,7 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     notes: tuple[Note, ...] = ()
     context, start = str(getattr(error, "context", None) or ""), getattr(error, "context_mark", None)
     if start is not None and "quoted scalar" in context and "unexpected" in problem:
-        # Where the text ends says nothing: the quote's other end is missing somewhere in between.
+        # The position of the end is not helpful: the closing quote is missing somewhere before.
         span, problem = Span(file, start.line + 1, start.column + 1), "unclosed quote"
         hint = "add the closing quote"
     elif start is not None and "flow" in context and _character(lines, start) in ("[", "{"):

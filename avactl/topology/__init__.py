@@ -1,1 +1,1 @@
-"""The daemon of GPU machines: are they what their pools say?"""
+"""Node daemon that checks GPU machines against the machine type of their pool."""

@@ -1,13 +1,11 @@
-"""The daemon of a GPU machine: is it what its pool says? Told as a condition of its node, and by events on changes."""
+"""Node daemon: compare a GPU machine with its pool's machine type; report a node condition, and events on changes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,46 +20,46 @@ from avactl.hardware.topo_verdict import Verdict, judge, unknown
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
+from avactl.kube.events import events_path, new_event
+from avactl.kube.timestamps import timestamp
 from avactl.terminal import shortened, visible
 
 CONTROLLER = "avactl-topology"
 _PATIENCE = 60.0
-"""Seconds for which the command may take; with a GPU that fell off its bus it may never end."""
+"""Seconds the command may take; it can hang if a GPU has fallen off the bus."""
 _MOST = 4 * 1024 * 1024
 """Bytes of output that are read."""
 _RETRY = (1.0, 60.0)
-"""Seconds until the API server is asked again: first, and at the most."""
-_NAME = 230
-"""Characters of an event's name but for what tells it from others."""
+"""Seconds until a failed API request is retried: first, and at most."""
 _NOTE = 1024
-"""Characters of an event's note that the API takes."""
+"""Longest condition message, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the daemon runs."""
+    """Options of the daemon."""
 
     node: str
     pool: Path
     """`pool.json`, as the NodePool compiles it."""
     command: Sequence[str] = ("nvidia-smi", "topo", "-m")
     interval: float = 300.0
-    """Seconds between two looks."""
+    """Seconds between two checks."""
 
 
 class Watcher:
-    """Looks at one machine."""
+    """Checks one machine."""
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
         self._path = f"/api/v1/nodes/{options.node}/status"
 
     async def run(self) -> None:
-        """Until it is cancelled. What the API server could not be told is told again."""
+        """Run until cancelled. Failed writes to the API server are retried."""
         wait = _RETRY[0]
         while True:
             found = await look(self._options)
-            # What the machine's command printed is somebody's text too.
+            # The command's output is untrusted text too.
             verdict = found._replace(message=visible(shortened(found.message, _NOTE)))
             try:
                 await self._tell(verdict)
@@ -71,7 +69,7 @@ class Watcher:
                 wait = min(2 * wait, _RETRY[1])
                 continue
             wait = _RETRY[0]
-            # Machines that were started together do not all speak at once.
+            # Spread the checks of machines that started together.
             await asyncio.sleep(self._options.interval * random.uniform(0.9, 1.1))  # noqa: S311
 
     async def _tell(self, verdict: Verdict) -> None:
@@ -79,7 +77,7 @@ class Watcher:
         node = await self._client.request("PATCH", self._path, {}, content_type=STRATEGIC)
         conditions = (node.get("status") or {}).get("conditions") or ()
         before = next((each for each in conditions if each["type"] == names.TOPOLOGY_CONDITION), None)
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        now = timestamp()
         same = before is not None and before["status"] == verdict.status
         condition = {
             "type": names.TOPOLOGY_CONDITION, "status": verdict.status, "reason": verdict.reason,
@@ -94,31 +92,14 @@ class Watcher:
             await self._event(node["metadata"], verdict)
 
     async def _event(self, metadata: dict[str, Any], verdict: Verdict) -> None:
-        seconds, rest = divmod(time.time_ns(), 1_000_000_000)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06}Z"
-        note = verdict.message
-        body = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            # Events of what has no namespace are in this one.
-            "metadata": {
-                "name": f"{metadata['name'][:_NAME].rstrip('-.')}.{seconds:x}{rest:x}",
-                "namespace": "default",
-            },
-            "eventTime": stamp,
-            "reportingController": CONTROLLER,
-            "reportingInstance": os.environ.get("POD_NAME", CONTROLLER)[:128],
-            "action": "Checking",
-            "reason": verdict.reason,
-            "regarding": {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]},
-            "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
-            "type": "Normal" if verdict.status == "True" else "Warning",
-        }
-        await self._client.send("POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
+        node = {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}
+        warning = verdict.status != "True"
+        event = new_event(CONTROLLER, "Checking", node, verdict.reason, verdict.message, warning=warning)
+        await self._client.send("POST", events_path(event), event)
 
 
 async def look(options: Options) -> Verdict:
-    """Run the command and compare. The pool is read each time: it may have changed."""
+    """Run the command and compare. The pool is read each time, because it may have changed."""
     try:
         pool = orjson.loads(options.pool.read_bytes())
         machine, type_name = Machine.from_dict(pool["machine"]), str(pool["machineType"])
@@ -141,7 +122,7 @@ async def _output(command: Sequence[str]) -> str | Verdict:
     assert process.stderr is not None
     try:
         async with asyncio.timeout(_PATIENCE):
-            # Both at once: a full pipe would stop the command.
+            # Read both at once: a full pipe would block the command.
             out, err = await asyncio.gather(_some(process.stdout), _some(process.stderr))
             code = await process.wait()
     except TimeoutError:
@@ -155,7 +136,7 @@ async def _output(command: Sequence[str]) -> str | Verdict:
 
 
 async def _some(stream: asyncio.StreamReader) -> bytes:
-    """What comes, up to a limit; the rest is read and dropped."""
+    """Read up to a limit; the rest is drained and dropped."""
     kept = b""
     while chunk := await stream.read(1 << 16):
         kept += chunk[: _MOST - len(kept)]
@@ -163,7 +144,8 @@ async def _some(stream: asyncio.StreamReader) -> bytes:
 
 
 async def run(access: Access, options: Options) -> None:
-    """Look until SIGTERM or SIGINT."""
+    """Run checks until SIGTERM or SIGINT."""
+    logs.configure()
     loop = asyncio.get_running_loop()
 
     async def always() -> None:

@@ -99,8 +99,8 @@ def test_a_base_with_errors_is_said(repository: Repository) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--base", "nope"], 3, "there is no revision `nope`"),
-        (["--head", "nope"], 3, "there is no revision `nope`"),
+        (["--base", "nope"], 3, "unknown revision `nope`"),
+        (["--head", "nope"], 3, "unknown revision `nope`"),
         (["missing"], 2, "missing: no such file or directory"),
         (["--format", "yaml"], 2, "yaml"),
     ],

@@ -42,21 +42,21 @@ def test_a_job_that_grows() -> None:
     diff = changes([job(workers=small, checkpoint=CHECKPOINT)], [job(checkpoint=CHECKPOINT)])
     intent = the(diff, "j")
     assert (intent.op, intent.disruption) == ("changed", Disruption.REPLACE)
-    assert texts(intent, "run") == ["pods restart, resumes from the last checkpoint"]
+    assert texts(intent, "run") == ["pods restart and resume from the last checkpoint"]
     assert texts(intent, "quota") == ["quota vision 8 → 16 of 24 V100"]
-    assert texts(intent, "capacity") == ["fits pool v100 (specs ask for 16 of its 32 V100)"]
+    assert texts(intent, "capacity") == ["fits pool v100 (specs request 16 of 32 V100)"]
     assert diff.fits
 
 
 def test_a_job_without_checkpoint_starts_from_the_beginning() -> None:
     diff = changes([job()], [job(command=["python", "train.py", "--epochs", "120"])])
-    assert texts(the(diff, "j"), "run") == ["pods restart, and from the beginning: it has no checkpoint"]
+    assert texts(the(diff, "j"), "run") == ["pods restart from the beginning: no checkpoint is configured"]
 
 
 def test_a_renamed_job_leaves_its_checkpoint_volume_behind() -> None:
     old, new = (job(name, checkpoint={"volume": "100Gi"}) for name in ("a", "b"))
     intent = the(changes([old], [new]), "b")
-    assert texts(intent, "run") == ["pods restart, and from the beginning: the new checkpoint volume is empty"]
+    assert texts(intent, "run") == ["pods restart from the beginning: the new checkpoint volume is empty"]
     assert any("a-checkpoint is kept" in text for text in texts(intent, "data"))
 
 
@@ -65,7 +65,7 @@ def test_a_suspended_job() -> None:
     assert texts(the(changes([waiting], [running]), "j"), "run") == ["starts"]
     assert texts(the(changes([running], [waiting]), "j"), "run") == ["is stopped"]
     assert texts(the(changes([waiting], [job(suspended=True, args=["x"])]), "j"), "run") == [
-        "counts when it is started: it is suspended"
+        "takes effect when resumed: it is suspended"
     ]
 
 
@@ -136,7 +136,7 @@ def test_a_removed_workspace_with_policy_delete_loses_it() -> None:
 
 def test_a_changed_deletion_policy_is_told() -> None:
     intent = the(changes([workspace()], [workspace(deletionPolicy="delete")]), "w")
-    assert "from now on its data is deleted with it" in texts(intent, "data")
+    assert "its data will be deleted together with the spec" in texts(intent, "data")
 
 
 def test_a_renamed_job() -> None:
@@ -156,7 +156,7 @@ def test_a_renamed_workspace_says_where_the_data_stays_and_how_to_keep_it() -> N
     moved = workspace("w2").replace("w2@", "w@")
     intent = the(changes([workspace()], [moved]), "w2")
     assert intent.op == "renamed"
-    assert "PersistentVolumeClaim w-home is kept with its data, w2-home starts empty" in texts(intent, "data")
+    assert "PersistentVolumeClaim w-home is kept with its data; w2-home starts empty" in texts(intent, "data")
     assert any("objectName: w" in text for text in texts(intent, "data"))
     keeping = moved.replace("team: vision", "team: vision, objectName: w")
     kept = the(changes([workspace()], [keeping]), "w2")
@@ -195,7 +195,7 @@ def test_fields_that_controllers_own_disturb_nothing() -> None:
         with_bodies(base, (body("Deployment", spec=new), owned)),
     ).intents
     assert intent.disruption == Disruption.NONE
-    assert intent.objects[0].fields[0].reason == "a controller sets it"
+    assert intent.objects[0].fields[0].reason == "set by a controller"
 
 
 def test_a_credential_of_the_base_is_covered() -> None:

@@ -236,7 +236,7 @@ def test_generation_is_that_of_the_model() -> None:
 def test_model_that_cannot_have_so_many_links() -> None:
     done = run(str(HERE / "h100-sxm-8-escapes.txt"), "--gpu", "V100")
     assert done.exit_code == 0
-    assert "18 NVLinks a GPU are more than NVLink 2 has: taken as NVLink 4" in done.stdout
+    assert "18 NVLinks per GPU exceed NVLink 2: treated as NVLink 4" in done.stdout
 
 
 def test_links_down_are_told_and_not_taken_over() -> None:

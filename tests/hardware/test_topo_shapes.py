@@ -32,7 +32,7 @@ def spec(text: str) -> dict[str, Any] | str:
     if not isinstance(matrix, Matrix):
         return matrix[0].message
     described = describe(matrix, Given(), None)
-    return next((remark for remark in described.remarks if "left out" in remark), described.spec)
+    return next((remark for remark in described.remarks if "are ignored" in remark), described.spec)
 
 
 @cache
@@ -89,22 +89,19 @@ def test_columns_behind_the_links(
 def test_words_behind_the_links_that_mean_nothing_are_told() -> None:
     """CPUs of some GPUs only would put the others on sockets of their own."""
     text = sample("a40-8-bridges").replace("32-63,96-127\t1", "32-63,96-12\t7\t1", 1)
-    assert spec(text) == (
-        "the CPUs and NUMA nodes next to the GPUs are left out: `32-63,96-12 7 1` of GPU4 cannot be told apart"
-    )
+    assert spec(text) == ("the affinity columns are ignored: `32-63,96-12 7 1` of GPU4 is ambiguous")
 
 
 def test_cpus_that_two_nodes_would_share_are_told() -> None:
     text = sample("a40-8-bridges").replace("32-63,96-127\t1", "32-63\t1", 1)
     assert spec(text) == (
-        "the CPUs and NUMA nodes next to the GPUs are left out: those of GPU4 (32-63) and of GPU5 (32-63,96-127) are"
-        " partly the same"
+        "the affinity columns are ignored: the CPUs of GPU4 (32-63) and GPU5 (32-63,96-127) partly overlap"
     )
 
 
 def test_empty_cells_of_some_gpus_are_told() -> None:
     found = find(matrix(sample("a40-8-bridges").replace("32-63,96-127\t1", "", 1)))
-    assert "GPU4: neither CPUs nor NUMA node are said, as they are for the others" in found.remarks
+    assert "GPU4: no CPU or NUMA affinity, unlike the other GPUs" in found.remarks
     assert (found.cpus, found.sockets) == (None, 2)
 
 
@@ -210,7 +207,7 @@ def matrix(text: str) -> Matrix:
 def test_another_machine_does_not_tell_what_nvlink_hides() -> None:
     found = matrix(PAIR.format("NV2", "0-23") + "elsewhere:\n" + PAIR.format("PHB", "0-11"))
     assert found.pcie_word(0, 1) is None
-    assert found.remarks == ("the text holds 2 matrices: this is the first",)
+    assert found.remarks == ("the text has 2 matrices; using the first",)
     same = matrix(PAIR.format("NV2", "0-23") + PAIR.format("PHB", "0-23"))
     assert same.pcie_word(0, 1) == "PHB"
 
@@ -228,7 +225,7 @@ def test_check_tells_of_further_matrices() -> None:
     text = render(rows(library_machine("t4-4")))
     found = matrix(text + text)
     result = compare(library_machine("t4-4"), found, find(found))
-    assert (result.differences, result.infos) == ((), ("the text holds 2 matrices: this is the first",))
+    assert (result.differences, result.infos) == ((), ("the text has 2 matrices; using the first",))
 
 
 def test_lists_of_gpus_around_a_matrix_are_none() -> None:

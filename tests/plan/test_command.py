@@ -62,7 +62,7 @@ def test_a_snapshot_takes_the_place_of_what_is_declared(repository: Repository, 
     state.write_bytes(snapshot(compile_(platform())))
     done = avactl("plan", "--snapshot", str(state), cwd=repository.root)
     assert "cluster main · 2 start" in done.stdout
-    assert "on the snapshot of 2026-01-02T00:00:00Z: 4 machines, 0 pods" in done.stdout
+    assert "based on the snapshot of 2026-01-02T00:00:00Z: 4 machines, 0 pods" in done.stdout
 
 
 def test_sides_from_processes_of_their_own_say_the_same(repository: Repository, avactl: Run, tmp_path: Path) -> None:

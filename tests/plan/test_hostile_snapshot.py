@@ -10,7 +10,6 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.cluster.daemons import POLICY
-from avactl.kube import logs
 from avactl.plan.cluster_state import configured, machines
 from avactl.plan.planner import make_plan
 from avactl.plan.snapshot import loader
@@ -31,7 +30,6 @@ spec:
 
 @pytest.fixture(scope="module")
 def compiled() -> Compilation:
-    logs.mute()
     found = compile_tree(MemoryTree({**BASE, "job.yaml": JOB}))
     assert found.ok
     return found
@@ -133,14 +131,14 @@ def test_nesting_and_repeats(compiled: Compilation, whole: bytes, monkeypatch: p
     deep: Any = "x"
     for _ in range(100):
         deep = {"a": deep}
-    with pytest.raises(SnapshotError, match="nested more than 32 deep"):
+    with pytest.raises(SnapshotError, match="nested deeper than 32 levels"):
         plan(compiled, with_value(whole, ("podSpecs", 0, "affinity"), deep))
     data = orjson.loads(whole)
     data["objects"]["nodes"].append(copy.deepcopy(data["objects"]["nodes"][0]))
-    with pytest.raises(SnapshotError, match="is there twice"):
+    with pytest.raises(SnapshotError, match="is a duplicate"):
         plan(compiled, orjson.dumps(data))
     monkeypatch.setattr(loader, "MAX_BYTES", 10)
-    with pytest.raises(SnapshotError, match="more than the 0 MiB"):
+    with pytest.raises(SnapshotError, match="larger than 0 MiB"):
         read(whole, "state.json")
 
 

@@ -9,14 +9,17 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.plan.cluster_state import configured, declared, machines
-from avactl.plan.model import Entry, Plan, Verdict
+from avactl.plan.effects import owner_of
+from avactl.plan.model import Entry, Owner, Plan, Verdict
 from avactl.plan.output.text import render_text
 from avactl.plan.planner import make_plan
 from avactl.plan.rollout import place_all
 from avactl.plan.simulator import World
 from avactl.plan.snapshot.loader import SnapshotError, read, strip, write
 from avactl.plan.workloads import surroundings, workloads
+from avactl.scheduler.objects.pod_info import PodInfo
 from tests.kinds.compiling import DIGEST, unchecked
+from tests.scheduler.offline import pod
 
 IMAGE = f"registry.example.com/x{DIGEST}"
 
@@ -174,7 +177,7 @@ def test_a_rollout_needs_room_for_its_surge() -> None:
     api = entry(full, "api")
     assert api.surge is not None
     assert (api.verdict, api.surge.placed, api.restarts) == (Verdict.ROOM, 0, 0)
-    assert "rollout stands still, the old pods go on" in render_text([full])
+    assert "rollout stalls, the old pods keep running" in render_text([full])
     # One that stops a pod first needs none.
     api = entry(plan(compile_(platform(), service(4, surge=0)), compile_(platform(), service(4, "2", surge=0))), "api")
     assert (api.verdict, api.placed) == (Verdict.STARTS, 4)
@@ -294,14 +297,14 @@ def test_hours_and_prices() -> None:
     assert api.cost.per_hour == pytest.approx(16.04)
     text = render_text([found])
     assert "160 GPU-hours at most (10 h)" in text
-    assert "+11,709 EUR a month for what runs all the time" in text
+    assert "+11,709 EUR a month for continuous workloads" in text
     assert "320.80 EUR at most" in text
 
 
 def test_everything_and_nothing() -> None:
     result = compile_(platform(), job("a", 2), service(1))
     assert not plan(result, result).entries
-    assert "nothing that runs pods changes" in render_text([plan(result, result)])
+    assert "no workload changes" in render_text([plan(result, result)])
     assert {each.owner.name for each in plan(result, result, everything=True).entries} == {"main", "a", "api"}
     live = read(snapshot(result), "s")
     found = plan(result, result, everything=True, live=live)
@@ -368,3 +371,7 @@ def test_a_snapshot_that_somebody_damaged_is_refused(place: str) -> None:
     inner[last] = ["x"]
     with pytest.raises(SnapshotError, match="the snapshot is damaged"):
         read(orjson.dumps(data), "state.json")
+
+
+def test_a_pod_without_labels_of_a_spec_is_its_own_owner() -> None:
+    assert owner_of(PodInfo(pod("by-hand", 1), 0.0)) == Owner("Pod", "", "vision/by-hand")

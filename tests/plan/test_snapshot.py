@@ -171,8 +171,8 @@ def test_no_rights_and_no_cluster_are_said_in_a_line(
     [
         (b"", "the file is empty"),
         (b"apiVersion: v1", "not a snapshot: not JSON"),
-        (b'{"kind": "List"}', "not a snapshot of avactl"),
-        (b"[]", "not a snapshot of avactl"),
+        (b'{"kind": "List"}', "not an avactl snapshot"),
+        (b"[]", "not an avactl snapshot"),
         (b'{"format":"avactl-snapshot","version":2}', "version 2; this avactl reads version 1"),
         (b'{"format":"avactl-snapshot","version":1,"cluster":"a"}', "damaged"),
         (b'{"format":"avactl-snapshot","version":1,"cluster":"a","obj', "cut off or damaged"),

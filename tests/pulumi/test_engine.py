@@ -163,7 +163,7 @@ def test_a_rename_that_would_leave_data_behind_is_refused(repository: Repository
     repository.session().up()
     home = uid(repository.live("PersistentVolumeClaim", "anna-home"))
     repository.write(("metadata: {name: anna,", "metadata: {name: annette,"))
-    with pytest.raises(EngineError, match=r"an empty .*annette-home would take its place") as caught:
+    with pytest.raises(EngineError, match=r"an empty .*annette-home would replace it") as caught:
         repository.session().up()
     assert "objectName: anna`" in caught.value.hint
     assert uid(repository.live("PersistentVolumeClaim", "anna-home")) == home

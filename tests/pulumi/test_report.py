@@ -59,7 +59,7 @@ def test_a_change_reads_as_the_spec_does() -> None:
         "    + Job vision/bert-worker",
         "    ± Job vision/resnet-worker  spec.parallelism 2 → 4, spec.template.spec.containers[0].image a:1 → a:2",
     ]
-    assert summary(found) == "2 objects: 1 new, 1 replaced; 1 stay as they are"
+    assert summary(found) == "2 objects: 1 new, 1 replaced; 1 unchanged"
 
 
 def test_many_fields_are_counted_and_credentials_are_not_shown() -> None:
@@ -133,7 +133,7 @@ def test_without_the_engine_the_command_says_what_to_install(
     monkeypatch.setenv("PATH", str(repository))
     result = CliRunner().invoke(app, [*command, str(repository)])
     assert result.exit_code == 3
-    assert "there is no `pulumi` on PATH" in result.output
+    assert "no `pulumi` on PATH" in result.output
     assert "https://www.pulumi.com/docs/install/" in result.output
 
 

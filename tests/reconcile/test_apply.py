@@ -94,7 +94,7 @@ def test_what_left_git_is_pruned_and_data_stays(world: World) -> None:
     result = world.once(wait=False)
     assert result.complete, as_text(result, False)
     assert by_title(result)[f"Namespace {ns}"].action is Action.keep
-    assert by_title(result)[f"Namespace {ns}"].reason.endswith("needs it")
+    assert by_title(result)[f"Namespace {ns}"].reason.startswith("needed by")
     assert not world.kube.get("v1", "Namespace", ns)["metadata"].get("deletionTimestamp")
 
 
@@ -245,7 +245,7 @@ def test_guards(world: World) -> None:
     # Objects of another inventory are not taken by accident.
     refused = other.once(inventory="mine")
     assert not refused.complete
-    assert "belongs to inventory lab" in refused.failed[0].error
+    assert "owned by inventory lab" in refused.failed[0].error
     # A Cluster that left git takes nothing with it, unless that is meant.
     world.replace("platform.yaml", "name: lab}", "name: renamed}")
     world.replace("platform.yaml", "cluster: lab", "cluster: renamed")

@@ -148,5 +148,5 @@ def test_a_refused_status_is_a_note(
     monkeypatch.setenv("GITHUB_TOKEN", "t1")
     forge.failures = [403]
     asyncio.run(commit_status.tell(revision("https://github.com/acme/platform"), "train", "success", "fine"))
-    assert "was not set: 403" in capsys.readouterr().err
+    assert "could not set the status of commit c0ffee: 403" in capsys.readouterr().err
     assert len(forge.seen) == 1

@@ -139,7 +139,7 @@ def test_dry_run_anywhere(repository: Repository, avactl: Run) -> None:
     assert "retries 3 → 9" in done.stdout
     done = avactl("ci", "comment", "--dry-run", cwd=repository.root)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "there is no revision `origin/HEAD`" in done.stderr
+    assert "unknown revision `origin/HEAD`" in done.stderr
     assert "`--base main`" in done.stderr
 
 
@@ -167,7 +167,7 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
          "GITHUB_TOKEN is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
-         "GITHUB_TOKEN holds characters that no token has"),
+         "GITHUB_TOKEN contains characters that are invalid in a token"),
         ({"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
          "CI_JOB_TOKEN cannot write comments"),
     ],

@@ -129,13 +129,13 @@ def test_entries_that_are_no_comments(forge: FakeForge) -> None:
 def test_a_long_answer_is_not_read_to_its_end(forge: FakeForge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("avactl.review.forge.MAX_ANSWER", 1 << 20)
     forge.add("x" * (2 << 20), "ada")
-    with pytest.raises(ForgeError, match="more than 1 MiB"):
+    with pytest.raises(ForgeError, match="larger than 1 MiB"):
         write(forge)
 
 
 def test_the_token_goes_to_no_other_host(forge: FakeForge) -> None:
     forge.faults = [answer(302, Location="http://localhost.example.invalid/x")]
-    with pytest.raises(ForgeError, match=r"leads to another host, localhost\.example\.invalid"):
+    with pytest.raises(ForgeError, match=r"redirects to another host, localhost\.example\.invalid"):
         write(forge)
 
 
@@ -207,7 +207,7 @@ def test_github_s_limits_that_come_as_403() -> None:
 
 def test_a_limit_that_is_too_long_to_wait(forge: FakeForge) -> None:
     forge.faults = [answer(429, Retry_After="3000")]
-    with pytest.raises(ForgeError, match="limits requests for 3000 s more") as caught:
+    with pytest.raises(ForgeError, match="rate limited for another 3000 s") as caught:
         write(forge)
     assert "later" in caught.value.hint
 
@@ -243,5 +243,5 @@ def test_an_address_that_is_not_the_api_s(forge: FakeForge) -> None:
 
 def test_nobody_there() -> None:
     pipeline = Pipeline("github", "http://127.0.0.1:9", "acme/platform", 7, token=TOKEN)
-    with pytest.raises(ForgeError, match="cannot be reached"):
+    with pytest.raises(ForgeError, match="unreachable"):
         publish(open_forge(pipeline, lambda seconds: None), MARK, BODY)

@@ -49,7 +49,7 @@ def matrix(*changes: tuple[int, int, str]) -> str:
     [
         (matrix(), 0, "True: the machine is a dgx1-v100"),
         (matrix((0, 1, "SYS")), 1, "False: not a dgx1-v100: GPU0 to GPU1: no NVLink (SYS), the type has 1 NVLink"),
-        ("No devices were found\n", 1, "Unknown: `nvidia-smi topo -m`: no matrix, but: No devices were found\n"),
+        ("No devices were found\n", 1, "Unknown: `nvidia-smi topo -m`: no matrix in: No devices were found\n"),
         (matrix()[:300], 1, "Unknown: `nvidia-smi topo -m`: column"),
     ],
 )

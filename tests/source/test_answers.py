@@ -85,7 +85,7 @@ def test_an_answer_of_another_shape_is_told(monkeypatch: pytest.MonkeyPatch, dat
     answering(monkeypatch, data)
     (problem,) = (problem for problem in found(SPECS) if problem.span.file == "specs.py")
     assert (problem.code, problem.span.line) == ("python-error", 1)
-    assert "not an answer" in problem.message
+    assert "its answer is malformed" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_policys_forged_answer_is_bounded(monkeypatch: pytest.MonkeyPatch, dat
     answering(monkeypatch, data)
     told = found({**POLICY, **CLUSTER})
     assert 1 <= len(told) <= 201
-    assert any(problem.code == "policy-error" and "not an answer" in problem.message for problem in told)
+    assert any(problem.code == "policy-error" and "malformed" in problem.message for problem in told)
 
 
 @pytest.mark.parametrize("path", [[-1], [True], [10**60], ["metadata", 0], ["metadata", "name", "x"], [""], [0] * 64])
@@ -207,7 +207,7 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_cannot_be_confined_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = (problem for problem in found(SPECS) if problem.span.file == "specs.py")
     assert (problem.code, problem.span.line) == ("python-not-confined", 1)
-    assert problem.message.endswith("as this machine lacks seccomp and Landlock")
+    assert problem.message.endswith("because it lacks seccomp and Landlock")
     (problem,) = found({**POLICY, **CLUSTER})
     assert (problem.code, problem.span.file) == ("python-not-confined", "policies/p.py")
     # The environment of the person, and nothing in the repository, lets it run.

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from avactl.directories import cache_directory
 from tools.controlplane import process, progress
 
 HERE = Path(__file__).parent
@@ -36,7 +37,7 @@ class Module(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the module, for messages."""
         return self.folder.name
 
 
@@ -59,10 +60,8 @@ BINARIES = tuple(name for module in MODULES for name in module.packages)
 
 
 def cache_dir() -> Path:
-    """The folder of avactl's caches: AVACTL_CACHE_DIR, or `avactl` in XDG_CACHE_HOME or in ~/.cache."""
-    if own := os.environ.get("AVACTL_CACHE_DIR"):
-        return Path(own).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "avactl"
+    """Return the folder of avactl's caches."""
+    return Path(cache_directory())
 
 
 def is_required() -> bool:
@@ -71,7 +70,7 @@ def is_required() -> bool:
 
 
 def build_binaries(binaries: Iterable[str] = BINARIES, modules: Sequence[Module] = MODULES) -> dict[str, Path]:
-    """The path of each of the named binaries, building those that are neither in KUBEBUILDER_ASSETS nor cached.
+    """Return the path of each named binary, building those that are neither in KUBEBUILDER_ASSETS nor cached.
 
     A cold build of all takes about 15 CPU-minutes. Any number of processes may call this at once: one builds, the
     others wait. Raises UnavailableError without Go, BuildError if a build goes wrong, KeyError for an unknown name.
@@ -133,7 +132,7 @@ def _build_binary(module: Module, name: str, path: Path, go: str, environment: M
 
 
 def _go(module: Module) -> tuple[str, dict[str, str]]:
-    """The Go command and the environment for building this module; UnavailableError if there is none so new."""
+    """Return the Go command and environment for this module. Raises UnavailableError if Go is missing or too old."""
     go = shutil.which("go")
     if go is None:
         raise UnavailableError("control plane unavailable: neither KUBEBUILDER_ASSETS is set nor Go on PATH")
@@ -157,7 +156,7 @@ def _version_key(version: str) -> tuple[int, ...]:
 
 
 def _key(module: Module, go: str, environment: Mapping[str, str]) -> str:
-    """The name of the cache folder: equal for equal inputs of the build, so a changed pin never meets an old binary."""
+    """Return the name of the cache folder, a digest of the build's inputs, so that a changed pin rebuilds."""
     targets = subprocess.run(
         [go, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOEXPERIMENT"],
         cwd=module.folder,
@@ -174,7 +173,7 @@ def _key(module: Module, go: str, environment: Mapping[str, str]) -> str:
 
 @contextmanager
 def _locked(path: Path, waiting: str) -> Iterator[None]:
-    """Hold an exclusive lock that the kernel gives up for us if this process dies."""
+    """Hold an exclusive file lock, which the kernel releases if this process dies."""
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,7 @@ Manifest = Mapping[str, Any]
 
 
 class Reply(NamedTuple):
-    """What the API server answered: the object, and the texts of its warnings."""
+    """An API server response: the object, and its warnings."""
 
     body: dict[str, Any]
     warnings: list[str]
@@ -39,11 +39,11 @@ class ApiError(Exception):
 
 
 class UnknownKindError(Exception):
-    """The API server serves no such kind."""
+    """The API server does not serve the kind."""
 
 
 class Resource(NamedTuple):
-    """Where a kind is served: the root of its group and version, its plural name, and whether it has namespaces."""
+    """A resource of the API: root of its group version, plural name, and whether it is namespaced."""
 
     root: str
     plural: str
@@ -69,7 +69,7 @@ class KubeClient:
             headers={"Authorization": f"Bearer {token}"},
             verify=create_default_context(cafile=ca_file),
             timeout=TIMEOUT,
-            # A proxy of the environment leads nowhere from loopback.
+            # Proxies from the environment cannot reach loopback.
             trust_env=False,
         )
         self._resources: dict[str, dict[str, Resource]] = {}
@@ -87,11 +87,11 @@ class KubeClient:
         self._http.close()
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any]:
-        """The object. Raises ApiError with status 404 if there is none."""
+        """Return the object. Raises ApiError with status 404 if there is none."""
         return self.request("GET", self.resource(api_version, kind).path(namespace, name)).body
 
     def find(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
-        """The object, or None if there is none."""
+        """Return the object, or None."""
         try:
             return self.get(api_version, kind, name, namespace)
         except ApiError as error:
@@ -102,7 +102,7 @@ class KubeClient:
     def list(
         self, api_version: str, kind: str, namespace: str | None = None, *, label_selector: str = ""
     ) -> list[dict[str, Any]]:
-        """All objects of a kind, in one namespace or in all, each with its apiVersion and kind."""
+        """Return all objects of a kind, in one namespace or in all, each with its apiVersion and kind."""
         query = {"labelSelector": label_selector} if label_selector else {}
         body = self.request("GET", self.resource(api_version, kind).path(namespace), query=query).body
         return [{"apiVersion": api_version, "kind": kind, **item} for item in body["items"]]
@@ -115,7 +115,7 @@ class KubeClient:
         return self.request("POST", path, body=manifest, query=query)
 
     def replace(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Reply:
-        """Put an object in place of the one that is there; `subresource` is for instance `/status`."""
+        """Replace an object; `subresource` is for instance `/status`."""
         resource, namespace, name = self._address(manifest)
         query = {"fieldValidation": "Strict", **_dry(dry_run)}
         return self.request("PUT", resource.path(namespace, name, subresource), body=manifest, query=query)
@@ -142,7 +142,7 @@ class KubeClient:
                 "force": str(force).lower(),
                 **_dry(dry_run),
             },
-            # JSON is YAML, and quicker to write.
+            # JSON is valid YAML and faster to write.
             content_type="application/apply-patch+yaml",
         )
 
@@ -198,7 +198,7 @@ class KubeClient:
         return found
 
     def resource(self, api_version: str, kind: str) -> Resource:
-        """Where a kind is served, by the server's discovery; asked once, and again for a kind it did not have."""
+        """Return the resource of a kind by discovery; cached, and refreshed for an unknown kind."""
         known = self._resources.get(api_version, {})
         if kind not in known:
             known = self._resources[api_version] = self._discover(api_version)
@@ -215,7 +215,7 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Reply:
-        """Any request, for what has no method of its own. Raises ApiError for every status but 2xx."""
+        """Send any other request. Raises ApiError for every status but 2xx."""
         content = None if body is None else orjson.dumps(body)
         response = self._http.request(
             method, path, content=content, params=dict(query or {}), headers={"Content-Type": content_type}
@@ -243,7 +243,7 @@ class KubeClient:
             if error.status == 404:
                 return {}
             raise
-        # A name with a slash is a subresource, and has the kind of its input: Scale, Binding.
+        # A name with a slash is a subresource, listed with the kind of its input: Scale, Binding.
         return {
             item["kind"]: Resource(root, item["name"], item["namespaced"]) for item in served if "/" not in item["name"]
         }

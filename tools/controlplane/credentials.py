@@ -1,4 +1,4 @@
-"""Tokens, the key that signs those of service accounts, and kubeconfig files: all local, all made anew per plane."""
+"""Tokens, the signing key of service account tokens, and kubeconfig files: all local, created per plane."""
 
 import base64
 import json
@@ -12,7 +12,7 @@ _EC_KEY_TAIL = bytes.fromhex("a00a06082a8648ce3d030107")
 
 
 def new_token() -> str:
-    """A bearer token nobody can guess."""
+    """Return an unguessable bearer token."""
     return secrets.token_hex(16)
 
 
@@ -37,7 +37,7 @@ def write_tokens(path: Path, users: Mapping[str, tuple[str, Sequence[str]]]) -> 
 
 
 def write_kubeconfig(path: Path, url: str, ca_file: Path, token: str) -> None:
-    """Write a kubeconfig that stands alone (as JSON, which every reader of YAML takes)."""
+    """Write a self-contained kubeconfig (as JSON, which is valid YAML)."""
     ca = base64.b64encode(ca_file.read_bytes()).decode()
     config = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Temporary folders that get removed even if their owner is killed: then by the next process that makes one."""
+"""Temporary folders that are removed even if their owner is killed: then by the next process that creates one."""
 
 import fcntl
 import os
@@ -19,14 +19,14 @@ class OwnedFolder:
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # Locked first and named then, so that nobody ever finds the lock of a living owner free.
+        # Lock before naming, so that the lock of a living owner is never free.
         unnamed = self.path / f"{LOCK}.new"
         self._handle = unnamed.open("w")
         fcntl.flock(self._handle, fcntl.LOCK_EX)
         unnamed.rename(self.path / LOCK)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._handle.close()
 

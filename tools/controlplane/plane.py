@@ -33,9 +33,9 @@ class StartError(Exception):
 class ControlPlane:
     """etcd and an API server on loopback, with the controller manager, the scheduler and kwok on request.
 
-    `users` are further users and their groups, beside the administrator. `arguments` are further command-line
-    arguments by component. Everything is gone after the block, the data too, and also if this process is killed.
-    Entering raises UnavailableError or BuildError where there are no binaries, and StartError.
+    `users` are further users with their groups, besides the administrator. `arguments` are further command-line
+    arguments by component. All processes and data are removed after the block, and also if this process is killed.
+    Entering raises UnavailableError or BuildError without binaries, and StartError.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class ControlPlane:
                 self._launch(component, port)
                 return
             except StartError as failure:
-                # Between the choice of a port and its use somebody else can take it.
+                # Another process can take the port between its choice and its use.
                 if known or "address already in use" not in str(failure) or attempt == PORT_ATTEMPTS - 1:
                     raise
 
@@ -172,7 +172,7 @@ class ControlPlane:
     def close(self) -> None:
         """End all components and remove all files. Closing twice is fine."""
         for name in reversed(COMPONENTS):
-            # Nobody will look at the data again, so the API server and etcd have nothing to write in order.
+            # The data is discarded, so the API server and etcd need no orderly shutdown.
             self.kill(name)
         self._ports.clear()
         if self._folder is not None:
@@ -221,10 +221,10 @@ class ControlPlane:
         if component == API_SERVER:
             if not self.kubeconfig.exists():
                 self.write_kubeconfig(self.kubeconfig, self.token())
-            # The hooks behind /readyz do not wait for the namespace that everybody expects.
+            # The hooks behind /readyz do not wait for the default namespace.
             return self._exists("/api/v1/namespaces/default")
         if component == CONTROLLER_MANAGER:
-            # Healthy means that it serves; a first deed shows that its controllers work.
+            # A healthy component serves; its first action shows that its controllers work.
             return self._exists("/api/v1/namespaces/default/serviceaccounts/default")
         return True
 

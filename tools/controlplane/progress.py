@@ -1,4 +1,4 @@
-"""What a long build tells its user: one line per binary, with the time it takes."""
+"""Progress of a long build: one line per binary, with its duration."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def step(doing: str, done: str) -> Iterator[None]:
-    """Say `doing` on stderr while the block runs, then `done` with the elapsed time; nothing more if it raises.
+    """Print `doing` on stderr while the block runs, then `done` with the elapsed time; nothing more if it raises.
 
     stderr, because stdout belongs to what a command prints for other programs. A terminal shows a running clock.
     """

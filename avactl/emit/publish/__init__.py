@@ -1,4 +1,4 @@
-"""Rendered manifests on a branch: `avactl render --publish`."""
+"""Publish rendered manifests on a branch: `avactl render --publish`."""
 
 from avactl.emit.publish.publisher import Options, Outcome, looks_elsewhere, publish
 from avactl.emit.publish.store import PublishError

@@ -1,4 +1,4 @@
-"""Which of two commits of the specs is the newer one, also where the clone does not have them all."""
+"""Determine which of two spec commits is newer, even in a shallow clone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from avactl.source.git import Access
 from avactl.source.git_tree import GitTree
 
 _COMPILED = 8
-"""Most commits between two that are compiled to see whether they make a difference."""
+"""Most commits between two that are compiled to check for differences."""
 
 
 class Order(Enum):
-    """What a commit is to the one that is published."""
+    """Relation of a commit to the published one."""
 
     SAME = "same"
     NEWER = "newer"
@@ -24,9 +24,9 @@ class Order(Enum):
 
 
 def relation(store: Store, published: str, source: str, remote: str | None) -> Order:
-    """What `source` is to the published commit. What the clone lacks is fetched from the remote, where one is given.
+    """Return the relation of `source` to the published commit. Missing history is fetched from the remote, if given.
 
-    Raises PublishError where a shallow clone cannot tell.
+    Raises PublishError if a shallow clone makes it undecidable.
     """
     if published == source:
         return Order.SAME
@@ -43,7 +43,7 @@ def relation(store: Store, published: str, source: str, remote: str | None) -> O
 
 
 def _known(store: Store, published: str, source: str) -> Order | None:
-    """The relation as far as the commits at hand show one."""
+    """Return the relation if the local commits determine it."""
     if store.resolve(published) is None:
         return None
     if store.succeeds("merge-base", "--is-ancestor", published, source):
@@ -52,7 +52,7 @@ def _known(store: Store, published: str, source: str) -> Order | None:
 
 
 def _complete(store: Store, remote: str) -> None:
-    """Bring all branches of the remote, with their history: a later publisher's commit may be on none of ours."""
+    """Fetch all branches of the remote with their history: the published commit may be on none of ours."""
     depth = ["--unshallow"] if store.shallow else []
     try:
         store.run(
@@ -60,14 +60,14 @@ def _complete(store: Store, remote: str) -> None:
             f"+refs/heads/*:refs/remotes/{remote}/*", access=Access.REMOTE,
         )  # fmt: skip
     except FailedError:
-        return  # what could not be found out is told by the caller
+        return  # the caller reports that the relation is unknown
 
 
 def quiet_between(store: Store, published: str, source: str, same: Callable[[Compilation], bool]) -> bool:
-    """Whether no commit between the two would publish anything else.
+    """Return whether no commit between the two would publish anything else.
 
-    One that would may be on its way still, and come after us, e.g. a change that was taken back at once: then the
-    branch must say that it is further already.
+    A commit that would may still be in progress and publish after us, e.g. a change that was reverted at once: then the
+    branch must record that it is already further.
     """
     listed = store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
     between = [commit for commit in listed if commit != source]

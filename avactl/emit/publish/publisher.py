@@ -1,8 +1,8 @@
-"""A branch that holds what the specs compile to, one commit on another, and none that was ever there is lost.
+"""Publish the compiled objects on a branch, one commit after another, without ever losing a commit.
 
-Every published commit stands on the branch's tip: nothing is forced. Who is overtaken looks at the new tip and works
-out anew what to do. The tip says which commit of the specs it was made of; an older one never takes the place of a
-newer one, whoever comes last. Files that avactl did not write stay.
+Every published commit is a child of the branch's tip; nothing is force-pushed. A publisher that loses a race reads the
+new tip and starts over. The tip records the spec commit it was rendered from; an older commit never replaces a newer
+one, in whatever order they finish. Files that avactl did not write are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from avactl.source.tree import RENDERED, DirTree
 from avactl.terminal import visible
 
 SOURCE = ".avactl-source"
-"""File of a published branch that says which commit it was rendered from."""
+"""File on a published branch with the commit it was rendered from."""
 TRAILER = "Avactl-Source"
 _HEADER = "# Written by `avactl render --publish`; a change by hand is undone by the next commit of the specs.\n"
 _ATTEMPTS = 60
@@ -39,41 +39,41 @@ _FLUX = re.compile(r"([^/]+)/_platform/([^/]+)/kustomization\.kustomize\.toolkit
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where to publish, and what to accept."""
+    """Destination, and exceptions to accept."""
 
     branch: str
     remote: str = "origin"
-    """Remote whose branch it is, and with which a shallow clone is completed."""
+    """Remote of the branch, also used to complete a shallow clone."""
     to: str | None = None
-    """URL of another repository that has the branch."""
+    """URL of another repository with the branch."""
     push: bool = True
-    """Without: a branch of this repository."""
+    """False: a branch of this repository."""
     even_if_older: bool = False
-    """Publish although the branch holds a newer or an unrelated commit of the specs."""
+    """Publish even if the branch has a newer or unrelated spec commit."""
     let_go: bool = False
-    """Publish although Flux would delete what teams have."""
+    """Publish even if Flux would delete the teams' objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run did. `commit` is None where nothing was published."""
+    """Result of a run. `commit` is None if nothing was published."""
 
     source: str
     before: str | None
-    """The commit of the specs that the branch held."""
+    """Spec commit that the branch had."""
     commit: str | None = None
     older: bool = False
-    """The branch holds a newer commit of the specs already."""
+    """The branch already has a newer spec commit."""
     objects: int = 0
     written: int = 0
     deleted: int = 0
     foreign: tuple[str, ...] = ()
-    """Commits on the branch that avactl did not make, since its last one."""
+    """Foreign commits on the branch since avactl's last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tip:
-    """The branch as it stands."""
+    """The current state of the branch."""
 
     commit: str
     files: Mapping[str, Entry]
@@ -82,17 +82,17 @@ class _Tip:
 
 
 def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
-    """Compile the last commit of a repository and put its objects on a branch; None where the specs have errors.
+    """Compile the last commit of a repository and publish its objects; None if the specs have errors.
 
     Raises PublishError.
     """
     store = Store(root)
     valid = store.succeeds("check-ref-format", f"refs/heads/{options.branch}")
     if not valid or options.branch.startswith(("-", "refs/")):
-        raise PublishError(f"`{options.branch}` is not the name of a branch", "write it plain: `rendered`")
+        raise PublishError(f"`{options.branch}` is not a valid branch name", "use a plain name such as `rendered`")
     source = store.resolve("HEAD")
     if source is None:
-        raise PublishError("the repository has no commit yet", "commit once: what is published is a commit")
+        raise PublishError("the repository has no commit yet", "commit once: only commits are published")
     _want_clean(store)
     target: Remote | Local
     if options.push:
@@ -106,7 +106,7 @@ def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
 
 
 def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
-    """Clusters whose engine would not find what is published: what they look at instead, one line each."""
+    """Return a line for each cluster whose engine does not read the published place."""
     found = []
     for cluster in compilation.program.clusters():
         spec = cluster.spec.reconcile
@@ -115,12 +115,12 @@ def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
         if (spec.branch or RENDERED_BRANCH) != branch:
             found.append(f"{cluster} follows the branch {spec.branch or RENDERED_BRANCH} (`reconcile.branch`)")
         elif (spec.path or "").strip("./"):
-            found.append(f"{cluster} looks into {spec.path} (`reconcile.path`), and what is published is at the top")
+            found.append(f"{cluster} reads {spec.path} (`reconcile.path`), but the objects are published at the top")
     return found
 
 
 def _want_clean(store: Store) -> None:
-    """What is not committed would not be published, which nobody who looks at the files would expect."""
+    """Refuse uncommitted changes, because they would unexpectedly not be published."""
     status = store.status()
     tree = DirTree(store.directory)
     config, _ = load_config(tree)
@@ -132,11 +132,11 @@ def _want_clean(store: Store) -> None:
             changed.append(path)
     if changed:
         shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-        raise PublishError(f"not committed: {shown}", "what is published is the last commit: commit, or `git stash`")
+        raise PublishError(f"not committed: {shown}", "only the last commit is published: commit, or `git stash`")
 
 
 def _rendered(compilation: Compilation) -> dict[str, str]:
-    """Every file that `avactl render` writes, its lists among them."""
+    """Return every file that `avactl render` writes, including its lists."""
     texts = {object_path(manifest): files.object_text(manifest) for manifest in compilation.manifests}
     return texts | output.lists({path: sha256(text.encode()).hexdigest() for path, text in texts.items()})
 
@@ -155,7 +155,7 @@ class _Publisher:
         self._objects = sum(1 for path in texts if path.rpartition("/")[2] != RENDERED)
 
     def run(self) -> Outcome:
-        """Publish, as often as somebody else is quicker."""
+        """Publish, and retry after lost races."""
         for attempt in range(_ATTEMPTS):
             at = self._target.tip()
             base = at or self._remembered()
@@ -163,11 +163,11 @@ class _Publisher:
             outcome = self._next(tip, gone=at is None)
             if outcome.commit is None or self._target.move(at, outcome.commit):
                 return outcome
-            time.sleep(random.uniform(0.02, 0.1 * min(attempt + 1, 10)))  # noqa: S311 - so that two do not keep step
-        raise PublishError(f"{self._target.name} moved {_ATTEMPTS} times meanwhile", "run it again")
+            time.sleep(random.uniform(0.02, 0.1 * min(attempt + 1, 10)))  # noqa: S311 - jitter
+        raise PublishError(f"{self._target.name} moved {_ATTEMPTS} times during the run", "run it again")
 
     def _remembered(self) -> str | None:
-        """The last known tip of a branch that is gone, if this commit belongs to the same history."""
+        """Return the last known tip of a deleted branch, if this commit belongs to the same history."""
         commit = self._target.remembered()
         if commit is None:
             return None
@@ -178,7 +178,7 @@ class _Publisher:
         return None if order is Order.UNRELATED else commit
 
     def _read(self, commit: str) -> _Tip:
-        """What is on the branch. Raises PublishError where it is not avactl's."""
+        """Read the branch. Raises PublishError if avactl does not own it."""
         files = self._store.files(commit)
         name = self._target.name
         if SOURCE not in files:
@@ -189,10 +189,10 @@ class _Publisher:
         texts = self._store.contents(kept.values())
         about = dict(line.partition(": ")[::2] for line in texts[kept[SOURCE]].splitlines() if line[:1] != "#")
         if not re.fullmatch("[0-9a-f]{40,64}", about.get("commit", "")):
-            raise PublishError(f"{SOURCE} of {name} names no commit", f"put it back as it was: `git log {name}`")
+            raise PublishError(f"{SOURCE} of {name} has no commit", f"restore the file: `git log {name}`")
         if about.get("path") != self._place:
             raise PublishError(
-                f"{name} holds what was rendered from {about.get('path')}, not from {self._place}",
+                f"{name} was rendered from {about.get('path')}, not from {self._place}",
                 "give each spec repository a branch of its own",
             )
         ours = {SOURCE}
@@ -202,7 +202,7 @@ class _Publisher:
         return _Tip(commit, files, about["commit"], frozenset(ours & files.keys()))
 
     def _next(self, tip: _Tip | None, *, gone: bool) -> Outcome:
-        """What to do on top of a tip."""
+        """Return the outcome on top of a tip, creating the next commit if needed."""
         before = tip.source if tip else None
         if tip is not None:
             order = relation(self._store, tip.source, self._source, self._options.remote)
@@ -219,7 +219,7 @@ class _Publisher:
         files, written, deleted = self._merge(tip)
         if tip is not None and not written and not deleted:
             if order is Order.SAME or quiet_between(self._store, tip.source, self._source, self._same):
-                # Of a branch that is gone, the last tip comes back.
+                # A deleted branch is restored with its last tip.
                 return Outcome(self._source, before, tip.commit if gone else None, objects=self._objects)
             subject = f"Nothing changed up to {self._source[:10]}"
         else:
@@ -245,7 +245,7 @@ class _Publisher:
         )  # fmt: skip
 
     def _merge(self, tip: _Tip | None) -> tuple[dict[str, Entry], list[str], list[str]]:
-        """All files of the next commit; which of ours are written, and which go."""
+        """Return all files of the next commit, and which of ours are written and deleted."""
         result = {path: Entry(FILE, oid) for path, oid in self._wanted.items()}
         if tip is None:
             return result, list(result), []
@@ -259,11 +259,11 @@ class _Publisher:
         return result, written, deleted
 
     def _same(self, compilation: Compilation) -> bool:
-        """Whether another commit compiles to the same, or to nothing at all."""
+        """Return whether another commit compiles to the same objects, or does not compile."""
         return not compilation.ok or _rendered(compilation) == self._texts
 
     def _want_followed(self, tip: _Tip) -> None:
-        """Where Flux's own objects leave a directory that it follows, it deletes all that they applied."""
+        """Refuse to remove Flux's own objects from a directory it follows: Flux would delete all it applied."""
         if self._options.let_go:
             return
         had = {match.groups() for path in tip.ours if (match := _FLUX(path))}
@@ -272,13 +272,13 @@ class _Publisher:
         for cluster, namespace in sorted(had - has):
             if cluster in clusters:
                 raise PublishError(
-                    f"cluster {cluster} leaves Flux in {namespace}, which would delete what its teams have",
+                    f"cluster {cluster} removes Flux from {namespace}, which would delete its teams' objects",
                     f"first `flux -n {namespace} suspend kustomization --all`, then publish with `--let-go`",
                 )
 
     def _foreign(self, tip: str) -> tuple[str, ...]:
-        """Commits since our last one that are not ours, newest first."""
-        # NUL is the one character that no name and no subject can have.
+        """Return foreign commits since our last one, newest first."""
+        # NUL cannot occur in names and subjects.
         form = f"--format=%h %an: %s%x00%(trailers:key={TRAILER},valueonly)"
         fields = self._store.run("log", "-z", "--first-parent", "--max-count=20", form, tip).split("\0")
         found = []

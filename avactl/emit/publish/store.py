@@ -1,4 +1,4 @@
-"""git's object store, by its plumbing commands: no checkout, no index and no branch of the user is touched."""
+"""git's object store through plumbing commands; checkout, index and branches of the user are untouched."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from avactl.errors import HintedError
 from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, locate
 
 PASSWORD = re.compile(r"(://)[^/@\s]+@")
 """The credentials in a URL."""
 
 
-class PublishError(Exception):
-    """Nothing was published. The text is one line; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+class PublishError(HintedError):
+    """Nothing was published. The message is one line; `hint` is the remedy."""
 
 
 class FailedError(PublishError):
-    """A git command failed; `said` is what it wrote on standard error."""
+    """A git command failed; `said` is its standard error."""
 
     def __init__(self, command: str, said: str) -> None:
         self.said = PASSWORD.sub(r"\1***@", said)
@@ -34,7 +31,7 @@ class FailedError(PublishError):
 
 
 class Entry(NamedTuple):
-    """One file of a tree."""
+    """A file of a tree."""
 
     mode: str
     oid: str
@@ -44,15 +41,15 @@ FILE = "100644"
 
 
 class Store:
-    """The repository that a directory is in."""
+    """The repository of a directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises PublishError where there is none."""
+        """Raises PublishError if there is no repository."""
         self.directory = directory
         try:
             self.prefix, self.pathspec = locate(directory).prefix, locate(directory).pathspec
         except GitError as error:
-            raise PublishError(str(error), "what is published is a commit: `git init`, then commit") from None
+            raise PublishError(str(error), "only commits are published: `git init`, then commit") from None
         self._hash = self.run("rev-parse", "--show-object-format").strip()
 
     def run(
@@ -75,7 +72,7 @@ class Store:
         return out.decode("utf-8", "surrogateescape")
 
     def succeeds(self, *arguments: str) -> bool:
-        """Whether a command that answers by its exit code says yes."""
+        """Return whether a command exits with 0."""
         try:
             self.run(*arguments)
         except FailedError:
@@ -83,7 +80,7 @@ class Store:
         return True
 
     def resolve(self, name: str) -> str | None:
-        """The commit that a full reference or an object's name means."""
+        """Return the commit of a full reference or an object name; None if there is none."""
         try:
             return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
         except FailedError:
@@ -91,11 +88,11 @@ class Store:
 
     @property
     def shallow(self) -> bool:
-        """Whether the clone has only the last commits."""
+        """Return whether the clone is shallow."""
         return self.run("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def files(self, commit: str) -> dict[str, Entry]:
-        """All files of a commit by path."""
+        """Return all files of a commit by path."""
         found: dict[str, Entry] = {}
         for line in self.run("ls-tree", "-r", "-z", "--full-tree", commit).split("\0"):
             about, _, path = line.partition("\t")
@@ -105,7 +102,7 @@ class Store:
         return found
 
     def contents(self, oids: Iterable[str]) -> dict[str, str]:
-        """Texts of blobs, by one process."""
+        """Read the texts of blobs with one process."""
         wanted = sorted(set(oids))
         if not wanted:
             return {}
@@ -125,7 +122,7 @@ class Store:
         return found
 
     def status(self) -> str:
-        """Return what differs from the last commit below the directory, as `git status --porcelain -z` tells it."""
+        """Return uncommitted changes below the directory, as `git status --porcelain -z`."""
         options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=all")
         try:
             out = git_work_tree(self.directory, "status", *options, "--", self.pathspec)
@@ -134,11 +131,11 @@ class Store:
         return out.decode("utf-8", "surrogateescape")
 
     def oid(self, data: bytes) -> str:
-        """The name that a blob with this content has."""
+        """Return the object name of a blob with this content."""
         return hashlib.new(self._hash, b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
     def write_blobs(self, blobs: Iterable[bytes]) -> None:
-        """Put blobs into the store, by one process."""
+        """Write blobs with one process."""
         parts: list[bytes] = []
         for data in blobs:
             parts += [b"blob\ndata %d\n" % len(data), data, b"\n"]
@@ -146,7 +143,7 @@ class Store:
             self.run("fast-import", "--quiet", "--done", data=b"".join([*parts, b"done\n"]), access=Access.WRITE)
 
     def write_tree(self, files: Mapping[str, Entry]) -> str:
-        """The tree with exactly these files."""
+        """Write the tree with exactly these files."""
         lines = (f"{entry.mode} {entry.oid}\t{path}\0" for path, entry in files.items())
         text = "".join(lines).encode("utf-8", "surrogateescape")
         with tempfile.TemporaryDirectory(prefix="avactl-") as directory:
@@ -155,9 +152,9 @@ class Store:
             return self.run("write-tree", access=Access.WRITE, environment=index).strip()
 
     def write_commit(self, tree: str, parent: str | None, message: str, like: str) -> str:
-        """A commit with the author and the dates of another one, so that two who make the same one make one.
+        """Write a commit with the author and dates of another one, so that two publishers create identical commits.
 
-        The committer is who git says that it is, or avactl where nobody told git.
+        The committer is git's configured identity, or avactl if there is none.
         """
         about = self.run("log", "-1", "--format=%an%x00%ae%x00%ad%x00%cd", "--date=raw", like)
         name, email, date, committed = about.rstrip("\n").split("\0")
@@ -176,7 +173,7 @@ class Store:
         return self.run(*arguments, data=text, access=Access.WRITE, environment=environment).strip()
 
     def _has_identity(self) -> bool:
-        """Return whether the user has told git their name."""
+        """Return whether a git identity is configured."""
         only = {"user.useConfigOnly": "true"}
         try:
             self.run("var", "GIT_COMMITTER_IDENT", access=Access.WRITE, settings=only)
@@ -185,7 +182,7 @@ class Store:
         return True
 
     def config(self, key: str) -> str:
-        """A setting as git understands it; "" where there is none."""
+        """Return a setting as git resolves it; "" if unset."""
         try:
             return self.run("config", "--type=bool", "--get", key).strip()
         except FailedError:

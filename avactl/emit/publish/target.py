@@ -1,4 +1,4 @@
-"""Where a branch is: at a remote, or in this repository. Each can tell its tip, and move it forward only."""
+"""The published branch: at a remote, or in this repository. A target reads its tip, and only moves it forward."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _OVERTAKEN = re.compile(
     r"unable to (?:update local ref|create '.*\.lock')|incorrect old value|but expected",
     re.IGNORECASE,
 )
-"""What git says when somebody else was quicker."""
+"""git's messages after a lost race."""
 _ABSENT = re.compile(r"couldn't find remote ref|no such ref was fetched|Remote branch .* not found")
 
 
 class Remote:
-    """A branch at a remote: a name of git's settings, or a URL."""
+    """A branch at a remote: a configured name, or a URL."""
 
     def __init__(self, store: Store, remote: str, branch: str) -> None:
         self._store = store
@@ -30,18 +30,18 @@ class Remote:
         if not known and not re.search(r"[/:\\]", remote):
             names = ", ".join(store.run("remote").split())
             raise PublishError(
-                f"there is no remote `{remote}`",
+                f"unknown remote `{remote}`",
                 f"remotes: {names}" if names else "`git remote add origin URL`; or `--no-push` for a branch here only",
             )
         self._shown = PASSWORD.sub(r"\1***@", remote)
         place = hashlib.sha256(remote.encode()).hexdigest()[:12]
         self.mirror = f"refs/remotes/{remote}/{branch}" if known else f"refs/avactl/{place}/{branch}"
-        """Where this repository remembers the tip."""
+        """Reference that stores the remote's tip in this repository."""
 
     def tip(self) -> str | None:
-        """The newest commit of the branch, brought here; None where there is no such branch."""
+        """Fetch and return the newest commit of the branch; None if the branch does not exist."""
         depth = ["--depth=1"] if self._store.shallow else []
-        # All files, also into a partial clone: they are read, and nothing is fetched then.
+        # Fetch all files, also into a partial clone: later reads do not fetch.
         options = ("--quiet", "--no-tags", "--no-filter", "--no-write-fetch-head", "--recurse-submodules=no", *depth)
         for _ in range(20):
             try:
@@ -51,7 +51,7 @@ class Remote:
             except FailedError as error:
                 if _ABSENT.search(error.said):
                     return None
-                if not _OVERTAKEN.search(error.said):  # another process of this machine fetches into the same place
+                if not _OVERTAKEN.search(error.said):  # another local process fetches into the same reference
                     raise self._unreachable(error) from None
                 time.sleep(0.05)
             else:
@@ -59,11 +59,11 @@ class Remote:
         raise PublishError(f"{self.mirror} is locked", "is another git command at work in this repository?")
 
     def remembered(self) -> str | None:
-        """What the branch was when it was last seen."""
+        """Return the last known tip of the branch."""
         return self._store.resolve(self.mirror)
 
     def move(self, tip: str | None, commit: str) -> bool:
-        """Move the branch forward to a commit that stands on its tip; False where somebody else was quicker."""
+        """Move the branch forward to a child of its tip; False after a lost race."""
         options = ("--porcelain", "--quiet", "--no-verify", "--no-follow-tags", "--recurse-submodules=no")
         try:
             self._store.run("push", *options, "--", self._remote, f"{commit}:{self._branch}", access=Access.REMOTE)
@@ -77,10 +77,15 @@ class Remote:
         return PublishError(f"cannot read {self.name} from {self._shown}: {error}", _remedy(error.said))
 
     def _refused(self, error: FailedError) -> PublishError:
-        told = [line.removeprefix("remote:").strip() for line in error.said.splitlines() if line.startswith("remote:")]
+        remote = [
+            line.removeprefix("remote:").strip() for line in error.said.splitlines() if line.startswith("remote:")
+        ]
         line = next((line for line in error.said.splitlines() if "rejected]" in line), "")
         reason = line.rpartition("(")[2].rstrip(")") or str(error)
-        said = next((text for text in told if text.lower().startswith(("error", "gitlab"))), told[0] if told else "")
+        said = next(
+            (text for text in remote if text.lower().startswith(("error", "gitlab"))),
+            remote[0] if remote else "",
+        )
         text = f"{reason}: {said}" if said else reason
         return PublishError(f"the push to {self.name} was refused: {text}", _remedy(error.said))
 
@@ -88,13 +93,13 @@ class Remote:
 _REMEDIES = (
     (r"protected branch|GH006|GH013|pre-receive hook declined|hook declined", "let the account that publishes push to "
      "this branch: an exception of its protection rule; reviews belong to the specs' branch"),
-    (r"403|[Pp]ermission|not allowed|denied", "the account needs the right to write: in GitHub Actions `permissions: "
+    (r"403|[Pp]ermission|not allowed|denied", "the account needs write permission: in GitHub Actions `permissions: "
      "{contents: write}`, in GitLab a project access token"),
     (r"could not read Username|Authentication failed|terminal prompts disabled|publickey",
-     "git needs credentials for it: a credential helper, or an SSH key"),
-    (r"Could not resolve|unable to access|Connection|Could not read from remote|timed out", "is the network there, and "
-     "the address right? Nothing was published"),
-    (r"does not appear to be a git repository|not found", "is the address right? `git remote -v`"),
+     "git needs credentials: a credential helper, or an SSH key"),
+    (r"Could not resolve|unable to access|Connection|Could not read from remote|timed out", "is the network up, and "
+     "the URL correct? Nothing was published"),
+    (r"does not appear to be a git repository|not found", "is the URL correct? `git remote -v`"),
 )  # fmt: skip
 
 
@@ -118,15 +123,15 @@ class Local:
             )
 
     def tip(self) -> str | None:
-        """The newest commit of the branch; None where there is no such branch."""
+        """Return the newest commit of the branch; None if the branch does not exist."""
         return self._store.resolve(self._ref)
 
     def remembered(self) -> str | None:
-        """What the remote's branch of this name was when it was last seen."""
+        """Return the last known tip of the remote branch with this name."""
         return self._store.resolve(self._upstream)
 
     def move(self, tip: str | None, commit: str) -> bool:
-        """Move the branch; False where somebody else was quicker."""
+        """Move the branch; False after a lost race."""
         before = tip or "0" * len(commit)
         try:
             arguments = ("update-ref", "-m", "avactl render --publish", self._ref, commit, before)

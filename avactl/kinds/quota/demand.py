@@ -16,10 +16,10 @@ from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.kinds import registry
 from avactl.kinds.feasibility import fit
 from avactl.kinds.feasibility.capacity import gpu_model, roles
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
 from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
+from avactl.quantity import format_quantity, quantity
 
 Milli = int
 """An amount in thousandths: GPUs, CPU cores or bytes. Exact for all that quantities can say, and fast to add."""

@@ -46,19 +46,19 @@ def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     if not any(effect.kind == "Job" and effect.starts_pods for effect in effects):
         return None
     if old.spec.suspended and new.spec.suspended:
-        return "counts when it is started: it is suspended"
+        return "takes effect when resumed: it is suspended"
     if old.spec.suspended:
         return "starts"
     if new.spec.suspended:
         return "is stopped"
     before, after = old.spec.checkpoint, new.spec.checkpoint
     if before is None or after is None:
-        return "pods restart, and from the beginning: it has no checkpoint"
+        return "pods restart from the beginning: no checkpoint is configured"
     if before.volume is not None and any(_replaces_checkpoints(effect) for effect in effects):
-        return "pods restart, and from the beginning: the new checkpoint volume is empty"
+        return "pods restart from the beginning: the new checkpoint volume is empty"
     if before.path == after.path:
-        return "pods restart, resumes from the last checkpoint"
-    return "pods restart, and from the beginning: checkpoints so far are in another place"
+        return "pods restart and resume from the last checkpoint"
+    return "pods restart from the beginning: earlier checkpoints are at another location"
 
 
 def _replaces_checkpoints(effect: ObjectEffect) -> bool:

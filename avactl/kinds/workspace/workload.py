@@ -24,15 +24,15 @@ def default_requests(item: Item, program: Program) -> Any:
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     """Return the effect on the user's session and home directory; None if neither is affected."""
     if old.spec.running and not new.spec.running:
-        return "is stopped, the home directory stays"
+        return "is stopped; the home directory is kept"
     if new.spec.running and not old.spec.running:
         return "is started"
     restarts = any(effect.kind == "StatefulSet" and effect.starts_pods for effect in effects)
     if not restarts or any(effect.loses_data for effect in effects):
         return None
     if any(effect.renamed for effect in effects):
-        return "the session ends, and begins anew under the new name"
-    return "the session ends, the home directory stays"
+        return "the session ends; a new one starts under the new name"
+    return "the session ends; the home directory is kept"
 
 
 WORKLOAD = WorkloadHooks(

@@ -1,4 +1,4 @@
-"""Plans as JSON. Keys are added, never renamed; `version` would change."""
+"""Plans as JSON. Keys are added, never renamed; an incompatible change would increase `version`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 
 def render_json(plans: Sequence[Plan]) -> str:
-    """docs/plan.md has the schema in words."""
+    """Return the plans as JSON; docs/plan.md describes the schema."""
     data = {
         "version": VERSION,
         "note": NOTE,
@@ -83,5 +83,5 @@ def _owner(owner: Owner) -> dict[str, str]:
 
 
 def _said(**values: Any) -> dict[str, Any]:
-    """Without what is not known."""
+    """Drop unknown values."""
     return {key: value for key, value in values.items() if value not in (None, "")}

@@ -1,4 +1,4 @@
-"""A plan as a part of a comment on a pull request. Text from specs and from a cluster stands in code spans only."""
+"""A plan as a section of a pull request comment. Text from specs and clusters appears only in code spans."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from avactl.plan.output import phrases
 
 TITLE = "### Will it run?"
 LIMIT = 20_000
-"""Bytes: a comment has room for a diff beside it."""
+"""Largest section in bytes, which leaves space for the diff in the comment."""
 _MARKS = {
     Verdict.NEVER: "❌", Verdict.QUOTA: "⏳", Verdict.ROOM: "⏳", Verdict.WAITS: "⏳", Verdict.STARTS: "✅",
     Verdict.GOES_ON: "✅", Verdict.STOPPED: "⏹️", Verdict.REMOVED: "🗑️",
 }  # fmt: skip
 _FOLDED = 12
-"""Rows beyond which the table is folded: those that wait stand before it."""
+"""Rows beyond which the table is folded; pending specs come first."""
 
 
 def render_markdown(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
-    """The plans of all clusters, of at most `limit` bytes; a title stands above."""
+    """Return the plans of all clusters with a title, at most `limit` bytes."""
     return f"{TITLE}\n\n{render_body(plans, limit=limit - len(TITLE) - 2)}"
 
 
 def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
-    """The plans without their title, of at most `limit` bytes."""
+    """Return the plans without the title, at most `limit` bytes."""
     note = f"*{NOTE.capitalize()}.*\n"
-    room = limit - len(note.encode()) - 200  # 200: what is said of what is left out
+    room = limit - len(note.encode()) - 200  # 200: the note on omitted specs
     parts: list[str] = []
     left_out = 0
     for plan in plans:
@@ -91,6 +91,5 @@ def _lines(plan: Plan) -> Iterator[str]:
         if pool.before != pool.after:
             yield prose(phrases.pool(pool))
     yield from (prose(line) for line in phrases.totals(plan))
-    yield prose(f"on {plan.source}")
-    for line in plan.assumed:
-        yield f"assumed: {prose(line)}"
+    yield prose(f"based on {plan.source}")
+    yield from map(prose, plan.assumed)

@@ -1,4 +1,4 @@
-"""What a plan says, in words that text and markdown share."""
+"""Text for plans, shared by the text and Markdown printers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from avactl.plan.model import Cost, Effect, Entry, Place, Plan, Pool, Quota, Ver
 
 
 def number(amount: float) -> str:
-    """A count of GPUs, or of hours: whole where it is."""
+    """Format a number of GPUs or hours, without decimals if it is whole."""
     return f"{amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"{amount:.2f}".rstrip("0").rstrip(".")
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """`1 pod`, `2 pods`."""
+    """Return e.g. `1 pod`, `2 pods`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def money(amount: float, currency: str) -> str:
-    """An amount of money, cents below a thousand."""
+    """Format an amount of money, with cents below a thousand."""
     return f"{amount:,.0f} {currency}" if abs(amount) >= 1000 else f"{amount:,.2f} {currency}"
 
 
 def gpus(cost: Cost) -> str:
-    """`32 V100`."""
+    """Return e.g. `32 V100`."""
     return ", ".join(f"{number(count)} {model}" for model, count in sorted(cost.gpus.items()))
 
 
 def gpu_change(entry: Entry) -> str:
-    """`16 → 32 V100`, where they change."""
+    """Return e.g. `16 → 32 V100`, if they change."""
     was, now = gpus(entry.before), gpus(entry.cost)
     if entry.change == "added" or was == now:
         return now
@@ -42,7 +42,7 @@ def gpu_change(entry: Entry) -> str:
 
 
 def price(entry: Entry, currency: str) -> str:
-    """What it costs: for its hours, in a month, or by the hour where nobody says how long it runs."""
+    """Return the cost: for the declared hours, per month, or per hour if the run time is unlimited."""
     cost = entry.before if entry.change == "removed" else entry.cost
     sign = "-" if entry.change == "removed" else ""
     if not currency or not cost.per_hour or entry.verdict == Verdict.STOPPED:
@@ -55,7 +55,7 @@ def price(entry: Entry, currency: str) -> str:
 
 
 def hours(entry: Entry) -> str:
-    """`768 GPU-hours at most (24 h)`."""
+    """Return e.g. `768 GPU-hours at most (24 h)`."""
     total = entry.cost.gpu_hours
     if not total or entry.cost.hours is None or entry.verdict == Verdict.STOPPED:
         return ""
@@ -63,33 +63,33 @@ def hours(entry: Entry) -> str:
 
 
 def place(found: Place) -> str:
-    """`pool v100, 4 machines (rack r1)`."""
-    where = f"pool {found.pool}" if found.pool else "machines of no pool"
+    """Return e.g. `pool v100, 4 machines (rack r1)`."""
+    where = f"pool {found.pool}" if found.pool else "machines outside of pools"
     domains = f" ({', '.join(found.domains)})" if found.domains else ""
     return f"{where}, {plural(found.machines, 'machine')}{domains}"
 
 
 def pods(entry: Entry) -> str:
-    """`4`, or `2 of 4`."""
+    """Return e.g. `4`, or `2 of 4`."""
     if entry.verdict == Verdict.REMOVED:
         return ""
     return f"{entry.placed:,}" if entry.placed == entry.pods else f"{entry.placed:,} of {entry.pods:,}"
 
 
 def details(entry: Entry) -> Iterator[str]:
-    """Where it runs, why it waits, what it disturbs: a line each, the most important first."""
+    """Yield lines on why an entry waits, where it runs and which pods it stops, the most important first."""
     for wait in entry.waits:
         count = f"{plural(wait.pods, 'pod')}: " if wait.pods != entry.pods else ""
-        yield count + (wait.words or "not decided on yet")
+        yield count + (wait.words or "not scheduled yet")
         if wait.room:
             yield wait.room
     if entry.places:
         yield "; ".join(place(each) for each in entry.places)
     left = entry.pods - entry.placed - sum(wait.pods for wait in entry.waits)
     if left > 0 and entry.placed:
-        yield f"starts with {entry.placed} of {entry.pods} pods, the others as there is room"
+        yield f"starts with {entry.placed} of {entry.pods} pods, the others when capacity is free"
     if entry.later:
-        yield "the run that is under way ends first (`onChange: finish`)"
+        yield "the current run finishes first (`onChange: finish`)"
     if entry.surge is not None:
         yield _surge(entry)
     elif entry.restarts:
@@ -109,24 +109,24 @@ def _surge(entry: Entry) -> str:
     if not surge.wanted:
         return "rollout: one pod stops before the next starts"
     if surge.placed >= surge.wanted:
-        return f"rollout: room for its {plural(surge.wanted, 'further pod')}"
+        return f"rollout: capacity for {plural(surge.wanted, 'surge pod')}"
     why = f": {surge.words}" if surge.words else ""
     if not surge.placed:
-        return f"rollout stands still, the old pods go on: no room for {plural(surge.wanted, 'further pod')}{why}"
-    return f"rollout: room for {surge.placed} of its {surge.wanted} further pods{why}"
+        return f"rollout stalls, the old pods keep running: no capacity for {plural(surge.wanted, 'surge pod')}{why}"
+    return f"rollout: capacity for {surge.placed} of {surge.wanted} surge pods{why}"
 
 
 def effect(found: Effect) -> str:
-    """What becomes of somebody else, without its name."""
+    """Return the effect on another spec, without its name."""
     count = f"{found.pods} of {plural(found.of, 'pod')}"
     why = {
-        "quota-reclaim": "gives back what it borrowed",
-        "priority": "has less priority",
-        "elastic": "runs on with fewer",
+        "quota-reclaim": "returns borrowed quota",
+        "priority": "has lower priority",
+        "elastic": "keeps running with fewer pods",
     }.get(found.reason, found.reason)
     by = f" for {found.by}" if found.by is not None else ""
     if found.what == "starts":
-        return f"starts: {count}, which waited"
+        return f"starts: {count} that waited"
     if found.what == "restarts":
         return f"restarts elsewhere{by}: {count}"
     if found.what == "stops":
@@ -135,18 +135,18 @@ def effect(found: Effect) -> str:
 
 
 def pool(found: Pool) -> str:
-    """`pool v100: 64 → 96 of 96 V100 in use`."""
+    """Return e.g. `pool v100: 64 → 96 of 96 V100 in use`."""
     was, now = number(found.before), number(found.after)
     used = f"{was} → {now}" if was != now else now
     return (
         f"pool {found.name}: {used} of {found.total} {found.model} in use"
         if found.name
-        else (f"machines of no pool: {used} of {found.total} {found.model} in use")
+        else (f"machines outside of pools: {used} of {found.total} {found.model} in use")
     )
 
 
 def quota(found: Quota) -> str:
-    """`team vision: 16 → 32 of 24 V100, 8 of them borrowed`."""
+    """Return e.g. `team vision: 16 → 32 of 24 V100, 8 of them borrowed`."""
     most = "" if found.most is None else f" of {found.most}"
     borrowed = max(0.0, found.after - found.guaranteed)
     more = f", {number(borrowed)} of them borrowed" if borrowed else ""
@@ -154,7 +154,7 @@ def quota(found: Quota) -> str:
 
 
 def totals(plan: Plan) -> Iterator[str]:
-    """Sums over the change: GPU-hours, and money where there are prices."""
+    """Yield totals of the change: GPU-hours, and cost if prices are declared."""
     entries = [entry for entry in plan.entries if entry.change != "unchanged"]
     ending = [entry.cost for entry in entries if entry.cost.gpu_hours]
     if ending:
@@ -168,7 +168,7 @@ def totals(plan: Plan) -> Iterator[str]:
         if cost.always
     )
     if monthly:
-        yield f"{'+' if monthly > 0 else ''}{money(monthly, plan.currency)} a month for what runs all the time"
+        yield f"{'+' if monthly > 0 else ''}{money(monthly, plan.currency)} a month for continuous workloads"
     jobs = sum(entry.cost.at_most or 0 for entry in entries)
     if jobs:
         yield f"{money(jobs, plan.currency)} at most for jobs with a timeout"
@@ -183,11 +183,11 @@ def totals(plan: Plan) -> Iterator[str]:
         {model for e in entries if e.cost.per_hour is None for model in e.cost.gpus if e.cost.gpus[model]}
     )
     if unpriced:
-        yield f"not counted: what uses {', '.join(unpriced)}, of which there is no price"
+        yield f"not counted: workloads on {', '.join(unpriced)} (no price)"
 
 
 def summary(plan: Plan) -> str:
-    """`3 start, 1 waits for quota; 2 others are stopped`."""
+    """Return e.g. `3 start, 1 waits for quota; 2 others are stopped`."""
     parts = []
     for verdict in (Verdict.NEVER, Verdict.QUOTA, Verdict.ROOM, Verdict.WAITS, Verdict.STARTS, Verdict.GOES_ON,
                     Verdict.STOPPED, Verdict.REMOVED):  # fmt: skip
@@ -205,5 +205,5 @@ def summary(plan: Plan) -> str:
     if stopped:
         others.append(f"{plural(stopped, 'other')} stopped")
     if shrink:
-        others.append(f"{plural(shrink, 'other')} made smaller")
-    return "; ".join([", ".join(parts) or "nothing that runs pods changes", *others])
+        others.append(f"{plural(shrink, 'other')} shrunk")
+    return "; ".join([", ".join(parts) or "no workload changes", *others])

@@ -1,4 +1,4 @@
-"""A plan for the terminal: a table that is read in seconds."""
+"""A plan as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _STYLES = {
     Verdict.STARTS: "green", Verdict.GOES_ON: "green", Verdict.STOPPED: "dim", Verdict.REMOVED: "dim",
 }  # fmt: skip
 _NARROW = 100
-"""Columns below which sums stand beneath and not beside."""
+"""Width below which the names of specs are wrapped."""
 
 
 def render_text(plans: Sequence[Plan], *, colour: bool = False, width: int = 160) -> str:
-    """The plans of all clusters."""
+    """Return the plans of all clusters as text."""
     out = StringIO()
     console = Console(
         file=out, force_terminal=colour, no_color=not colour, width=width, highlight=False, markup=False, emoji=False
@@ -58,16 +58,16 @@ def _plan(console: Console, plan: Plan) -> None:
         for line in foot:
             console.print(_text(line))
     if not (plan.entries or lines or foot):
-        return  # what nothing was said about needs no reservations either
+        return  # an empty plan needs no caveats
     console.print()
-    console.print(_text(f"on {plan.source}", style="dim"))
+    console.print(_text(f"based on {plan.source}", style="dim"))
     console.print(Text(NOTE, style="dim"))
     for line in plan.assumed:
-        console.print(_text(f"assumed: {line}", style="dim"))
+        console.print(_text(line, style="dim"))
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text of specs and clusters, which steers no terminal."""
+    """Return text from specs or clusters without terminal control characters."""
     return Text(visible(text), style=style)
 
 

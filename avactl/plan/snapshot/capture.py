@@ -1,9 +1,8 @@
-"""Taking a snapshot: lists, and nothing else."""
+"""Capture a snapshot by listing objects."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import orjson
 
@@ -11,18 +10,19 @@ from avactl import names
 from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.manifest import Body
 from avactl.kube.client import ApiError, Client
+from avactl.kube.timestamps import timestamp
 from avactl.plan.snapshot.loader import RESOURCES, SnapshotError, Taken, config, write
 
 _PAGE = "2000"
-"""Objects of one answer: a list of ten thousand pods is asked for in parts."""
+"""Objects per page of a list."""
 _TIMEOUT = 60.0
-"""Seconds for one of them."""
+"""Timeout of one page in seconds."""
 
 
 async def take(client: Client, namespace: str) -> bytes:
-    """A snapshot of the cluster whose daemons are in `namespace`.
+    """Return a snapshot of the cluster whose daemons run in `namespace`.
 
-    Raises SnapshotError, and UnreachableError where the API server does not answer.
+    Raises SnapshotError, and UnreachableError if the API server does not answer.
     """
     policy = await _policy(client, namespace)
     lists = await asyncio.gather(
@@ -30,7 +30,7 @@ async def take(client: Client, namespace: str) -> bytes:
         _list(client, f"/api/v1/namespaces/{namespace}/configmaps", config, False, names.CONFIG_LABEL),
     )
     objects = dict(zip([name for name, *_ in RESOURCES] + ["configmaps"], lists, strict=True))
-    return write(policy, objects, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    return write(policy, objects, timestamp())
 
 
 async def _policy(client: Client, namespace: str) -> Body:
@@ -41,16 +41,16 @@ async def _policy(client: Client, namespace: str) -> Body:
     except ApiError as error:
         if error.status == 404:
             hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
-            message = f"there is no ConfigMap {namespace}/{POLICY}: the cluster is not one of avactl's"
+            message = f"ConfigMap {namespace}/{POLICY} does not exist: avactl does not manage this cluster"
             raise SnapshotError(message, hint) from None
         raise _refused(error, f"ConfigMap {namespace}/{POLICY}") from None
     except (KeyError, TypeError, orjson.JSONDecodeError):
-        raise SnapshotError(f"ConfigMap {namespace}/{POLICY} is not what avactl compiles: no policy.json") from None
+        raise SnapshotError(f"ConfigMap {namespace}/{POLICY} has no policy.json: avactl did not write it") from None
     return policy
 
 
 async def _list(client: Client, path: str, strip: Taken, optional: bool, labelled: str = "") -> list[Body]:
-    """All objects of a resource, a page at a time; what is not wanted of them does not stay in memory."""
+    """List a resource page by page, stripping each object at once to bound memory."""
     found: list[Body] = []
     query = {"limit": _PAGE, **({"labelSelector": labelled} if labelled else {})}
     while True:
@@ -60,7 +60,7 @@ async def _list(client: Client, path: str, strip: Taken, optional: bool, labelle
             if optional and error.status == 404:
                 return []
             if error.status == 410 and "continue" in query:
-                # The server has forgotten the list's moment: all at once then.
+                # The continue token has expired: list everything at once.
                 found, query = [], {key: value for key, value in query.items() if key not in ("continue", "limit")}
                 continue
             raise _refused(error, path.rpartition("/")[2]) from None
@@ -77,4 +77,4 @@ def _refused(error: ApiError, what: str) -> SnapshotError:
         return SnapshotError(
             f"this user {who}: {error}", "docs/plan.md has the ClusterRole that `avactl snapshot` needs"
         )
-    return SnapshotError(f"the API server does not tell of {what}: {error}")
+    return SnapshotError(f"listing {what} failed: {error}")

@@ -1,7 +1,7 @@
-"""Snapshots of a live cluster: what scheduling needs of it, and nothing else.
+"""Snapshots of a live cluster, limited to the fields that scheduling needs.
 
-Only listed fields are taken: environment, arguments, commands, images, annotations of others and `managedFields` are
-never in a snapshot, and Secrets are never asked for.
+Only listed fields are included: never environment variables, arguments, commands, images, foreign annotations or
+`managedFields`. Secrets are never requested.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from avactl import names
+from avactl.errors import HintedError
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
@@ -25,18 +26,14 @@ from avactl.terminal import shortened
 FORMAT = "avactl-snapshot"
 VERSION = 1
 MAX_BYTES = 512 * 1024 * 1024
-"""Largest snapshot: a hundred thousand pods take a tenth of it."""
+"""Largest snapshot in bytes: ten times that of a hundred thousand pods."""
 
 
-class SnapshotError(Exception):
-    """A cluster that cannot be read, or a file that is no snapshot; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+class SnapshotError(HintedError):
+    """The cluster cannot be read, or the file is not a snapshot; `hint` is the remedy."""
 
 
-# -- what is taken of each kind -------------------------------------------------------------------------------------
+# -- fields of each kind ---------------------------------------------------------------------------------------------
 
 _NOTES = (
     names.GANG_SIZE, names.WITHIN, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
@@ -49,7 +46,7 @@ _STORAGE = ("storageClassName", "volumeMode", "volumeAttributesClassName")
 
 
 def _only(given: Mapping[str, Any], *keys: str) -> Body:
-    """These keys, where they say something."""
+    """Return these keys if they are set."""
     return {key: given[key] for key in keys if given.get(key) not in (None, "", [], {})}
 
 
@@ -72,7 +69,7 @@ def _container(given: Mapping[str, Any]) -> Body:
 
 
 def _pod_spec(given: Mapping[str, Any]) -> Body:
-    """What `Pod` and `Shape` of the scheduler read, but for the node."""
+    """Return the fields that the scheduler's PodInfo and PodRequirements read, except the node."""
     found = _only(
         given, "schedulerName", "priorityClassName", "priority", "preemptionPolicy", "nodeSelector", "tolerations",
         "overhead", "schedulingGates", "resourceClaims", "terminationGracePeriodSeconds",
@@ -125,10 +122,10 @@ def _pod(item: Mapping[str, Any]) -> Body | None:
     owners = [_only(each, "kind", "name", "controller") for each in item["metadata"].get("ownerReferences") or ()]
     if any(owner.get("controller") for owner in owners):
         metadata["ownerReferences"] = [owner for owner in owners if owner.get("controller")]
-    told = [
+    conditions = [
         _only(each, "type", "status", "reason", "message", "lastTransitionTime")
         for each in status.get("conditions") or ()
-        # When it got its node, and for whom it must go.
+        # conditions: time of binding, and the preemptor
         if each["type"] == DISRUPTED or (each["type"] == "PodScheduled" and each["status"] == "True")
     ]
     found = {
@@ -136,8 +133,8 @@ def _pod(item: Mapping[str, Any]) -> Body | None:
         "spec": {**_pod_spec(item["spec"]), **_only(item["spec"], "nodeName")},
         "status": _only(status, "phase", "resourceClaimStatuses", "nominatedNodeName"),
     }
-    if told:
-        found["status"]["conditions"] = told
+    if conditions:
+        found["status"]["conditions"] = conditions
     return found
 
 
@@ -242,7 +239,7 @@ def _namespace(item: Mapping[str, Any]) -> Body:
 
 
 Taken = Callable[[Mapping[str, Any]], Body | None]
-"""What is taken of an object; None: nothing."""
+"""Extracts the needed fields of an object; None: the object is omitted."""
 
 RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     ("nodes", "/api/v1/nodes", _node, False),
@@ -260,20 +257,20 @@ RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
     ("pods", "/api/v1/pods", _pod, False),
 )
-"""Resource, path, what is taken of an object, and whether older clusters do not have it."""
+"""Resource, path, extraction function, and True if older clusters do not serve the resource."""
 
 
 # -- writing one -------------------------------------------------------------------------------------------------------
 
 
 def strip(objects: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[Body]]:
-    """What scheduling needs of objects, by the name of their resource."""
+    """Strip objects to the fields that scheduling needs, by the name of their resource."""
     ways = {name: way for name, _, way, _ in RESOURCES} | {"configmaps": config}
     return {name: [kept for item in items if (kept := ways[name](item)) is not None] for name, items in objects.items()}
 
 
 def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], taken: str) -> bytes:
-    """The file: keys sorted, objects in the order of their names, and each pod spec once for all pods that share it."""
+    """Return the file: keys sorted, objects sorted by name, equal pod specs stored once."""
     specs: list[Body] = []
     numbers: dict[bytes, int] = {}
     pods = []
@@ -295,39 +292,39 @@ def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], take
 
 
 def read(text: bytes, name: str) -> ClusterState:
-    """The state in a snapshot; `name` is what errors call the file. Raises SnapshotError."""
-    anew = "take a new one: `avactl snapshot > state.json`"
+    """Parse a snapshot; `name` is the file's name in errors. Raises SnapshotError."""
+    retake = "take a new snapshot: `avactl snapshot > state.json`"
     if len(text) > MAX_BYTES:
-        raise SnapshotError(f"{name}: more than the {MAX_BYTES >> 20} MiB that a snapshot may have", anew)
+        raise SnapshotError(f"{name}: larger than {MAX_BYTES >> 20} MiB", retake)
     if not text.strip():
-        raise SnapshotError(f"{name}: the file is empty", anew)
+        raise SnapshotError(f"{name}: the file is empty", retake)
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         begins = text.lstrip()[:1] == b"{" and FORMAT.encode() in text
-        what = "the snapshot is cut off or damaged" if begins else "not a snapshot: not JSON"
-        raise SnapshotError(f"{name}: {what} ({error})", anew) from None
+        what = "the snapshot is truncated or damaged" if begins else "not a snapshot: not JSON"
+        raise SnapshotError(f"{name}: {what} ({error})", retake) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise SnapshotError(f"{name}: not a snapshot of avactl", anew)
+        raise SnapshotError(f"{name}: not an avactl snapshot", retake)
     if data.get("version") != VERSION:
         version = shortened(str(data.get("version")), 40)
         newer = isinstance(found := data.get("version"), int) and found > VERSION
-        hint = "update avactl here" if newer else "take a new one with this avactl"
+        hint = "update avactl here" if newer else "take a new snapshot with this avactl"
         raise SnapshotError(f"{name}: a snapshot of version {version}; this avactl reads version {VERSION}", hint)
     try:
         objects: dict[str, list[Body]] = dict(data["objects"])
         specs = objects.pop("podSpecs")
         want_objects(objects, specs)
         if not isinstance(data["taken"], str) or not isinstance(data["cluster"], str):
-            raise TypeError("`taken` and `cluster` are texts")
+            raise TypeError("`taken` and `cluster` must be strings")
         pods = []
         for pod in objects["pods"]:
             spec = {**specs[pod["spec"]["is"]], **_only(pod["spec"], "nodeName")}
             if not isinstance(spec.get("nodeName", ""), str) or not {"namespace", "uid"} <= pod["metadata"].keys():
-                raise ValueError(f"pod {pod['metadata']['name']} needs `namespace`, `uid`, and of its machine the name")
+                raise ValueError(f"pod {pod['metadata']['name']} needs strings as `namespace`, `uid` and node name")
             pods.append({**pod, "spec": spec})
         objects["pods"] = pods
         return ClusterState(data["cluster"], Policy.parse(orjson.dumps(data["policy"])), objects, data["taken"])
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         what = shortened(f"{type(error).__name__}: {error}", 400)
-        raise SnapshotError(f"{name}: the snapshot is damaged ({what})", anew) from None
+        raise SnapshotError(f"{name}: the snapshot is damaged ({what})", retake) from None

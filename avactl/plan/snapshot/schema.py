@@ -1,4 +1,4 @@
-"""Whether what a snapshot holds are objects at all: files are cut, merged and edited by hand."""
+"""Validate the objects of a snapshot: files are truncated, merged and edited by hand."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import NotRequired, TypedDict  # noqa: UP035 - pydantic asks for it below Python 3.12
+from typing_extensions import NotRequired, TypedDict  # noqa: UP035 - pydantic requires it below Python 3.12
 
-from avactl.kinds.fields.values import quantity
+from avactl.quantity import quantity
 
 _STRICT = ConfigDict(strict=True)
 
@@ -16,9 +16,9 @@ _STRICT = ConfigDict(strict=True)
 @lru_cache(maxsize=10_000)
 def _amount(value: str | int) -> str | int:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"`{value}` is no amount")
+        raise ValueError(f"`{value}` is not a quantity")
     if not -(2**63) < quantity(value) < 2**63:
-        raise ValueError(f"`{value}` is no amount that a machine has")
+        raise ValueError(f"`{value}` is not a plausible quantity")
     return value
 
 
@@ -75,41 +75,41 @@ class _PodSpec(TypedDict):
 
 
 MAX_DEPTH = 32
-"""Deepest nesting in an object; selectors and affinities take a dozen levels."""
+"""Deepest nesting of an object; selectors and affinities need about twelve levels."""
 _MOST = 2_000_000
-"""Objects and pod specs of a snapshot, ten times those of the largest clusters."""
+"""Most objects and pod specs of a snapshot: ten times the largest clusters."""
 _LONGEST = 1 << 20
-"""Characters of one text: Kubernetes takes 1 MiB in a ConfigMap, and less everywhere else."""
+"""Longest string: 1 MiB, the limit of a ConfigMap."""
 _AMOUNTS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable", "maximumVolumeSize", "counters"})
-"""Keys whose values are amounts, or mappings of them."""
+"""Keys whose values are quantities, or mappings of quantities."""
 _CPUS = 2**40
-"""Where numbers of CPUs end: they are counted in thousandths, with 63 bits for their sums."""
+"""Largest number of CPUs: sums are in thousandths and must fit 63 bits."""
 _FREE = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "data", "attributes"})
 
 
 def _want_bounded(value: Any, place: str) -> None:
-    """Raise ValueError where an object has what no API server gives: deep nesting, endless texts, huge amounts."""
+    """Raise ValueError for an object beyond the API server's limits: nesting, string lengths, quantities."""
     ahead: list[tuple[Any, str, int, bool]] = [(value, place, 0, False)]
     while ahead:
         value, place, depth, amount = ahead.pop()
         if depth > MAX_DEPTH:
-            raise ValueError(f"{place[:200]}: nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"{place[:200]}: nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
             for key, inner in value.items():
                 if key in _FREE and isinstance(inner, dict):
-                    inner = list(inner.values())  # keys that people choose: a label may be called `capacity`
+                    inner = list(inner.values())  # keys chosen by users: a label may be named `capacity`
                 counted = key in _AMOUNTS or amount
-                # Of DRA, `requests` is a list, and `capacity` holds `{value: …}` by name.
+                # In DRA, `requests` is a list, and `capacity` maps names to `{value: …}`.
                 ahead.append((inner, f"{place}.{key[:60]}", depth + 1, counted))
         elif isinstance(value, list):
             ahead += [(inner, f"{place}.{index}", depth + 1, False) for index, inner in enumerate(value)]
         elif isinstance(value, str) and len(value) > _LONGEST:
-            raise ValueError(f"{place[:200]}: a text of {len(value):,} characters")
+            raise ValueError(f"{place[:200]}: string of {len(value):,} characters")
         elif amount and value is not None:
             try:
                 _amount(value)
                 if place.endswith(".cpu") and quantity(value) >= _CPUS:
-                    raise ValueError(f"`{value}` is no number of CPUs that a machine has")
+                    raise ValueError(f"`{value}` is not a plausible number of CPUs")
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{place[:200]}: {error}") from None
 
@@ -119,7 +119,7 @@ _POD_SPECS = TypeAdapter(list[_PodSpec])
 
 
 def want_objects(objects: dict[str, Any], pod_specs: Any) -> None:
-    """Raises ValueError, with the first place that is not as an object of Kubernetes is."""
+    """Raise ValueError at the first place that does not match the schema of a Kubernetes object."""
     for form, value, name in ((_OBJECTS, objects, "objects"), (_POD_SPECS, pod_specs, "podSpecs")):
         try:
             form.validate_python(value, strict=True)
@@ -136,5 +136,5 @@ def want_objects(objects: dict[str, Any], pod_specs: Any) -> None:
             if name != "podSpecs":
                 key = (item["metadata"].get("namespace", ""), item["metadata"]["name"])
                 if key in known:
-                    raise ValueError(f"{name}.{number}: `{'/'.join(filter(None, key))[:200]}` is there twice")
+                    raise ValueError(f"{name}.{number}: `{'/'.join(filter(None, key))[:200]}` is a duplicate")
                 known.add(key)

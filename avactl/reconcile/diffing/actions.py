@@ -1,4 +1,4 @@
-"""What has to be done, object by object: a pure function of git, the cluster, and the record of the last run."""
+"""The action for each object: a pure function of git, the live objects and the inventory."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ _MARK = ("f:metadata", "f:labels", f"f:{INVENTORY}")
 
 
 class Action(str, Enum):  # noqa: UP042 - its values stand in JSON
-    """What is done with an object."""
+    """The action taken on an object."""
 
     create = "create"
     change = "change"
     recreate = "replace"
     restore = "restore"
-    """Drift: git says the same as before, the cluster does not."""
+    """Drift: the declaration is unchanged, but the live object differs."""
     prune = "prune"
     keep = "keep"
-    """It left git and stays, because it holds data, or what holds data needs it."""
+    """Removed from git but kept: it holds data, or an object that holds data needs it."""
     wait = "wait"
-    """Nothing can be done now, and nothing is wrong."""
+    """No action is possible or needed now; not an error."""
     refuse = "refuse"
     none = "none"
 
 
 @dataclass(slots=True)
 class Step:
-    """What is to be done with one object, and how it went."""
+    """The action for one object, and its result."""
 
     action: Action
     title: str
@@ -63,13 +63,13 @@ class Step:
     comparison: Comparison = field(default_factory=Comparison)
     reason: str = ""
     error: str = ""
-    """Why it could not be done."""
+    """Error message if the action failed."""
     blocked: bool = False
-    """Whether it failed only because an object that it needs has failed."""
+    """True if it failed only because an object that it depends on has failed."""
     after: Body | None = None
-    """The object as it is after a write: its metadata at least."""
+    """The object after a write: at least its metadata."""
     first: tuple[Body, ...] = ()
-    """What must go before it can be made."""
+    """Objects that must be deleted before this one can be created."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -85,10 +85,10 @@ def plan(
     *,
     take_over: bool = False,
 ) -> list[Step]:
-    """All steps, in apply order, then what has left git in the order of pruning."""
+    """Return all steps: applies in apply order, then prunes in prune order."""
     steps = [_step(each, live.get(each.key), inventory, record, hands, take_over) for each in wanted]
     _hold_back(steps)
-    _made_anew(steps)
+    _mark_recreated(steps)
     declared = {step.key for step in steps}
     return [*steps, *_prunes(live, declared, inventory)]
 
@@ -97,42 +97,42 @@ def _step(each: Wanted, live: Body | None, inventory: str, record: Record, hands
     step = Step(Action.none, str(each), each.key, each.rank, each, live)
     if live is None or live["metadata"].get("deletionTimestamp"):
         if each.manifest.patch:
-            step.action, step.reason = Action.wait, "it is not in the cluster: its fields are set when it comes"
+            step.action, step.reason = Action.wait, "not in the cluster yet; its fields are set once it exists"
         elif identity(each.key) in record.objects:
-            step.action, step.reason = Action.restore, "somebody deleted it"
+            step.action, step.reason = Action.restore, "it was deleted in the cluster"
         else:
             step.action = Action.create
         return step
     owner = inventory_of(live)
-    # A mark that no apply has set was written by hand.
+    # A `run` annotation that no apply has set was written by hand.
     theirs = has(applied(live), _MARK) or identity(each.key) not in record.objects
     if owner not in ("", inventory) and theirs and not take_over:
         step.action = Action.refuse
-        step.error = f"it belongs to inventory {owner}: remove it there, or take it over with --take-over"
+        step.error = f"owned by inventory {owner}: remove it there, or take it over with --take-over"
         return step
     if each.gvk.kind == "Job" and run_of(live) != run_of(each.body):
         step.comparison = compare(each.body, live, each.leave, hands)
         running = not ended(live)
         if running and marks(each.body).get(names.ON_CHANGE) == "finish":
-            step.action, step.reason = Action.wait, "the run that is under way ends first (`onChange: finish`)"
+            step.action, step.reason = Action.wait, "the current run finishes first (`onChange: finish`)"
         else:
             step.action = Action.recreate
-            step.reason = "a new run" + ("; the old one is stopped" if running else "")
+            step.reason = "a new run" + ("; the current one is stopped" if running else "")
         return step
     step.comparison = compare(each.body, live, each.leave, hands)
     freed = _released(each, live)
     if freed and step.comparison.same:
-        step.action, step.reason = Action.change, "its claim was deleted: free to be bound again"
+        step.action, step.reason = Action.change, "its claim was deleted; the volume is released"
     step.comparison.take_out += freed
     if not step.comparison.same and step.action is Action.none:
         step.action = Action.restore if record.unchanged(each) else Action.change
         if owner == "" and identity(each.key) not in record.objects:
-            step.action, step.reason = Action.change, "it was there already: taken over"
+            step.action, step.reason = Action.change, "already existed; taken over"
     return step
 
 
 def _hold_back(steps: list[Step]) -> None:
-    """A spec whose run ends first keeps all its objects as they are until then."""
+    """While a spec's current run finishes, keep all objects of the spec unchanged."""
     held = {
         step.wanted.manifest.item.key
         for step in steps
@@ -143,22 +143,22 @@ def _hold_back(steps: list[Step]) -> None:
     for step in steps:
         assert step.wanted is not None
         if step.wanted.manifest.item.key in held and step.action in (Action.create, Action.change, Action.recreate):
-            step.action, step.reason = Action.wait, "waits for the run that is under way (`onChange: finish`)"
+            step.action, step.reason = Action.wait, "waits for the current run to finish (`onChange: finish`)"
 
 
-def _made_anew(steps: list[Step]) -> None:
-    """What goes with something that is being deleted is made anew with it."""
+def _mark_recreated(steps: list[Step]) -> None:
+    """Recreate objects that are deleted together with another one."""
     by_key = {step.key: step for step in steps}
     dying = [step for step in steps if step.live is not None and step.live["metadata"].get("deletionTimestamp")]
     spaces = {step.key.name for step in dying if step.key.kind == "Namespace"}
     for step in steps:
-        # What is not there is to be made anyway.
+        # A missing object is created in any case.
         if step.key.namespace in spaces and step.action is not Action.refuse and step.live is not None:
             step.action, step.live, step.comparison = Action.restore, None, Comparison()
             step.reason = "its namespace is being deleted"
     for step in dying:
         if step.key.kind == "PersistentVolume" and step.live is not None:
-            # A volume goes when its claim has gone. The claim of a store holds nothing itself.
+            # A volume is deleted once its claim is. The claim of an external store holds no data itself.
             claim = by_key.get(_claim_of(step.live))
             if claim is not None and claim.live is not None and not holds_own_data(claim.live):
                 step.first = (claim.live,)
@@ -172,7 +172,7 @@ def _claim_of(volume: Body) -> Key:
 
 
 def _released(each: Wanted, live: Body) -> list[Difference]:
-    """What keeps a volume from being bound again after its claim was deleted: the store behind it is as it was."""
+    """Return the `claimRef` fields that keep a volume from being bound again after its claim was deleted."""
     if each.key.kind != "PersistentVolume" or (live.get("status") or {}).get("phase") != "Released":
         return []
     if "uid" in (each.body["spec"].get("claimRef") or {"uid": ""}):
@@ -182,7 +182,7 @@ def _released(each: Wanted, live: Body) -> list[Difference]:
 
 
 def _prunes(live: Mapping[Key, Body], declared: Collection[Key], inventory: str) -> list[Step]:
-    """What carries our inventory's mark and has left git."""
+    """Return the steps for objects that carry our inventory's label and are no longer in git."""
     gone = {
         key: body
         for key, body in live.items()
@@ -205,7 +205,7 @@ def _made_by_controller(body: Body) -> bool:
 
 
 def holds_data(live: Mapping[str, Any]) -> bool:
-    """Whether deleting a live object would lose data, and its spec did not say that it may."""
+    """Return whether deleting a live object would lose data that its spec does not allow to delete."""
     notes = marks(live)
     if notes.get(HOLDS_DATA) == "true":
         return True
@@ -214,7 +214,7 @@ def holds_data(live: Mapping[str, Any]) -> bool:
 
 
 def _kept(gone: Mapping[Key, Body], live: Mapping[Key, Body]) -> dict[Key, str]:
-    """What stays, and why: what holds data, with all that it needs."""
+    """Return the objects that are not pruned, with the reason: those that hold data, and all that these need."""
     kept: dict[Key, str] = {key: "it holds data" for key, body in gone.items() if holds_data(body)}
     by_name = {(key.kind, key.namespace, key.name): key for key in gone}
     ahead = list(kept)
@@ -223,13 +223,13 @@ def _kept(gone: Mapping[Key, Body], live: Mapping[Key, Body]) -> dict[Key, str]:
         for name in needs(live[key]):
             other = by_name.get(name)
             if other is not None and other not in kept:
-                kept[other] = f"{title(live[key])} needs it"
+                kept[other] = f"needed by {title(live[key])}"
                 ahead.append(other)
     return kept
 
 
 def shown(difference: Difference, kind: str) -> tuple[Any, Any]:
-    """Both values of a difference as they may be printed; ABSENT where there is none."""
+    """Return both values of a difference with secrets masked; ABSENT for a missing value."""
     from avactl.diagnostics.secrets import MASK
     from avactl.diff.secrets import cover
 

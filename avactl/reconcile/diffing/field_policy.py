@@ -1,4 +1,4 @@
-"""Whose fields stay beside ours: controllers' do, what people added by hand is taken out again."""
+"""Which foreign fields stay: those of controllers do; fields that people added by hand are removed."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _CONTROLLERS = re.compile(
     r"|.*controller.*|.*operator.*|.*provisioner.*|.*-?scheduler|.*webhook.*|.*injector.*|.*attacher.*|.*resizer.*"
     r"|.*daemon.*|.*-agent|manager|Go-http-client|before-first-apply"
 ).fullmatch
-"""Names of field managers that are programs in the cluster. client-go's default is the name of the binary."""
+"""Patterns of field managers that are programs in the cluster. client-go defaults to the name of the binary."""
 _PEOPLE = re.compile(
     r"kubectl.*|oc|k9s|Lens.*|OpenLens|Headlamp|Mozilla|rancher|node-fetch|curl|[Pp]ython.*|OpenAPI-Generator|helm"
 ).fullmatch
-"""Tools that people change a cluster with."""
+"""Field managers of command-line tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """Tells hands from controllers."""
+    """Distinguishes manual edits from controllers' writes."""
 
     leave: Collection[str] = field(default_factory=frozenset)
     """Further managers whose fields stay."""
 
     def changed(self, manager: str, path: Path) -> bool:
-        """Whether a field that git does not set was put there by hand.
+        """Return whether a field that git does not set was set by hand.
 
-        Labels and annotations are how programs speak with each other: of those, only what tools of people set is.
+        Programs communicate through labels and annotations, so those count only if set with a command-line tool.
         """
         if manager in self.leave:
             return False
@@ -44,13 +44,13 @@ class Hands:
 
 @lru_cache
 def left(kind: str, declared: tuple[str, ...]) -> tuple[Path, ...]:
-    """The paths in an object of this kind that are controllers', as sets write them."""
+    """Return the controller-owned paths of a kind, in the notation of field sets."""
     found = [tuple(f"f:{step}" for step in owned.path) for owned in KUBERNETES if owned.kind in (kind, "*")]
     return (*found, *(tuple(f"f:{step}" for step in path.split(".")) for path in declared))
 
 
 def without(body: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
-    """An object without fields; what is not on the way to them is shared with the object."""
+    """Return an object without the given fields; unaffected parts are shared with the original."""
     result = dict(body)
     for path in paths:
         *parents, last = path.split(".")

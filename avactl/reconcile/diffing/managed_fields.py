@@ -1,7 +1,7 @@
-"""Who owns which fields: the sets of `metadata.managedFields`, and values at their paths.
+"""Field ownership: the sets in `metadata.managedFields`, and the values at their paths.
 
 Source: sigs.k8s.io/structured-merge-diff, `fieldpath`: `f:NAME` is a key of a mapping, `k:{…}` an entry of a list by
-its keys, `v:…` an entry of a set by its value, `i:…` one by its position; `.` says that the thing itself is owned.
+its keys, `v:…` an entry of a set by its value, `i:…` one by its position; `.` marks ownership of the element itself.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from avactl.reconcile.api import FIELD_MANAGER
 
 Fields = Mapping[str, Any]
 Path = tuple[str, ...]
-"""Steps as they stand in a set: `("f:spec", "f:replicas")`."""
+"""Steps in the notation of field sets: `("f:spec", "f:replicas")`."""
 
 ABSENT: Any = object()
 
 
 class Owner(NamedTuple):
-    """Who wrote fields."""
+    """An entry of `managedFields`."""
 
     manager: str
     operation: str
@@ -30,7 +30,7 @@ class Owner(NamedTuple):
 
 
 def owners(live: Mapping[str, Any]) -> list[Owner]:
-    """All who own fields of an object."""
+    """Return all managers of an object's fields."""
     return [
         Owner(
             entry.get("manager", ""), entry.get("operation", ""), entry.get("subresource", ""), entry["fieldsV1"] or {}
@@ -41,7 +41,7 @@ def owners(live: Mapping[str, Any]) -> list[Owner]:
 
 
 def applied(live: Mapping[str, Any]) -> Fields | None:
-    """The fields that are ours by apply; None where nothing is, or by another version of the API."""
+    """Return the fields we own by apply; None if there are none, or only in another API version."""
     for entry in live["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" and not entry.get("subresource"):
             return entry.get("fieldsV1") if entry.get("apiVersion") == live["apiVersion"] else None
@@ -49,7 +49,7 @@ def applied(live: Mapping[str, Any]) -> Fields | None:
 
 
 def leaves(fields: Fields, before: Path = ()) -> Iterator[Path]:
-    """The paths of a set that have nothing below."""
+    """Yield the paths of a set that have no children."""
     for step, below in fields.items():
         if step == ".":
             continue
@@ -60,7 +60,7 @@ def leaves(fields: Fields, before: Path = ()) -> Iterator[Path]:
 
 
 def has(fields: Fields | None, path: Path) -> bool:
-    """Whether a set has the path, or something below or above it as a whole."""
+    """Return whether a set contains the path, one of its children, or an ancestor owned as a whole."""
     for step in path:
         if fields is None:
             return False
@@ -71,7 +71,7 @@ def has(fields: Fields | None, path: Path) -> bool:
 
 
 def find(value: Any, path: Path) -> Any:
-    """The value at a path; ABSENT where there is none."""
+    """Return the value at a path; ABSENT if there is none."""
     for step in path:
         _, value = child(value, step)
         if value is ABSENT:
@@ -80,7 +80,7 @@ def find(value: Any, path: Path) -> Any:
 
 
 def child(value: Any, step: str) -> tuple[str | int, Any]:
-    """The key or index of one step, and what is there."""
+    """Return the key or index of one step, and the value there."""
     kind, text = step[:2], step[2:]
     if kind == "f:":
         return text, value.get(text, ABSENT) if isinstance(value, dict) else ABSENT
@@ -98,11 +98,11 @@ def child(value: Any, step: str) -> tuple[str | int, Any]:
 
 
 _KEY_DEFAULTS = {"protocol": "TCP"}
-"""Keys that the API server fills in before it compares."""
+"""List keys that the API server defaults before it compares."""
 
 
 def pointer(value: Any, path: Path) -> str:
-    """The JSON pointer (RFC 6901) of a path in an object that has it."""
+    """Return the JSON pointer (RFC 6901) of a path in an object that has it."""
     out = ""
     for step in path:
         key, value = child(value, step)
@@ -111,7 +111,7 @@ def pointer(value: Any, path: Path) -> str:
 
 
 def positions(value: Any, path: Path) -> tuple[int, ...]:
-    """The indexes into lists along a path, for removing the last entries first."""
+    """Return the list indices along a path, so that the last entries can be removed first."""
     found: list[int] = []
     for step in path:
         key, value = child(value, step)
@@ -121,7 +121,7 @@ def positions(value: Any, path: Path) -> tuple[int, ...]:
 
 
 def dotted(path: Path) -> str:
-    """A path as a person writes it: `spec.template.spec.containers[train].image`."""
+    """Format a path for people: `spec.template.spec.containers[train].image`."""
     text = ""
     for step in path:
         kind, name = step[:2], step[2:]

@@ -1,8 +1,8 @@
-"""What is wanted against what is there, field by field, by who owns what.
+"""Compare a desired object with the live one, field by field, by field ownership.
 
-The API server tells in `managedFields` which fields our last apply set. One that somebody else changed since is not
-ours any more, so of values that are still ours only git can have changed the meaning; defaults and what others added
-beside are nobody's difference.
+`managedFields` lists the fields that our last apply set. A field changed by another manager since is no longer ours,
+so a field that is still ours can differ only because git changed. Defaults, and fields that other managers added, are
+not differences.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.kinds.fields.values import quantity
+from avactl.quantity import quantity
 from avactl.reconcile.api import FIELD_MANAGER
 from avactl.reconcile.diffing import managed_fields
 from avactl.reconcile.diffing.field_policy import Hands
@@ -22,44 +22,44 @@ from avactl.reconcile.diffing.managed_fields import ABSENT, Fields, Owner, Path
 
 
 class Difference(NamedTuple):
-    """One field that is not as git says."""
+    """One field that differs from git."""
 
     path: Path
     old: Any
     new: Any
     by: str = ""
-    """The manager that it belongs to now; empty: nobody's."""
+    """The field's current manager; empty: none."""
 
     @property
     def field(self) -> str:
-        """The path as a person writes it."""
+        """Return the path as text."""
         return managed_fields.dotted(self.path)
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What it takes to make an object as git says."""
+    """The changes that make a live object match git."""
 
     apply: list[Difference] = field(default_factory=list)
     """Fields that an apply sets or removes."""
     take_out: list[Difference] = field(default_factory=list)
-    """Fields that somebody added by hand."""
+    """Fields that were added by hand."""
     hand_over: list[Path] = field(default_factory=list)
-    """Fields that were ours and are a controller's now: they keep their value."""
+    """Fields that were ours and now belong to a controller: their values stay."""
     unsure: bool = False
-    """All that differs may be two ways to write one value: the API server must be asked."""
+    """All differences may be two notations of one value; only a dry-run apply can tell."""
 
     @property
     def same(self) -> bool:
         return not (self.apply or self.take_out or self.hand_over)
 
     def all(self) -> list[Difference]:
-        """Every difference."""
+        """Return every difference."""
         return [*self.apply, *self.take_out]
 
 
 def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path], hands: Hands) -> Comparison:
-    """`want` has no fields of controllers (`leave`)."""
+    """Compare `want`, which has no controller-owned fields (`leave`), with the live object."""
     walk = _Walk(live, leave)
     ours = managed_fields.applied(live)
     for key, value in want.items():
@@ -113,7 +113,7 @@ class _Walk:
             if live is not ABSENT and live is not None:
                 self._differs(path, live, want)
         elif live is ABSENT or ours is None:
-            # Values that say nothing are not kept by the API server.
+            # The API server drops empty values.
             if ours is None or want not in ("", 0, False):
                 self._differs(path, live, want)
         elif not _equal(want, live):
@@ -122,7 +122,7 @@ class _Walk:
                 self._differs(path, live, want, maybe=same is None)
 
     def gone(self, want: Mapping[str, Any], live: Any, ours: Fields, path: Path) -> None:
-        """What our last apply set and git does not have any more."""
+        """Record the fields that our last apply set and git no longer has."""
         for step, below in ours.items():
             key = step[2:]
             if step == "." or key in want:
@@ -139,7 +139,7 @@ class _Walk:
             self.result.hand_over.append(path)
 
     def _whole(self, want: Any, live: Any, path: Path) -> None:
-        """A value that is owned as a whole, so that nobody changed a part of it: it differs where git changed."""
+        """Compare an atomic value, of which no other manager can own a part: it differs only if git changed it."""
         fits = _contained(want, live, False)
         if fits is not True:
             self._differs(path, live, want, maybe=fits is None)
@@ -182,7 +182,7 @@ class _Walk:
 
 @lru_cache(maxsize=8192)
 def _entry_key(step: str) -> tuple[Any, ...] | None:
-    """What an entry of a list is known by, from its step."""
+    """Return the key of a list entry from its path step."""
     if step.startswith("k:"):
         return tuple(orjson.loads(step[2:]).values())
     return (orjson.loads(step[2:]),) if step.startswith("v:") else None
@@ -207,11 +207,11 @@ def _equal(want: Any, live: Any) -> bool:
 _QUANTITIES = frozenset(
     ("requests", "limits", "hard", "capacity", "sizeLimit", "storage", "default", "defaultRequest", "min", "max")
 )
-"""Keys below which texts are amounts, which the API server writes in its own way: `1024Mi` becomes `1Gi`."""
+"""Parents of quantities, which the API server normalises: `1024Mi` becomes `1Gi`."""
 
 
 def _same_scalar(want: Any, live: Any, amount: bool) -> bool | None:
-    """Whether two values are one; None: the API server must be asked."""
+    """Return whether two scalars are equal; None: only a dry-run apply can tell."""
     if _equal(want, live):
         return True
     if isinstance(want, bool) or isinstance(live, bool) or not isinstance(live, str | int):
@@ -221,7 +221,7 @@ def _same_scalar(want: Any, live: Any, amount: bool) -> bool | None:
             return quantity(want) == quantity(live)
         except ValueError:
             return False
-    # Durations and numbers as text, which some kinds write anew.
+    # Durations and numbers as text, which some kinds normalise.
     short = str(want)
     return None if len(short) < 30 and short[:1].isdigit() and str(live)[:1].isdigit() else False
 
@@ -231,11 +231,11 @@ _DEFAULTS: frozenset[tuple[str, Any]] = frozenset(
      ("successThreshold", 1), ("scheme", "HTTP"), ("operator", "Equal"), ("type", ""),
      ("volumeMode", "Filesystem"), ("kind", "PersistentVolumeClaim"), ("scope", "*"), ("matchPolicy", "Equivalent")]
 )  # fmt: skip
-"""What the API server adds inside of values that are owned as a whole."""
+"""Defaults that the API server adds inside atomic values."""
 
 
 def _contained(want: Any, live: Any, amount: bool) -> bool | None:
-    """Whether a value is what git says, but for defaults; None: the API server must be asked."""
+    """Return whether a value equals the declared one except for defaults; None: only a dry-run apply can tell."""
     if isinstance(want, dict):
         if not isinstance(live, dict):
             return not want and live is ABSENT
@@ -248,7 +248,7 @@ def _contained(want: Any, live: Any, amount: bool) -> bool | None:
         for key in live.keys() - want.keys() - {"status"}:
             value = live[key]
             if key == "default" and value == live.get("max"):
-                continue  # of a LimitRange
+                continue  # from a LimitRange
             if value not in ({}, [], "") and (not isinstance(value, str | int) or (key, value) not in _DEFAULTS):
                 sure = None
         return sure
@@ -278,7 +278,7 @@ def _by_hand(
     owners: Sequence[Owner],
     result: Comparison,
 ) -> None:
-    """What people added beside what git sets."""
+    """Record the fields that were added by hand to an object."""
     found: dict[Path, str] = {}
     for owner in owners:
         if owner.subresource == "status" or owner.manager == FIELD_MANAGER:
@@ -294,7 +294,7 @@ def _by_hand(
                 continue
             if others is None:
                 others = [o.fields for o in owners if o is not owner and not _is_hand(hands, o, path)]
-            # What others own beside it stays.
+            # Entries of other managers stay.
             while short != path and any(managed_fields.has(other, short) for other in others):
                 short = path[: len(short) + 1]
             if path[0] == "f:metadata":
@@ -310,7 +310,7 @@ def _is_hand(hands: Hands, owner: Owner, path: Path) -> bool:
 
 
 def _first_absent(want: Any, path: Path) -> Path | None:
-    """The shortest part of a path that git does not have; None where it has all of it, or the whole around it."""
+    """Return the shortest prefix of a path that git does not have; None if git has all of it or an atomic parent."""
     for length, step in enumerate(path, 1):
         want = managed_fields.child(want, step)[1]
         if want is ABSENT:

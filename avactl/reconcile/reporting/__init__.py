@@ -1,1 +1,1 @@
-"""What a run says: report, events, metrics, progress, commit status."""
+"""Output of a run: report, events, metrics, progress, commit status."""

@@ -1,4 +1,4 @@
-"""The status of a commit at its forge: whether the cluster is as it says.
+"""Set the commit status at the forge to the state of the cluster.
 
 Sources: https://docs.github.com/rest/commits/statuses, https://docs.gitlab.com/api/commits/#set-commit-pipeline-status
 """
@@ -23,11 +23,11 @@ State = Literal["success", "failure", "pending"]
 _TIMEOUT = aiohttp.ClientTimeout(total=20)
 _TRIES = 3
 _MOST = 140
-"""Characters of a description that GitHub takes."""
+"""Longest description, in characters, that GitHub accepts."""
 
 
 def words(result: Result) -> tuple[State, str]:
-    """State and description of a run."""
+    """Return the commit state and description of a run."""
     if result.ok:
         return "success", result.summary()
     if result.problem:
@@ -38,7 +38,7 @@ def words(result: Result) -> tuple[State, str]:
 
 
 async def tell(revision: Revision, cluster: str, state: State, text: str) -> None:
-    """Set the status, where a token is in the environment and the repository is at a forge; a refusal is a note."""
+    """Set the status if a token is in the environment and the repository is at a forge; log a refusal as a note."""
     request = _request(revision, cluster or "all clusters", state, visible(redact(shortened(text, 4096)))[:_MOST])
     if request is None:
         return
@@ -56,7 +56,7 @@ async def tell(revision: Revision, cluster: str, state: State, text: str) -> Non
             except (aiohttp.ClientError, TimeoutError) as error:
                 said = type(error).__name__
             await asyncio.sleep(2.0**number)
-    sys.stderr.write(f"avactl: note: the status of commit {revision.commit[:12]} was not set: {said}\n")
+    sys.stderr.write(f"avactl: note: could not set the status of commit {revision.commit[:12]}: {said}\n")
 
 
 def _request(
@@ -85,6 +85,6 @@ def _request(
 
 
 def _path(url: str) -> str:
-    """`owner/name` of `https://forge/owner/name.git` or `git@forge:owner/name.git`."""
+    """Return `owner/name` of `https://forge/owner/name.git` or `git@forge:owner/name.git`."""
     match = re.match(r"[a-z+]+://[^/]+/|[^/]*:(?!//)", url)
     return url[match.end() :].removesuffix("/").removesuffix(".git") if match else ""

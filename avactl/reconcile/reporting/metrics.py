@@ -14,23 +14,23 @@ _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 LEADER = Gauge("avactl_reconcile_leader", "1 on the replica that applies.", registry=REGISTRY)
 RUNS = Counter("avactl_reconcile_runs_total", "Runs, by result: ok, failed.", ["result"], registry=REGISTRY)
 RUN_SECONDS = Histogram(
-    "avactl_reconcile_run_seconds", "From looking at the cluster to the last write.",
+    "avactl_reconcile_run_seconds", "Duration of a run, from the first read to the last write.",
     buckets=_SECONDS, registry=REGISTRY,
 )  # fmt: skip
-OBJECTS = Gauge("avactl_reconcile_objects", "Objects by how the last run left them.", ["state"], registry=REGISTRY)
+OBJECTS = Gauge("avactl_reconcile_objects", "Objects by their state after the last run.", ["state"], registry=REGISTRY)
 HEALTH = Gauge("avactl_reconcile_unhealthy_objects", "Objects that are not ready.", ["state"], registry=REGISTRY)
-DRIFT = Counter("avactl_reconcile_drift_total", "Objects that were put back, by kind.", ["kind"], registry=REGISTRY)
+DRIFT = Counter("avactl_reconcile_drift_total", "Objects with drift corrected, by kind.", ["kind"], registry=REGISTRY)
 WRITES = Counter("avactl_reconcile_writes_total", "Requests that write.", registry=REGISTRY)
 SUCCESS = Gauge(
-    "avactl_reconcile_last_success_timestamp_seconds", "When the cluster last held what git says.", registry=REGISTRY
+    "avactl_reconcile_last_success_timestamp_seconds", "Time at which the cluster last matched git.", registry=REGISTRY
 )
 COMMIT = Gauge("avactl_reconcile_commit_info", "The commit that was applied last.", ["commit"], registry=REGISTRY)
 BROKEN = Gauge("avactl_reconcile_commit_broken", "1 while the newest commit does not compile.", registry=REGISTRY)
-GIT_ERRORS = Counter("avactl_reconcile_git_errors_total", "Looks at git that failed.", registry=REGISTRY)
+GIT_ERRORS = Counter("avactl_reconcile_git_errors_total", "Failed git fetches.", registry=REGISTRY)
 
 
 def count(result: Result, seconds: float, writes: int) -> None:
-    """Take in one run."""
+    """Record the metrics of one run."""
     RUNS.labels("ok" if result.complete else "failed").inc()
     RUN_SECONDS.observe(seconds)
     WRITES.inc(writes)

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _EVERY = 10.0
-"""Seconds between two plain lines about what is waited for."""
+"""Seconds between two plain lines while waiting."""
 
 
 class Progress:
     """Shows a run. Use it in a `with` block."""
 
     def __init__(self, stream: TextIO, quiet: bool) -> None:
-        """`quiet`: no plain lines; what is read by a program has the report alone."""
+        """`quiet`: print no plain lines, because a program reads the output."""
         self._stream, self._quiet = stream, quiet
         self._bar: Bar | None = None
         if stream.isatty():
@@ -44,7 +44,7 @@ class Progress:
             self._bar.stop()
 
     def listener(self) -> Listener:
-        """What a run tells."""
+        """Return the callbacks for a run."""
         return Listener(planned=self._planned, done=self._done, waiting=self._waiting, lease=self._lease)
 
     def _planned(self, count: int) -> None:
@@ -65,7 +65,7 @@ class Progress:
             self._stream.flush()
 
     def _lease(self, holder: str) -> None:
-        text = f"another run holds the lease ({holder.partition('_')[0] or 'nobody any more'}); waiting"
+        text = f"another run holds the lease ({holder.partition('_')[0] or 'released'}); waiting"
         if self._bar is not None:
             self._bar.update(self._task, description=text)
         elif not self._quiet:

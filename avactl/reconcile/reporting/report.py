@@ -1,4 +1,4 @@
-"""How a run went, as text and as JSON."""
+"""The report of a run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from avactl.terminal import inert, shortened, visible
 _MOST_LINES = 40
 _MOST_FIELDS = 4
 _LONGEST = 2000
-"""Characters of what the API server said."""
+"""Longest API server message shown, in characters."""
 _LONG = 80
-"""Characters of a value; an image with its digest has more."""
+"""Longest value shown, in characters; an image with its digest is longer."""
 _SIGNS = {
     Action.create: ("+", "created"),
     Action.change: ("~", "changed"),
@@ -31,57 +31,57 @@ _SIGNS = {
 
 @dataclass(slots=True)
 class Result:
-    """One run."""
+    """The result of one run."""
 
     cluster: str
     inventory: str
     commit: str = ""
     steps: list[Step] = field(default_factory=list)
     health: dict[str, Health] = field(default_factory=dict)
-    """What is not well in the end, by its title; what is waited for too."""
+    """Objects that are unhealthy or still waiting at the end, by title."""
     problem: str = ""
-    """Why nothing was done, or not all."""
+    """The reason why nothing, or not everything, was done."""
     dry_run: bool = False
     unreachable: bool = False
-    """Whether the problem is that the cluster does not answer."""
+    """True if the problem is that the API server is unreachable."""
     unseen: list[str] = field(default_factory=list)
     """Kinds that may not be listed."""
 
     @property
     def failed(self) -> list[Step]:
-        """What could not be done."""
+        """Steps that failed."""
         return [step for step in self.steps if step.error]
 
     @property
     def drift(self) -> list[Step]:
-        """What somebody else had changed or deleted."""
+        """Steps that correct drift."""
         return [step for step in self.steps if step.action is Action.restore]
 
     @property
     def changed(self) -> bool:
-        """Whether anything was written, or would have been."""
+        """Return whether the run wrote anything, or a dry run would have."""
         quiet = (Action.none, Action.keep, Action.wait, Action.refuse)
         return any(step.action not in quiet for step in self.steps)
 
     @property
     def complete(self) -> bool:
-        """Whether the cluster holds what git says."""
+        """Return whether the cluster matches git."""
         return not self.problem and not self.failed
 
     @property
     def ok(self) -> bool:
-        """Whether all is applied and well."""
+        """Return whether everything is applied and healthy."""
         unhealthy = any(h.state in (State.failed, State.progressing) for h in self.health.values())
         return self.complete and not unhealthy
 
     def counts(self) -> dict[str, int]:
-        """How many objects went which way."""
+        """Count the objects by outcome."""
         found = Counter("failed" if step.error else _word(step) for step in self.steps)
         order = (*(word for _, word in _SIGNS.values()), "failed", "unchanged")
         return {word: found[word] for word in order if found[word] or word == "unchanged"}
 
     def summary(self) -> str:
-        """`296 objects: 294 created, 2 waiting, 0 unchanged`."""
+        """Return e.g. `296 objects: 294 created, 2 waiting, 0 unchanged`."""
         counts = ", ".join(f"{count} {word}" for word, count in self.counts().items())
         return f"{len(self.steps)} objects: {counts}"
 
@@ -91,7 +91,7 @@ def _word(step: Step) -> str:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report as JSON data."""
     return {
         "cluster": result.cluster,
         "inventory": result.inventory,
@@ -128,7 +128,7 @@ def _object(step: Step) -> dict[str, Any]:
 
 
 def as_text(result: Result, colour: bool) -> str:
-    """The report for people."""
+    """Return the report as text."""
     green, yellow, red, dim, off = ("\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m") if colour else ("",) * 5
     tint = {Action.create: green, Action.change: yellow, Action.recreate: yellow, Action.restore: yellow,
             Action.prune: red}  # fmt: skip
@@ -148,10 +148,10 @@ def as_text(result: Result, colour: bool) -> str:
         sign = f"{red}!{off}" if health.state is State.failed else "…"
         lines.append(f"  {sign} {visible(name)}: {_said(health.reason)}")
     for kind in result.unseen:
-        lines.append(f"  {red}!{off} {kind}: may not be listed; what left git of this kind is not pruned")
+        lines.append(f"  {red}!{off} {kind}: no permission to list; removed objects of this kind are not pruned")
     head = f"cluster {result.cluster}" + (f" · commit {result.commit[:12]}" if result.commit else "")
     if result.dry_run:
-        head += " · dry run, nothing is written"
+        head += " · dry run, nothing was written"
     if result.problem:
         lines.append(f"  {red}!{off} {_said(result.problem)}")
     foot = [] if result.problem and not result.steps else [result.summary()]
@@ -159,7 +159,7 @@ def as_text(result: Result, colour: bool) -> str:
 
 
 def _said(text: str) -> str:
-    """What the API server and others said, on one line of a bounded length."""
+    """Return a message on one line of bounded length."""
     return visible(redact(shortened(text, _LONGEST)).replace("\n", "⏎"))
 
 
@@ -168,7 +168,7 @@ def _detail(step: Step, dim: str, off: str) -> str:
     for difference in step.differences[:_MOST_FIELDS]:
         old, new = shown(difference, step.key.kind)
         by = f" {dim}(by {visible(difference.by)}){off}" if difference.by and step.action is Action.restore else ""
-        # Of long texts the beginning would be the same on both sides.
+        # Two long texts often share their beginning, so showing it would not help.
         long = any(isinstance(value, str) and ("\n" in value or len(value) > _LONG) for value in (old, new))
         how = "changed" if long and old is not ABSENT and new is not ABSENT else f"{_short(old)} → {_short(new)}"
         parts.append(f"{visible(difference.field)} {visible(how)}{by}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import NamedTuple
 
 from avactl.hardware.topology import members
+from avactl.kube.timestamps import seconds_since
 from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.defrag import make_whole
 from avactl.placement.diagnosis import gang_message, why_gang
@@ -161,8 +161,8 @@ def _request(view: ClusterView, pod: PodInfo) -> Request:
 def _freed(view: ClusterView, pod: PodInfo) -> Request:
     """Return the request of a pod with claims once it is recreated. The view then counts its devices as its own."""
     fleet, state = view.fleet, view.fleet.tables.state
-    if pod.uid in view.change_epoch:
-        return view.change_epoch[pod.uid]
+    if pod.uid in view.freed_requests:
+        return view.freed_requests[pod.uid]
     keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
     held = [state.bookings.get(fleet.dra.claims[key].uid) for key in keys if key in view.claims]
     if len(held) < len(keys):
@@ -176,7 +176,7 @@ def _freed(view: ClusterView, pod: PodInfo) -> Request:
         request = None
     if request is not None and request.gpus == gpus.bit_count():
         state.book(pod.uid, replace(state.release(pod.uid), gpus=gpus), forced=True)
-        view.change_epoch[pod.uid] = request
+        view.freed_requests[pod.uid] = request
         return request
     for key in keys:
         fleet.claims.put(view.claims[key])
@@ -255,7 +255,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
 def _move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
     every, since = view.checkpoints[pod.uid]
     gang = [each for each in view.fleet.tables.pods.values() if pod.gang and each.gang == pod.gang and each.node]
-    running = view.now.timestamp() - datetime.fromisoformat(since).timestamp() if since else every
+    running = seconds_since(since, view.now) if since else every
     return Move(
         pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / MILLI_PER_GPU, source, target,
         max(0.0, min(every, running)), max(0, len(gang) - 1),

@@ -47,7 +47,7 @@ class ClusterView:
         """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
         self.claims: dict[str, dict[str, Any]] = {}
         """ResourceClaims that were made for one pod, by `namespace/name`."""
-        self.change_epoch: dict[str, Request] = {}
+        self.freed_requests: dict[str, Request] = {}
         """Pods, by uid, whose claims are thought of as not allocated, and what they then ask for."""
         self.owned: set[str] = set()
         """Pods, by uid, that somebody makes anew."""

@@ -1,8 +1,8 @@
 """The sandbox of Python specs and policies. Runs in the child process; standard library only.
 
-The boundary is the kernel's: seccomp (a list of allowed system calls) and Landlock (files that can be read). Both are
-indispensable: where one is missing, nothing is evaluated. Namespaces, dropped capabilities and resource limits stand
-behind them, and an audit hook of Python before them, which says what was refused.
+The boundary is the kernel's: seccomp (system call allowlist) and Landlock (readable files). Both are required; without
+one of them nothing is evaluated. Namespaces, dropped capabilities and resource limits add depth, and a Python audit
+hook reports what was refused.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from avactl.source.sandbox.audit import NotAllowedError
 __all__ = ["LAYERS", "NOT_CONFINED", "NotAllowedError", "enter"]
 
 NOT_CONFINED = 77
-"""Exit status of a child that did not begin because a layer is missing; its answer is their names."""
+"""Exit status of a child that refused to start because a layer is missing; its answer lists the layers."""
 
 LAYERS = ("seccomp", "Landlock", "resource limits", "dropped privileges")
-"""Layers without which nothing is evaluated."""
+"""Layers that are required."""
 
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
-"""Libraries that extension modules of the standard library are linked with. The audit hook keeps them from Python."""
+"""Libraries that standard extension modules link to. The audit hook hides them from Python code."""
 
 
 def enter(request: Mapping[str, Any]) -> None:
-    """Give up everything but computing and reading; there is no way back. Call it in a process with one thread.
+    """Drop all privileges except computing and reading, irreversibly. Call it in a single-threaded process.
 
     Of the request: `readable` and `listable` paths, `native` directories with extension modules, `seconds` of CPU time,
     the `parent`'s process ID, the descriptor `answer`, and whether all layers are `required`. Where they are and one
@@ -46,7 +46,7 @@ def enter(request: Mapping[str, Any]) -> None:
 
 
 def _kernel_layers(request: Mapping[str, Any]) -> set[str]:
-    """Apply all layers that the kernel has, and return the missing ones."""
+    """Apply all layers that the kernel supports; return the missing ones."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -63,6 +63,6 @@ def _kernel_layers(request: Mapping[str, Any]) -> set[str]:
 
 
 def _forget_ctypes() -> None:
-    """Take native code out of reach: classes that outlive the module find nothing in its namespace."""
+    """Remove access to native code: classes that outlive the module find an empty namespace."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
         vars(sys.modules.pop(name)).clear()

@@ -1,6 +1,6 @@
-"""Audit hook of Python: refuses early, and says what was refused. Source: PEP 578.
+"""Python audit hook: refuses early and reports what was refused. Source: PEP 578.
 
-It is no boundary: code that corrupts the interpreter's memory gets round it. The kernel's filters are the boundary.
+It is not a security boundary: code that corrupts the interpreter's memory bypasses it. The kernel's filters are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class NotAllowedError(PermissionError):
-    """A spec file tried something that only programs may do."""
+    """A spec file tried a forbidden operation."""
 
 
 _REFUSED_EVENTS = (
@@ -58,10 +58,10 @@ _REFUSED_EVENTS = (
     ("os.utime", "writing files"),
     ("os.setxattr", "writing files"),
 )
-"""Beginnings of audit events, and the words for the refusal."""
+"""Prefixes of audit events, with the name of the forbidden feature."""
 
 _NATIVE_PACKAGES = frozenset(("ctypes", "cffi", "readline", "dbm", "multiprocessing"))
-"""Packages that reach the system without an audit event."""
+"""Packages that use system functions without an audit event."""
 
 _BACK_DOORS = frozenset(
     (
@@ -72,7 +72,7 @@ _BACK_DOORS = frozenset(
         *("_gdbm", "_dbm", "_tkinter", "_tracemalloc_test"),
     )
 )
-"""Extension modules that do so, by the last part of any name: the loader calls `PyInit_` and that part."""
+"""Extension modules that do so, by the last part of the name, from which the loader derives `PyInit_…`."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -80,7 +80,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 def apply(readable: Sequence[str], listable: Sequence[str], native: Sequence[str]) -> None:
     """Refuse everything but reading below `readable` and listing `listable`; the first of `readable` is the repository.
 
-    Extension modules are loaded from below `native` only. There is no way back.
+    Extension modules are loaded from below `native` only. Irreversible.
     """
     _guard_builtins()
     real = os.path.realpath
@@ -88,7 +88,7 @@ def apply(readable: Sequence[str], listable: Sequence[str], native: Sequence[str
 
 
 def _guard_builtins() -> None:
-    """Refuse back doors that are compiled into the interpreter: their loader raises no audit event."""
+    """Refuse dangerous built-in modules: their loader raises no audit event."""
     create, doors, error = _imp.create_builtin, _BACK_DOORS, NotAllowedError
 
     def create_builtin(spec: Any) -> Any:
@@ -100,7 +100,7 @@ def _guard_builtins() -> None:
 
 
 def _hook(readable: list[str], listable: list[str], native: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
-    # All that the hook needs is bound here: a spec file that changes this module or builtins changes nothing.
+    # Everything the hook needs is bound here, so that a spec file cannot change it through this module or builtins.
     roots = tuple(path.rstrip("/") + "/" for path in readable)
     shown = frozenset(path.rstrip("/") + "/" for path in listable)
     natives, suffixes = tuple(path.rstrip("/") + "/" for path in native), (".so", ".dylib", ".pyd")
@@ -111,20 +111,20 @@ def _hook(readable: list[str], listable: list[str], native: list[str]) -> Callab
     text, raw = str, bytes
 
     def plain(path: Any) -> str:
-        """A path as exact text. A path-like object might tell the hook one path and the kernel another."""
+        """Return a path as an exact str: a path-like object could return different paths to the hook and the kernel."""
         if instance(path, text):
             return text.__str__(path)
         if instance(path, raw):
             return fsdecode(raw.__add__(path, b""))
         if path is None:
             return "."
-        raise error("a path is text in a spec file")
+        raise error("paths must be strings in a spec file")
 
     def resolve(path: Any) -> str:
         return realpath(plain(path)) + "/"
 
     def extension(name: str, file: str) -> None:
-        """Refuse extension modules but those of Python and of avactl's own packages."""
+        """Refuse extension modules except those of Python and of avactl's own packages."""
         path = resolve(file)
         own = next((root for root in natives if path.startswith(root)), None)
         if own is None or any(part in path[len(own) - 1 :] for part in installed):
@@ -135,7 +135,7 @@ def _hook(readable: list[str], listable: list[str], native: list[str]) -> Callab
         if event == "open":
             path, _, flags = args
             if instance(path, integer):
-                return  # a descriptor that is open already
+                return  # an open descriptor
             if instance(flags, integer) and flags & writing:
                 raise error("writing files is not allowed in a spec file")
             if not resolve(path).startswith(roots):

@@ -1,4 +1,4 @@
-"""Landlock: the kernel's filter of file access, TCP ports, abstract sockets and signals. Source: landlock(7)."""
+"""Landlock: kernel filter for file access, TCP ports, abstract sockets and signals. Source: landlock(7)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _SCOPES = ((6, 0b11),)  # abstract unix sockets, signals
 
 
 def abi(libc: Any) -> int:
-    """Return the version of Landlock that the kernel has and allows, 0 or less where it has none."""
+    """Return the Landlock ABI version of the kernel; 0 or less if unsupported or disabled."""
     return int(libc.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
 
 
 def apply(ctypes: Any, libc: Any, readable: Sequence[str], listable: Sequence[str]) -> bool:
-    """Allow to read below `readable` and to list `listable`, and nothing else; False where the kernel cannot."""
+    """Allow only reading below `readable` and listing `listable`; False if the kernel does not support it."""
     version = abi(libc)
     if version < 1:
         return False
     handled = [sum(right for since, right in table if since <= version) for table in (_FS_RIGHTS, _NET_RIGHTS, _SCOPES)]
-    # struct landlock_ruleset_attr; an older kernel takes a longer one if the rest is zero.
+    # struct landlock_ruleset_attr; an older kernel accepts a longer one if the rest is zero.
     attributes = struct.pack("=3Q", *handled)
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.c_char_p(attributes), ctypes.c_size_t(len(attributes)), 0)
     if ruleset < 0:
@@ -52,7 +52,7 @@ def _allow(ctypes: Any, libc: Any, ruleset: int, path: str, rights: int) -> None
     try:
         beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # a directory of libraries that this system does not have
+        return  # a library directory that does not exist on this system
     if not os.path.isdir(path):  # noqa: PTH112 - no pathlib in the sandbox
         rights &= _READ_FILE
     # struct landlock_path_beneath_attr is packed: u64 rights, s32 descriptor.

@@ -6,13 +6,13 @@ import resource
 import sys
 
 MEMORY = 1 << 30
-"""Address space of the process, bytes."""
+"""Address space of the process, in bytes."""
 
 
 def apply(seconds: float) -> bool:
-    """Lower the limits for good, with `seconds` of CPU time; False where the kernel did not take one of them.
+    """Lower the limits permanently, with `seconds` of CPU time; False if the kernel refused one of them.
 
-    A hard limit that is lower already stays as it is. Without capabilities no hard limit can be raised again.
+    A lower hard limit stays. Without capabilities no hard limit can be raised again.
     """
     wanted = {
         "RLIMIT_CPU": int(seconds) + 1,
@@ -37,5 +37,5 @@ def apply(seconds: float) -> bool:
         try:
             resource.setrlimit(limit, (lowered, lowered))
         except (OSError, ValueError):
-            complete = False  # macOS does not take every limit
+            complete = False  # macOS does not support every limit
     return complete

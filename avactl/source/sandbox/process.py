@@ -1,4 +1,4 @@
-"""Privileges and kinship of the sandboxed process: namespaces, capabilities, death with its parent. Linux only.
+"""Privileges of the sandboxed process: namespaces, capabilities, parent-death signal. Linux only.
 
 Sources: unshare(2), capabilities(7), prctl(2).
 """
@@ -16,7 +16,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 def namespaces(libc: Any) -> bool:
-    """Enter a user, a network and an IPC namespace of our own. Containers often forbid it, and nothing depends on it.
+    """Enter new user, network and IPC namespaces. Containers often forbid it, so it is optional.
 
     seccomp refuses sockets and shared memory in any case.
     """
@@ -24,9 +24,9 @@ def namespaces(libc: Any) -> bool:
 
 
 def drop_privileges(ctypes: Any, libc: Any, parent: int) -> bool:
-    """Drop all capabilities, gain none by exec, die with the parent and hide from debuggers.
+    """Drop all capabilities, prevent regaining them by exec, die with the parent and disable debuggers.
 
-    It follows `namespaces`: a change of credentials resets the death signal and the dumpable flag.
+    Call it after `namespaces`: a change of credentials resets the death signal and the dumpable flag.
     """
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     data = struct.pack("=6I", 0, 0, 0, 0, 0, 0)

@@ -1,6 +1,6 @@
-"""seccomp: the system calls that a computing Python process needs, as a list; all others are refused.
+"""seccomp: allowlist of the system calls that a computing Python process needs.
 
-What an interpreter calls once it has started: memory, reading, time, its own identity and its end. Sources: seccomp(2),
+A running interpreter needs memory, reading, time, its identity and exit. Sources: seccomp(2),
 linux/seccomp.h, linux/filter.h; numbers of asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
 """
 
@@ -13,7 +13,7 @@ import sys
 from typing import Any, NamedTuple
 
 _Numbers = dict[str, tuple[int | None, ...]]
-"""Name of a call: its numbers on x86_64 and on aarch64, None where the machine does not have it."""
+"""Name of a call: its numbers on x86_64 and on aarch64, None if the architecture does not have it."""
 
 
 def _table(text: str) -> _Numbers:
@@ -84,7 +84,7 @@ _ALLOWED = _table(
     getrandom           318  278
     """
 )
-"""Calls that are allowed with any arguments."""
+"""Calls allowed with any arguments."""
 
 _FILTERED = _table(
     """
@@ -97,9 +97,9 @@ _FILTERED = _table(
     prlimit64           302  261
     """
 )
-"""Calls that are allowed with some arguments; see _filters."""
+"""Calls allowed with some arguments; see _filters."""
 
-# glibc falls back from these to older calls where a kernel does not have them: to clone and to openat.
+# glibc falls back from these to older calls (clone, openat) if the kernel does not support them.
 _ABSENT: _Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
 
 
@@ -108,12 +108,12 @@ class _Machine(NamedTuple):
     arch: int
     """AUDIT_ARCH of linux/audit.h."""
     large_file: int
-    """O_LARGEFILE as the kernel has it: musl sets it always."""
+    """The kernel's O_LARGEFILE: musl always sets it."""
 
 
 _MACHINES = {"x86_64": _Machine(0, 0xC000003E, 0o100000), "aarch64": _Machine(1, 0xC00000B7, 0o400000)}
 _X32 = 0x40000000
-"""Lowest number of the x32 calls, which have AUDIT_ARCH of x86_64 and numbers of their own."""
+"""Lowest number of the x32 calls, which share x86_64's AUDIT_ARCH but have their own numbers."""
 
 _SECCOMP = (317, 277)
 _SET_MODE_FILTER, _TSYNC = 1, 1
@@ -130,7 +130,7 @@ def _load(offset: int) -> _Instruction:
 
 
 def _low(argument: int) -> _Instruction:
-    """Load the low half of an argument: all that the kernel looks at where a parameter is an int."""
+    """Load the low half of an argument, which is all that the kernel reads of an int parameter."""
     return _load(16 + 8 * argument)
 
 
@@ -176,25 +176,25 @@ def _one_of(argument: int, values: tuple[int, ...]) -> list[_Instruction]:
 
 
 def _filters(machine: _Machine) -> dict[str, list[_Instruction]]:
-    """The decision about each call of _FILTERED by its arguments; each ends in a return."""
+    """Return the filter by arguments for each call of _FILTERED; each ends in a return."""
     directory = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH", 0)
     flags = _READ_ONLY | directory | machine.large_file
     return {
-        # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_TMPFILE, and whatever else is not known to be harmless.
+        # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_TMPFILE, and any unknown flag.
         "open": [_low(1), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],  # musl's
         "openat": [_low(2), _mask(~flags), _skip_unless(0, 1), _ALLOW, _REFUSE],
-        # No memory that is written and executed; code comes from files only.
+        # No memory that is writable and executable; code is mapped from files only.
         "mmap": [
             *(_low(2), _mask(_PROT_WRITE | _PROT_EXEC), _skip_unless(_PROT_WRITE | _PROT_EXEC, 1), _REFUSE),
             *(_mask(_PROT_EXEC), _skip_unless(0, 1), _ALLOW),
             *(_low(3), _mask(_MAP_ANONYMOUS), _skip_unless(0, 1), _ALLOW, _REFUSE),
         ],
-        # The loader itself asks for PROT_BTI on aarch64; x86_64 knows no such bit and refuses it.
+        # The aarch64 loader needs PROT_BTI; x86_64 rejects the unknown bit.
         "mprotect": [_low(2), _mask(_PROT_EXEC | _PROT_BTI), _skip_unless(_PROT_EXEC, 1), _REFUSE, _ALLOW],
-        # F_SETOWN and F_SETFL would send signals; locks and leases would hold up others.
+        # F_SETOWN and F_SETFL could send signals; locks and leases could block other processes.
         "fcntl": _one_of(1, (_F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD, _F_DUPFD_CLOEXEC)),
         "ioctl": _one_of(1, (_TCGETS, _TIOCGWINSZ, _FIOCLEX, _FIONCLEX)),
-        # Of the process itself, and reading only: the new limit, a pointer of 64 bits, is null.
+        # Own limits, read-only: the new limit, a 64-bit pointer, must be null.
         "prlimit64": [
             *(_low(0), _skip_unless(0, 5), _low(2), _skip_unless(0, 3), _high(2), _skip_unless(0, 1), _ALLOW, _REFUSE),
         ],
@@ -202,18 +202,18 @@ def _filters(machine: _Machine) -> dict[str, list[_Instruction]]:
 
 
 def numbers(machine: str) -> dict[str, int]:
-    """Return the calls that are not refused outright on a machine, by name."""
+    """Return the calls that are not refused outright on an architecture, by name."""
     column = _MACHINES[machine].column
     calls = {name: row[column] for name, row in (_ALLOWED | _FILTERED | _ABSENT).items()}
     return {name: number for name, number in calls.items() if number is not None}
 
 
 def program(name: str) -> list[_Instruction]:
-    """Return the filter for a machine as uname(2) calls it. Raises KeyError for one that is not known."""
+    """Return the filter for an architecture as named by uname(2). Raises KeyError for an unknown one."""
     machine = _MACHINES[name]
     filters = _filters(machine)
     decisions = {call: filters.get(call, [_IS_ABSENT if call in _ABSENT else _ALLOW]) for call in numbers(name)}
-    # Another machine's calls (32-bit, x32) have other numbers: the process ends.
+    # Calls of another architecture (32-bit, x32) have other numbers: kill the process.
     lines = [_load(_ARCH), _skip_if(machine.arch, 1), _KILL, _load(_NUMBER), _skip_if_below(_X32, 1), _KILL]
     for call, number in numbers(name).items():
         lines += [_skip_unless(number, len(decisions[call])), *decisions[call]]
@@ -221,7 +221,7 @@ def program(name: str) -> list[_Instruction]:
 
 
 def apply(ctypes: Any, libc: Any) -> bool:
-    """Filter all further system calls of the process; False where the kernel or the machine has no filter."""
+    """Filter all further system calls of the process; False if the kernel or architecture is not supported."""
     name = os.uname().machine
     if name not in _MACHINES or sys.maxsize < 1 << 32:
         return False
