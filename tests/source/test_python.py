@@ -151,7 +151,7 @@ def test_specs_before_an_exception_still_answer_references() -> None:
         ("specs = 3", "`specs` must be a list of specs or a function that returns one, got int"),
         ("specs = [{'kind': 'Team'}]", "entry 0 is a dict"),
         (f"{IMPORTS}specs = [Team(metadata=Metadata(name='a'), spec={{1}})]", "a set is not plain data"),
-        ("spec = []", "a Python spec file defines `specs`"),
+        ("spec = []", "a Python spec file must define `specs`"),
         ("import sys\nspecs = []\nsys.exit(1)", "SystemExit: 1"),
         ("import os\nspecs = []\nos._exit(0)", "ended its process"),
     ],
