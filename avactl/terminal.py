@@ -6,7 +6,9 @@ Pipelines' agent (`##vso[` anywhere), GitLab's job logs (`section_start:` and `s
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
 _COMMAND = re.compile(r"(#(?=#(?:vso)?\[)|^[^\S\n]*:(?=:)|section(?=_(?:start|end):))[#:_]", re.MULTILINE)
 
@@ -36,3 +38,13 @@ def inert(text: str) -> str:
 def shortened(text: str, most: int = 400) -> str:
     """Text of at most so many characters: of a longer one the beginning and the end, which say what it is about."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
+
+
+def colour(stream: object = None) -> bool:
+    """Return True if output to a stream, by default standard output, is to have colours.
+
+    Only terminals have them, and none where NO_COLOR is set (no-color.org).
+    """
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(getattr(stream or sys.stdout, "isatty", lambda: False)())

@@ -21,7 +21,6 @@ import orjson
 from rich.table import Table
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.kube import logs
 from avactl.plan.cluster_state import configured, declared, machines
 from avactl.plan.planner import make_plan
 from avactl.plan.rollout import place_all
@@ -108,7 +107,6 @@ def main() -> None:
     parser.add_argument("--machines", type=int, default=1000, help="machines of the snapshot")
     parser.add_argument("--repeats", type=int, default=5, help="runs; the fastest counts")
     given = parser.parse_args()
-    logs.mute()
     with tempfile.TemporaryDirectory(prefix="avactl-bench-") as folder:
         root, state = make(Path(folder), given.jobs, given.machines)
         command = [*AVACTL, "plan", str(root), "--snapshot", str(state), "-o", "json"]

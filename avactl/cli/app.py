@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from avactl.cli.common import EXIT_CODES
+from avactl.cli.fast_path import for_typer
 from avactl.diagnostics.suggest import closest
 
 COMMANDS = {
@@ -80,7 +81,7 @@ def _load(name: str) -> Any:
         single.info.context_settings = _CONTEXT
     else:
         single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)
-        single.command(name)(function)
+        single.command(name)(for_typer(function))
     command = typer.main.get_command(single)
     command.name = name
     return command

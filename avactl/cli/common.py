@@ -1,4 +1,4 @@
-"""Shared parts of the commands: repositories, output, exit codes."""
+"""Shared parts of the commands: repositories, output, failures."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.source.tree import DirTree, find_root
+from avactl.terminal import colour, inert, visible
+
 if TYPE_CHECKING:
-    from avactl.compiler import Compilation
     from avactl.diagnostics import Diagnostic, Span
-    from avactl.source.tree import DirTree
 
 
 class Compiled(Protocol):
@@ -27,19 +29,6 @@ class Compiled(Protocol):
     @property
     def ok(self) -> bool: ...
 
-
-OK = 0
-PROBLEMS = 1
-"""Exit code: the specs have errors."""
-USAGE = 2
-"""Exit code: the command line is wrong."""
-MISSING = 3
-"""Exit code: a required tool or service is missing or failed."""
-CHANGES = 4
-"""Exit code for `--exit-code` of `diff` and `preview`: there are changes."""
-
-INCOMPLETE = 5
-"""Exit code of `reconcile`: some objects were not applied or are not healthy; the next run retries."""
 
 EXIT_CODES = (
     "Exit codes: 0 ok · 1 the specs have errors · 2 usage error · 3 a required tool or service is missing or failed · "
@@ -55,18 +44,9 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     gitlab = "gitlab"
 
 
-def colour(stream: object = None) -> bool:
-    """Return True if colours are enabled: only on terminals, and not if NO_COLOR is set (no-color.org)."""
-    out = stream or sys.stdout
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return bool(getattr(out, "isatty", lambda: False)())
-
-
 def fail(message: str, code: int, hint: str = "") -> NoReturn:
     """Print one line to standard error and exit with the code."""
     from avactl.diagnostics.secrets import redact  # mistyped input may contain a credential, and logs are kept
-    from avactl.terminal import inert, visible
 
     message, hint = ("\n        ".join(map(visible, redact(text).split("\n"))) for text in (message, hint))
     red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")
@@ -86,22 +66,11 @@ def write_text(out: str, text: str, told: str) -> None:
     print(f"{out}: {told}")
 
 
-def find_root(path: Path) -> Path:
-    """Return the repository of a path: the nearest parent directory with an avactl.yaml, else the path itself."""
-    start = path if path.is_dir() else path.parent
-    for directory in (start, *start.resolve().parents):
-        if (directory / "avactl.yaml").is_file():
-            return directory
-    return start
-
-
 def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
     """Return the repository of all paths, and the requested paths from its root ([]: all of it).
 
     A path without an avactl.yaml above it is its own repository: a directory, or a single file.
     """
-    from avactl.source.tree import DirTree
-
     for path in paths:
         _want_readable(path)
     roots = [find_root(path) for path in paths]
@@ -188,17 +157,6 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
             return None
 
     return render_text(shown, source, coloured)
-
-
-def render_problems(compilation: Compilation, coloured: bool) -> str:
-    """Format the problems of a compilation as text, with paths from the root of its repository."""
-    from avactl.diagnostics.text import render_text
-
-    def source(file: str) -> str | None:
-        data = compilation.program.read_file(file)
-        return None if data is None else data.decode("utf-8", "replace")
-
-    return render_text(compilation.diagnostics, source, coloured)
 
 
 def report(compilation: Compiled, tree: DirTree) -> None:

@@ -7,8 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from avactl.cli import plain
-from avactl.cli.common import MISSING, fail
+from avactl.cli import fast_path
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING
 
 if TYPE_CHECKING:
     from avactl.cli.app import COMMANDS as COMMANDS
@@ -50,8 +51,8 @@ def main() -> None:
     """Run the command line. Whatever goes wrong ends in one clear line and an exit code."""
     _same_everywhere()
     try:
-        arguments = plain.parse(sys.argv[1:])
-        if arguments is None:
+        code = fast_path.run(sys.argv[1:])
+        if code is None:
             from avactl.cli.app import app
 
             try:
@@ -59,7 +60,6 @@ def main() -> None:
             finally:
                 sys.stdout.flush()
         else:
-            code = plain.run(arguments)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)  # taking ten thousand objects apart first helps nobody

@@ -19,7 +19,7 @@ from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 
 class PythonFiles(Model):
-    """Whether Python spec files are evaluated, and for how long."""
+    """Evaluation of Python spec files."""
 
     allow: bool = Field(False, description="Evaluate `*.py` files. They run with no network and an empty environment.")
     timeout: Duration = Field("10s", description="Longest evaluation of one file.")
@@ -49,7 +49,7 @@ def unreadable(path: str, error: OSError) -> Diagnostic:
 
 
 def unmatched(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagnostic]:
-    """What `include` names and the repository does not have."""
+    """Return a problem for each `include` entry that the repository does not have."""
     indexes = missing(config.include, paths)
     if not indexes or tree.skipped:
         return []

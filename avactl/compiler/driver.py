@@ -29,7 +29,7 @@ PASSES: tuple[Callable[[State], State], ...] = (load, validate, resolve, check, 
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What came out: the resolved program, the objects in apply order, and every problem."""
+    """Result of a compilation: the resolved program, the objects in apply order, and all problems."""
 
     tree: Tree
     program: Program
@@ -38,7 +38,7 @@ class Compilation:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error; warnings may be there."""
+        """True if there are no errors; there may be warnings."""
         return not any(d.severity == "error" for d in self.diagnostics)
 
 
@@ -61,7 +61,7 @@ def compile(resources: Iterable[Resource]) -> Compilation:
 
 
 def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:
-    """What comes out of a state by further passes."""
+    """Run further passes on a state and return the result."""
     # Nothing in a compilation is cyclic garbage; the collector would only walk the growing heap again and again.
     collecting = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What the passes hand on."""
+"""State passed from pass to pass."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class State:
 
     @property
     def failed(self) -> bool:
-        """Whether an error was found, so that nothing may be emitted."""
+        """True if there is an error, so that nothing may be emitted."""
         return any(d.severity == "error" for d in self.diagnostics)

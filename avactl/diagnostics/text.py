@@ -97,3 +97,15 @@ def summary(diagnostics: Iterable[Diagnostic]) -> str:
         counts[d.severity] += 1
     parts = [f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items() if n]
     return ", ".join(parts) or "no problems"
+
+
+def render_problems(
+    diagnostics: Sequence[Diagnostic], read_file: Callable[[str], bytes | None], colour: bool = False
+) -> str:
+    """Return diagnostics as text, with paths from the root of their repository, whose files `read_file` gives."""
+
+    def source(file: str) -> str | None:
+        data = read_file(file)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    return render_text(diagnostics, source, colour)

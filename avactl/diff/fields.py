@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diff.model import ABSENT, FieldOp
-from avactl.kinds.fields.values import quantity
+from avactl.quantity import quantity
 
 
 class Entry(str):

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from avactl.diff.fields import Change, Entry, Steps
 from avactl.diff.model import Disruption
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.manifest import Body, Manifest
+from avactl.quantity import quantity
 
 NONE, METADATA, IN_PLACE = Disruption.NONE, Disruption.METADATA, Disruption.IN_PLACE
 POD_RESTART, REPLACE, DATA_LOSS = Disruption.POD_RESTART, Disruption.REPLACE, Disruption.DATA_LOSS

@@ -21,6 +21,7 @@ from avactl.emit import pulumi_aliases
 from avactl.emit.engine_report import Change, Report, object_of, plain
 from avactl.emit.pulumi_aliases import Aliases, Past, PastObject
 from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn
+from avactl.errors import HintedError
 from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest
 
@@ -39,12 +40,8 @@ FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
 the time of an update would grow with the square of its steps."""
 
 
-class EngineError(Exception):
+class EngineError(HintedError):
     """The engine cannot continue: a one-line message and the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class WrongUseError(EngineError):

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from avactl.compiler.driver import Compilation
 from avactl.kinds import dataset_access, registry
 from avactl.kinds.feasibility import capacity
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.kinds.workload import Lifecycle
+from avactl.quantity import format_quantity, quantity
 from avactl.svg import Svg
 
 WIDTH = 1280

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from avactl import parallel
 from avactl.emit import atomic_swap
+from avactl.errors import HintedError
 from avactl.source.tree import RENDERED
 
 Stamp = tuple[int, int, int]
@@ -36,12 +37,8 @@ _SLICE = 500
 """Fewest files to write that justify another process, which costs about 15 ms."""
 
 
-class OutputError(Exception):
+class OutputError(HintedError):
     """Nothing was written. The message is one line; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What every kind is made of: the strict model, metadata, the resource around a spec."""
+"""Base classes of all kinds: the strict model, metadata, and the resource around a spec."""
 
 from __future__ import annotations
 

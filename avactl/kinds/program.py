@@ -136,18 +136,18 @@ class Program:
         value: T = self.memo((make, item.key), lambda: make(item, self))
         return value
 
-    # -- what a platform is made of ----------------------------------------------------------------------------------
+    # -- platform concepts -------------------------------------------------------------------------------------------
 
-    # The kinds below are concepts that others are defined by: where specs go (Cluster, Team), what runs them (NodePool,
-    # MachineType), what they may use (Quota) and read (Dataset, CacheTier). Modules outside of `kinds/<kind>/` ask for
-    # them here, so that none of them names a kind.
+    # The kinds below are concepts that other kinds depend on: placement (Cluster, Team), machines (NodePool,
+    # MachineType), limits (Quota) and data (Dataset, CacheTier). Modules outside `kinds/<kind>/` get them here, so that
+    # none of them names a kind.
 
     def clusters(self) -> list[Item]:
-        """The clusters, by name."""
+        """Return the clusters, by name."""
         return self.of("Cluster")
 
     def find_cluster(self, name: str) -> Item | None:
-        """The cluster of that name."""
+        """Return the cluster with that name."""
         return self.find("Cluster", name)
 
     def cluster_spec(self, name: str) -> Any:
@@ -155,7 +155,7 @@ class Program:
         return self.get("Cluster", name).spec
 
     def pools(self, cluster: str | None = None) -> list[Item]:
-        """The node pools by name: of all clusters, or of one."""
+        """Return the node pools by name: of all clusters, or of one."""
         if cluster is None:
             return self.of("NodePool")
         pools: list[Item] = self.memo(
@@ -164,15 +164,15 @@ class Program:
         return pools
 
     def find_pool(self, name: str) -> Item | None:
-        """The node pool of that name."""
+        """Return the node pool with that name."""
         return self.find("NodePool", name)
 
     def pool(self, name: str) -> Item:
-        """The node pool of that name. Raises LookupError."""
+        """Return the node pool with that name. Raises LookupError."""
         return self.get("NodePool", name)
 
     def teams(self, cluster: str | None = None) -> list[Item]:
-        """The teams by name: all, or those that work on a cluster."""
+        """Return the teams by name: all, or those that use a cluster."""
         if cluster is None:
             return self.of("Team")
         teams: list[Item] = self.memo(
@@ -181,19 +181,19 @@ class Program:
         return teams
 
     def find_team(self, name: str) -> Item | None:
-        """The team of that name."""
+        """Return the team with that name."""
         return self.find("Team", name)
 
     def team(self, name: str) -> Item:
-        """The team of that name. Raises LookupError."""
+        """Return the team with that name. Raises LookupError."""
         return self.get("Team", name)
 
     def quotas(self) -> list[Item]:
-        """The quotas, by team and name."""
+        """Return the quotas, by team and name."""
         return self.of("Quota")
 
     def tiers(self, cluster: str | None = None) -> list[Item]:
-        """The cache tiers by name: of all clusters, or of one."""
+        """Return the cache tiers by name: of all clusters, or of one."""
         if cluster is None:
             return self.of("CacheTier")
         tiers: list[Item] = self.memo(
@@ -202,41 +202,41 @@ class Program:
         return tiers
 
     def find_tier(self, name: str) -> Item | None:
-        """The cache tier of that name."""
+        """Return the cache tier with that name."""
         return self.find("CacheTier", name)
 
     def tier(self, name: str) -> Item:
-        """The cache tier of that name. Raises LookupError."""
+        """Return the cache tier with that name. Raises LookupError."""
         return self.get("CacheTier", name)
 
     def datasets(self) -> list[Item]:
-        """The datasets, by team and name."""
+        """Return the datasets, by team and name."""
         return self.of("Dataset")
 
     def find_dataset(self, name: str, team: str | None) -> Item | None:
-        """The dataset of that name: of the team if it has one, else of the platform."""
+        """Return the dataset with that name: the team's if it has one, else the platform's."""
         return self.find("Dataset", name, team)
 
     def is_broken_dataset(self, name: str) -> bool:
-        """True if a dataset of that name was dropped because of its own problems."""
+        """Return True if a dataset with that name is missing because of its own errors."""
         return ("Dataset", name) in self.broken
 
     def machine_types(self) -> list[Item]:
-        """The machine types, by name."""
+        """Return the machine types, by name."""
         return self.of("MachineType")
 
     def machine_type(self, pool: Item) -> Item:
-        """The machine type of a pool's machines. Raises LookupError."""
+        """Return the machine type of a pool's machines. Raises LookupError."""
         return self.get("MachineType", pool.spec.machine_type)
 
     @property
     def lacks_machines(self) -> bool:
-        """True if pools or machine types were dropped because of their own problems."""
+        """True if pools or machine types are missing because of their own errors."""
         return any(kind in ("NodePool", "MachineType") for kind, _ in self.broken)
 
     @property
     def lacks_clusters(self) -> bool:
-        """True if clusters were dropped because of their own problems."""
+        """True if clusters are missing because of their own errors."""
         return any(kind == "Cluster" for kind, _ in self.broken)
 
     def machine(self, pool: Item) -> Any:

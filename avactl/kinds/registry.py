@@ -29,11 +29,11 @@ class ObjectEffect(NamedTuple):
     """Kubernetes kind, e.g. `Job`."""
     name: str
     renamed: bool
-    """Whether it is deleted and created under another name."""
+    """True if it is deleted and created under another name."""
     starts_pods: bool
-    """Whether its pods are stopped and started, or it is new."""
+    """True if its pods are restarted, or it is new."""
     loses_data: bool
-    """Whether data that exists nowhere else is deleted with it."""
+    """True if data that exists nowhere else is deleted with it."""
 
 
 def _no_item_checks(item: Item, program: Program) -> Iterable[Diagnostic]:

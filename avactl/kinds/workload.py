@@ -94,7 +94,7 @@ class WorkloadHooks:
     default_requests: Callable[[Item, Program], Requests] | None = None
     """CPU and memory where a role's compute leaves them out. None: roles always set both."""
     checks_capacity: bool = False
-    """Whether the kind's `check` calls `gpu_problems` itself, because it knows more than the roles say (e.g. the surge
+    """True if the kind's `check` calls `gpu_problems` itself, because it knows more than the roles say (e.g. the surge
     of a rollout). By default, the check pass does it for each role with its `least` pods."""
     exposed_to: Callable[[Item], Sequence[str]] = _not_exposed
     """Other teams whose pods may connect to those of a service."""
@@ -110,6 +110,6 @@ class WorkloadHooks:
     timeout: Callable[[Item], str | None] | None = None
     """Longest run of a job, as a duration; its result is None if there is no limit. None: the kind has no timeout."""
     has_checkpoint: Callable[[Item], bool] | None = None
-    """Whether a job saves its state. None: the kind has no checkpoints."""
+    """Return True if a job saves checkpoints. None: the kind has no checkpoints."""
     unpinned: Callable[[Item], Iterable[Unpinned]] = _none_unpinned
     """Versions that the policy `versions-fixed` refuses, beside images."""

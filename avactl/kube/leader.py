@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.timestamps import timestamp
 
 DURATION, DEADLINE, RETRY = 15, 10.0, 2.0
 """Seconds: the lease's length as the others see it, how long its holder goes on without renewing it, and between tries.
@@ -116,7 +115,7 @@ class Leader:
         return True
 
     def _spec(self, transitions: int, acquired: str | None) -> dict[str, Any]:
-        now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = timestamp(timespec="microseconds")
         return {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": DURATION,

@@ -1,42 +1,54 @@
-"""Structured logs: one JSON object a line on standard error."""
+"""Structured logs of the daemons: the standard `logging`, one JSON object a line on standard error.
+
+Without `configure` nothing is written: commands on a terminal print themselves what a user must know.
+"""
 
 from __future__ import annotations
 
-import sys
-import time
+import logging
 from typing import Any
 
 import orjson
 
-_muted = False
+from avactl.kube.timestamps import timestamp
+
+_LOGGER = logging.getLogger("avactl")
+_LOGGER.addHandler(logging.NullHandler())
 
 
-def mute() -> None:
-    """Write nothing from now on: for commands on a terminal, which say themselves what a person must know."""
-    global _muted
-    _muted = True
+class JsonFormatter(logging.Formatter):
+    """Formats a record as JSON: time, level, message, then the fields given with it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": timestamp(record.created, "milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
 
 
-def _write(level: str, message: str, fields: dict[str, Any]) -> None:
-    if _muted:
-        return
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03}Z"
-    line = orjson.dumps({"time": stamp, "level": level, "message": message, **fields}, default=str)
-    sys.stderr.buffer.write(line + b"\n")
-    sys.stderr.buffer.flush()
+def configure() -> None:
+    """Write logs to standard error from now on: avactl's from INFO, those of libraries from WARNING."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    _LOGGER.setLevel(logging.INFO)
 
 
 def info(message: str, **fields: Any) -> None:
-    """What happens in an orderly life."""
-    _write("info", message, fields)
+    """Log a normal event."""
+    _LOGGER.info(message, extra={"fields": fields})
 
 
 def warn(message: str, **fields: Any) -> None:
-    """What somebody may want to look into."""
-    _write("warning", message, fields)
+    """Log something that may need attention."""
+    _LOGGER.warning(message, extra={"fields": fields})
 
 
 def error(message: str, **fields: Any) -> None:
-    """What somebody must look into."""
-    _write("error", message, fields)
+    """Log something that needs attention."""
+    _LOGGER.error(message, extra={"fields": fields})

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from avactl import names
 from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.cluster.devices import selector
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.node_pool.lower import node_labels
 from avactl.kinds.program import Item, Program, pool_size
+from avactl.quantity import quantity
 from avactl.scheduler.objects.config import Policy
 
 _PODS = "110"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import sys
 from dataclasses import dataclass, field
@@ -13,9 +12,10 @@ import orjson
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.suggest import closest, one_of
-from avactl.diagnostics.text import render_text
+from avactl.diagnostics.text import render_problems
+from avactl.directories import cache_directory
+from avactl.exit_codes import CHANGES, INCOMPLETE, MISSING, OK, PROBLEMS
 from avactl.kinds.fields.values import DURATION_PATTERN, seconds
-from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import Client
 from avactl.reconcile.desired import Wanted, wanted_of
@@ -26,9 +26,9 @@ from avactl.reconcile.reporting.progress import Progress
 from avactl.reconcile.reporting.report import Result
 from avactl.reconcile.source import Branch, Revision, WorkingDirectory
 from avactl.source.git import git
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
-OK, PROBLEMS, MISSING, CHANGES, INCOMPLETE = 0, 1, 3, 4, 5
-"""Exit codes, as in avactl.cli.common."""
 AGENT = "avactl-reconcile"
 
 
@@ -85,27 +85,15 @@ def source_of(request: Request) -> WorkingDirectory | Branch:
         inside = request.path.as_posix()
         if request.path.is_absolute() or ".." in request.path.parts:
             raise ValueError(f"{inside}: with --repo, PATH is a directory in the repository")
-        cache = Path(os.environ.get("AVACTL_CACHE_DIR") or _cache_home()) / "reconcile"
+        cache = Path(cache_directory()) / "reconcile"
         return Branch(request.repo, request.branch or "main", "" if inside == "." else inside, cache=cache)
     if not request.path.is_dir():
         raise ValueError(f"{request.path}: not a directory")
-    root = _root(request.path)
+    root = find_root(request.path)
     if request.branch or request.watch:
         git(root, "rev-parse", "--git-dir")  # whatever is wrong speaks here
         return Branch(str(root), request.branch or "HEAD")
     return WorkingDirectory(root)
-
-
-def _cache_home() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avactl"
-
-
-def _root(path: Path) -> Path:
-    """The spec repository of a path: the nearest directory above with an avactl.yaml, else the path."""
-    for directory in (path, *path.resolve().parents):
-        if (directory / "avactl.yaml").is_file():
-            return directory
-    return path
 
 
 def declare(request: Request, revision: Revision) -> Declared:
@@ -142,16 +130,6 @@ def declare(request: Request, revision: Revision) -> Declared:
     return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
 
 
-def problems(declared: Declared, colour: bool) -> str:
-    """The diagnostics of a revision as text."""
-
-    def source(file: str) -> str | None:
-        data = declared.compilation.program.read_file(file)
-        return None if data is None else data.decode("utf-8", "replace")
-
-    return render_text(declared.compilation.diagnostics, source, colour)
-
-
 def code_of(result: Result) -> int:
     """The exit code of a run."""
     if result.dry_run and not result.problem and not result.failed:
@@ -161,12 +139,12 @@ def code_of(result: Result) -> int:
 
 async def run(request: Request) -> int:
     """Reconcile once and return the exit code. Raises ValueError for wrong use, and GitError."""
-    logs.mute()
     revision = source_of(request).newest()
     declared = declare(request, revision)
-    coloured = _colour(sys.stderr)
-    if declared.compilation.diagnostics:
-        sys.stderr.write(problems(declared, coloured) + ("\n" if declared.ok else ""))
+    found = declared.compilation
+    if found.diagnostics:
+        text = render_problems(found.diagnostics, found.program.read_file, colour(sys.stderr))
+        sys.stderr.write(text + ("\n" if declared.ok else ""))
     if not declared.ok:
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
         sys.stderr.write(f"avactl: {errors} errors: nothing is changed in the cluster\n")
@@ -188,7 +166,7 @@ async def run(request: Request) -> int:
     if request.json:
         sys.stdout.write(orjson.dumps(report.as_json(result), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        sys.stdout.write(report.as_text(result, _colour(sys.stdout)))
+        sys.stdout.write(report.as_text(result, colour(sys.stdout)))
     return MISSING if result.unreachable else code_of(result)
 
 
@@ -201,9 +179,3 @@ def _warn_of_others(declared: Declared) -> None:
                 f"avactl: note: cluster {declared.cluster} says `reconcile.mode: {mode}`; where that engine runs too, "
                 "the two put each other's changes back\n"
             )
-
-
-def _colour(stream: object) -> bool:
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return False
-    return bool(getattr(stream, "isatty", lambda: False)())

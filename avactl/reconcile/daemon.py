@@ -9,11 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
+from avactl.diagnostics.text import render_problems
+from avactl.exit_codes import INCOMPLETE, MISSING, OK
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.http_server import serve
 from avactl.kube.leader import LostError
-from avactl.reconcile.command import AGENT, INCOMPLETE, MISSING, OK, Declared, Request, declare, problems, source_of
+from avactl.reconcile.command import AGENT, Declared, Request, declare, source_of
 from avactl.reconcile.drift import Watcher
 from avactl.reconcile.readiness import wait_healthy
 from avactl.reconcile.reconciler import Reconciler
@@ -135,7 +137,7 @@ class Daemon:
             self._declared = declared
             return True
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
-        sys.stderr.write(problems(declared, False))
+        sys.stderr.write(render_problems(declared.compilation.diagnostics, declared.compilation.program.read_file))
         logs.error("commit does not compile; nothing was changed", commit=revision.commit, errors=errors)
         await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         if self.leading and self._reconciler is not None:
@@ -204,6 +206,7 @@ class Daemon:
 
 async def follow(request: Request) -> int:
     """Run until a signal; return the exit code."""
+    logs.configure()
     async with Client(request.access, agent=AGENT) as client:
         daemon = Daemon(client, request)
         loop = asyncio.get_running_loop()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from avactl.errors import HintedError
+
 ForgeName = Literal["github", "gitlab"]
 
 LIMITS: dict[ForgeName, int] = {"github": 65_000, "gitlab": 200_000}
@@ -19,12 +21,8 @@ LIMITS: dict[ForgeName, int] = {"github": 65_000, "gitlab": 200_000}
 GitLab accepts 1,000,000 but renders them slowly."""
 
 
-class EnvironmentProblem(Exception):  # noqa: N818 - shown to the user as it is
+class EnvironmentProblem(HintedError):  # noqa: N818 - shown to the user as it is
     """The environment lacks something that is required. The message is one line; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

@@ -309,6 +309,7 @@ class Daemon:
 
 async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
+    logs.configure()
     # Objects that come are trees, which end without it: to look for cycles took half of the time of reading lists.
     gc.set_threshold(*_COLLECT)
     loop = asyncio.get_running_loop()

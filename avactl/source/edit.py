@@ -17,15 +17,12 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 
 from avactl.diagnostics.suggest import did_you_mean
+from avactl.errors import HintedError
 from avactl.source.yaml import compose, load_yaml
 
 
-class EditError(Exception):
+class EditError(HintedError):
     """The edit is impossible; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        self.hint = hint
-        super().__init__(message)
 
 
 _STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")

@@ -30,6 +30,15 @@ def hidden(parts: Iterable[str]) -> bool:
     return any(part.startswith(".") for part in parts)
 
 
+def find_root(path: Path) -> Path:
+    """Return the repository of a path: the nearest directory above with an avactl.yaml, else its own directory."""
+    start = path if path.is_dir() else path.parent
+    for directory in (start, *start.resolve().parents):
+        if (directory / "avactl.yaml").is_file():
+            return directory
+    return start
+
+
 class Tree(Protocol):
     """A repository's files: a directory, a git revision, or memory."""
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,8 @@ from avactl.hardware.topo_verdict import Verdict, judge, unknown
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
+from avactl.kube.events import events_path, new_event
+from avactl.kube.timestamps import timestamp
 from avactl.terminal import shortened, visible
 
 CONTROLLER = "avactl-topology"
@@ -31,10 +31,8 @@ _MOST = 4 * 1024 * 1024
 """Bytes of output that are read."""
 _RETRY = (1.0, 60.0)
 """Seconds until a failed API request is retried: first, and at most."""
-_NAME = 230
-"""Characters of an event's name without its unique suffix."""
 _NOTE = 1024
-"""Longest event note, in characters, that the API accepts."""
+"""Longest condition message, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Watcher:
         node = await self._client.request("PATCH", self._path, {}, content_type=STRATEGIC)
         conditions = (node.get("status") or {}).get("conditions") or ()
         before = next((each for each in conditions if each["type"] == names.TOPOLOGY_CONDITION), None)
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        now = timestamp()
         same = before is not None and before["status"] == verdict.status
         condition = {
             "type": names.TOPOLOGY_CONDITION, "status": verdict.status, "reason": verdict.reason,
@@ -94,27 +92,10 @@ class Watcher:
             await self._event(node["metadata"], verdict)
 
     async def _event(self, metadata: dict[str, Any], verdict: Verdict) -> None:
-        seconds, rest = divmod(time.time_ns(), 1_000_000_000)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06}Z"
-        note = verdict.message
-        body = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            # Events of cluster-scoped objects are in this namespace.
-            "metadata": {
-                "name": f"{metadata['name'][:_NAME].rstrip('-.')}.{seconds:x}{rest:x}",
-                "namespace": "default",
-            },
-            "eventTime": stamp,
-            "reportingController": CONTROLLER,
-            "reportingInstance": os.environ.get("POD_NAME", CONTROLLER)[:128],
-            "action": "Checking",
-            "reason": verdict.reason,
-            "regarding": {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]},
-            "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
-            "type": "Normal" if verdict.status == "True" else "Warning",
-        }
-        await self._client.send("POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
+        node = {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}
+        warning = verdict.status != "True"
+        event = new_event(CONTROLLER, "Checking", node, verdict.reason, verdict.message, warning=warning)
+        await self._client.send("POST", events_path(event), event)
 
 
 async def look(options: Options) -> Verdict:
@@ -164,6 +145,7 @@ async def _some(stream: asyncio.StreamReader) -> bytes:
 
 async def run(access: Access, options: Options) -> None:
     """Run checks until SIGTERM or SIGINT."""
+    logs.configure()
     loop = asyncio.get_running_loop()
 
     async def always() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from avactl.kube import logs
 from tests.plan.arena import Arena
 from tools.controlplane import ControlPlane
 
@@ -25,9 +24,8 @@ def plane(_plane: tuple[ControlPlane, Arena]) -> ControlPlane:
 
 
 @pytest.fixture
-def arena(_plane: tuple[ControlPlane, Arena], monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
+def arena(_plane: tuple[ControlPlane, Arena]) -> Iterator[Arena]:
     """Teams on that plane; pods and machines are removed after each test."""
-    monkeypatch.setattr(logs, "_muted", True)
     yield _plane[1]
     _plane[1].clear()
     _plane[1].unfurnish()

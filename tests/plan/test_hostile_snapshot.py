@@ -10,7 +10,6 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.cluster.daemons import POLICY
-from avactl.kube import logs
 from avactl.plan.cluster_state import configured, machines
 from avactl.plan.planner import make_plan
 from avactl.plan.snapshot import loader
@@ -31,7 +30,6 @@ spec:
 
 @pytest.fixture(scope="module")
 def compiled() -> Compilation:
-    logs.mute()
     found = compile_tree(MemoryTree({**BASE, "job.yaml": JOB}))
     assert found.ok
     return found

@@ -9,14 +9,17 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.plan.cluster_state import configured, declared, machines
-from avactl.plan.model import Entry, Plan, Verdict
+from avactl.plan.effects import owner_of
+from avactl.plan.model import Entry, Owner, Plan, Verdict
 from avactl.plan.output.text import render_text
 from avactl.plan.planner import make_plan
 from avactl.plan.rollout import place_all
 from avactl.plan.simulator import World
 from avactl.plan.snapshot.loader import SnapshotError, read, strip, write
 from avactl.plan.workloads import surroundings, workloads
+from avactl.scheduler.objects.pod_info import PodInfo
 from tests.kinds.compiling import DIGEST, unchecked
+from tests.scheduler.offline import pod
 
 IMAGE = f"registry.example.com/x{DIGEST}"
 
@@ -368,3 +371,7 @@ def test_a_snapshot_that_somebody_damaged_is_refused(place: str) -> None:
     inner[last] = ["x"]
     with pytest.raises(SnapshotError, match="the snapshot is damaged"):
         read(orjson.dumps(data), "state.json")
+
+
+def test_a_pod_without_labels_of_a_spec_is_its_own_owner() -> None:
+    assert owner_of(PodInfo(pod("by-hand", 1), 0.0)) == Owner("Pod", "", "vision/by-hand")

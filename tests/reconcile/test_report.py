@@ -48,7 +48,7 @@ def test_events(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(sent) == 2
     for event in sent:
         assert event["note"].isprintable()
-        assert len(event["note"]) <= 1000
+        assert len(event["note"].encode()) <= 1024
 
 
 @pytest.mark.parametrize(

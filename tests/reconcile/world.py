@@ -150,7 +150,7 @@ class World:
         options.setdefault("timeout", 20.0)
         request = command.Request(self.repository, access.find(self.kubeconfig), cluster=cluster, **options)
         declared = command.declare(request, command.source_of(request).newest())
-        assert declared.ok, command.problems(declared, False)
+        assert declared.ok, declared.compilation.diagnostics
 
         async def go() -> Result:
             async with Client(request.access) as client:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from avactl.quantity import MOST, amount, whole
 from avactl.scheduler.cel.compiler import CelError, Device, compile_selector
 from avactl.scheduler.objects.limits import TEXT, bounded, quote
 from avactl.scheduler.objects.pod_info import read_pod
-from avactl.scheduler.objects.quantity import MOST, amount, whole
 from tests.scheduler import offline
 
 LONG = "9" * 5000

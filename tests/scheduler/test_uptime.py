@@ -232,6 +232,7 @@ def test_events_of_pods_with_the_longest_names_can_be_written() -> None:
     (request,) = reports._queue
     name, _, number = request.body["metadata"]["name"].partition(".")
     assert (name, len(number)) == ("x" * 235, 16)
+    assert request.body["regarding"]["kind"] == "Pod"
 
 
 def near(app: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from avactl.directories import cache_directory
 from tools.controlplane import process, progress
 
 HERE = Path(__file__).parent
@@ -59,10 +60,8 @@ BINARIES = tuple(name for module in MODULES for name in module.packages)
 
 
 def cache_dir() -> Path:
-    """Return avactl's cache folder: AVACTL_CACHE_DIR, or `avactl` in XDG_CACHE_HOME or ~/.cache."""
-    if own := os.environ.get("AVACTL_CACHE_DIR"):
-        return Path(own).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "avactl"
+    """Return the folder of avactl's caches."""
+    return Path(cache_directory())
 
 
 def is_required() -> bool:

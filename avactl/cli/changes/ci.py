@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail, find_root
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
@@ -107,7 +109,6 @@ def plan_of(snapshot: Path | None) -> SectionOf:
 
     def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
         try:
-            from avactl.kube import logs
             from avactl.plan.output.markdown import TITLE, render_body
             from avactl.plan.planner import clusters, make_plan
             from avactl.plan.snapshot.loader import SnapshotError
@@ -115,7 +116,6 @@ def plan_of(snapshot: Path | None) -> SectionOf:
             print(f"no plan in the comment: this needs the package {error.name}: `pip install 'avactl[cluster]'`",
                   file=sys.stderr)  # fmt: skip
             return None
-        logs.mute()
         base = before if before.ok else None
         states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
         try:

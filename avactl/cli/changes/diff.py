@@ -11,12 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
 from avactl.cli.common import Format as ProblemFormat
+from avactl.cli.common import fail, render_diagnostics
+from avactl.exit_codes import CHANGES, MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
     from avactl.diff import Diff
+
+
+HeadOption = Annotated[
+    str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+]
+MergeBaseOption = Annotated[
+    bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+]
 
 
 class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
@@ -28,12 +39,8 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 def diff(
     path: Annotated[Path, typer.Argument(help="Repository, or part of one.")] = Path(),
     base: Annotated[str, typer.Option(metavar="REV", help="Base revision.")] = "HEAD",
-    head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Head revision.", show_default="the work tree")
-    ] = None,
-    merge_base: Annotated[
-        bool, typer.Option("--merge-base", help="Compare with the merge base of base and head, like a pull request.")
-    ] = False,
+    head: HeadOption = None,
+    merge_base: MergeBaseOption = False,
     format: Annotated[
         Format, typer.Option("--format", "-f", help="Output format; Markdown suits a GitHub comment.")
     ] = Format.text,

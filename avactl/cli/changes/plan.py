@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.changes.diff import HeadOption, MergeBaseOption
 from avactl.cli.cluster.cluster_session import packages
-from avactl.cli.common import CHANGES, MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_diagnostics
 from avactl.cli.common import Format as ProblemFormat
+from avactl.cli.common import fail, render_diagnostics
+from avactl.exit_codes import CHANGES, MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +42,8 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 def plan(
     path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
     base: Annotated[str, typer.Option(metavar="REV", help="Base revision, which runs now.")] = "HEAD",
-    head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Head revision.", show_default="the work tree")
-    ] = None,
-    merge_base: Annotated[
-        bool, typer.Option("--merge-base", help="Compare with the merge base of base and head, like a pull request.")
-    ] = False,
+    head: HeadOption = None,
+    merge_base: MergeBaseOption = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all specs, including unchanged ones.")] = False,
     snapshot: Annotated[
         Path | None,
@@ -116,9 +116,7 @@ def _parsed(path: Path, text: bytes) -> ClusterState:
 def _maker() -> ModuleType:
     """Import the planner. Exits with MISSING if it is not installed."""
     with packages():
-        from avactl.kube import logs
         from avactl.plan import planner
-    logs.mute()  # suppress logs of decisions that are only simulated
     return planner
 
 

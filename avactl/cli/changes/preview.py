@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import CHANGES, MISSING, USAGE, fail, open_repository, report
+from avactl.cli.common import fail, open_repository, report
+from avactl.exit_codes import CHANGES, MISSING, USAGE
 
 if TYPE_CHECKING:
     from avactl.emit.engine import Options, Session

@@ -10,7 +10,11 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_problems
+from avactl.cli.changes.diff import HeadOption
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 
 class Owner(str, Enum):  # noqa: UP042 - typer reads the values of str enums
@@ -28,9 +32,7 @@ def stacks(
     base: Annotated[
         str | None, typer.Option(metavar="REV", help="Only stacks changed since this revision; empty: all.")
     ] = None,
-    head: Annotated[
-        str | None, typer.Option(metavar="REV", help="Head revision.", show_default="the work tree")
-    ] = None,
+    head: HeadOption = None,
     only: Annotated[Owner | None, typer.Option(help="Only platform stacks, or only team stacks.")] = None,
     output: Annotated[
         Output, typer.Option("--output", "-o", help="Output format; JSON is a list for a CI matrix.")
@@ -42,6 +44,7 @@ def stacks(
     usage error; 3 git or a revision is missing.
     """
     from avactl.compiler import compile_tree
+    from avactl.diagnostics.text import render_problems
     from avactl.emit.stacks import touched
     from avactl.source.git import GitError
     from avactl.source.git_tree import GitTree
@@ -53,7 +56,8 @@ def stacks(
     try:
         compilation = compile_tree(DirTree(root) if head is None else GitTree(root, head))
         if not compilation.ok:
-            sys.stderr.write(render_problems(compilation, colour(sys.stderr)))
+            text = render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr))
+            sys.stderr.write(text)
             raise typer.Exit(PROBLEMS)
         found = touched(root, compilation, head, base)
     except GitError as error:

@@ -19,7 +19,8 @@ from avactl.cli.changes.preview import (
     print_head,
     print_preview,
 )
-from avactl.cli.common import USAGE, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from avactl.emit.engine import Session

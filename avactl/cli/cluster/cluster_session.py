@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, colour, fail
-from avactl.terminal import inert, shortened
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, USAGE
+from avactl.kube.timestamps import seconds_since
+from avactl.terminal import colour, inert, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -92,11 +94,9 @@ def viewing(
     Exits with USAGE without a kubeconfig, with MISSING if the API server does not answer or denies the request.
     """
     with packages():
-        from avactl.kube import logs
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.scheduler.inspection.cluster_view import ClusterView
     found = connection(kubeconfig, context)
-    logs.mute()
 
     async def run() -> None:
         async with Client(found, connections=32) as client:
@@ -165,7 +165,7 @@ def write(*parts: RenderableType) -> None:
 
 def age(since: str, now: datetime) -> str:
     """Time since an API server timestamp, in its largest unit."""
-    return span((now - datetime.fromisoformat(since)).total_seconds())
+    return span(seconds_since(since, now))
 
 
 def span(seconds: float) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request
@@ -69,8 +70,8 @@ def defrag(
 
 def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
     from avactl.diagnostics.suggest import did_you_mean
+    from avactl.quantity import amount
     from avactl.scheduler.defrag import planner
-    from avactl.scheduler.objects.quantity import amount
 
     known = planner.models(view)
     if gpu and gpu not in known:

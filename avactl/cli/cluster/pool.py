@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, viewing
-from avactl.cli.common import USAGE, fail, write_text
+from avactl.cli.common import fail, write_text
+from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from avactl.scheduler.inspection.cluster_view import ClusterView

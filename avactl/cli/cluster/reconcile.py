@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import Context, DaemonKubeconfig, connection, listening, packages
-from avactl.cli.common import INCOMPLETE, MISSING, USAGE, fail
-from avactl.cli.plain import start_quickly
+from avactl.cli.common import fail
+from avactl.cli.fast_path import prepare_short_run
+from avactl.exit_codes import INCOMPLETE, MISSING, USAGE
 
 if TYPE_CHECKING:
     from avactl.reconcile.command import Request
@@ -63,7 +64,7 @@ def reconcile(
     if watch and dry_run:
         fail("--watch and --dry-run exclude each other", USAGE)
     if not watch:
-        start_quickly()
+        prepare_short_run()
     with packages():
         from avactl.reconcile import command
 

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, listening, packages
-from avactl.cli.common import USAGE, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import USAGE
 
 
 def scheduler(

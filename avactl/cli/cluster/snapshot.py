@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused
-from avactl.cli.common import MISSING, USAGE, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, USAGE
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access

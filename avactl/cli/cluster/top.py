@@ -51,7 +51,8 @@ def top(
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Show teams with their quotas, pools, and running and waiting jobs: live, until Ctrl-C. Read-only."""
-    from avactl.cli.common import USAGE, fail
+    from avactl.cli.common import fail
+    from avactl.exit_codes import USAGE
 
     if output not in ("table", "json"):
         fail(f"`--output {output}` must be table or json", USAGE)

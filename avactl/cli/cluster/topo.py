@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
-from avactl.cli.common import PROBLEMS, USAGE, colour, fail, find_root, open_repository
+from avactl.cli.common import fail, open_repository
+from avactl.exit_codes import PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from avactl import names
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, plain, refused, span, write
-from avactl.cli.common import USAGE, fail
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, connection, plain, refused, write
+from avactl.cli.common import fail
+from avactl.exit_codes import USAGE
 from avactl.terminal import inert
 
 if TYPE_CHECKING:
@@ -120,10 +121,10 @@ def rows(found: Found, now: datetime) -> list[Row]:
     for (state, words), group in groups.items():
         oldest = min(pod["metadata"]["creationTimestamp"] for pod in group)
         mine = sorted((pod["metadata"]["name"] for pod in group), key=_natural)
-        told.append(Row(mine, state, _age(oldest, now), words))
+        told.append(Row(mine, state, age(oldest, now), words))
     for maker in found.makers:
         if maker.state == "refused" or not found.pods:
-            told.append(Row([maker.name], maker.state, _age(maker.since, now), maker.words))
+            told.append(Row([maker.name], maker.state, age(maker.since, now), maker.words))
     return sorted(told, key=lambda row: (row.state not in _FIRST, row.state, row.words))
 
 
@@ -162,10 +163,6 @@ def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
     )
     held = [devices[claim] for claim in claims if devices.get(claim)]
     return ", ".join([*([f"GPUs {indexes}"] if indexes else []), *([f"devices {', '.join(held)}"] if held else [])])
-
-
-def _age(since: str, now: datetime) -> str:
-    return span((now - datetime.fromisoformat(since)).total_seconds())
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

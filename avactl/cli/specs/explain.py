@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import USAGE, colour, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import USAGE
+from avactl.terminal import colour
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -17,9 +19,8 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def _policies() -> None:
-    from avactl.cli.common import find_root
     from avactl.compiler.policy_list import policies_text
-    from avactl.source.tree import DirTree, MemoryTree
+    from avactl.source.tree import DirTree, MemoryTree, find_root
 
     root = find_root(Path())
     ours = (root / "avactl.yaml").is_file() or (root / "policies").is_dir()

@@ -6,34 +6,34 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from avactl.cli import plain
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, colour, fail, find_root, render_problems
+from avactl.cli.common import fail, open_repository, report
+from avactl.cli.fast_path import Argument, Option
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.source.tree import find_root
+from avactl.terminal import colour
 
 if TYPE_CHECKING:
     from avactl.emit.publish import Options, Outcome
 
 
 def render(
-    path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
-    out: Annotated[str, typer.Option("--out", "-o", help="Output directory; - prints one YAML stream.")] = "",
+    path: Annotated[Path, Argument(help="Repository.", show_default=".")] = Path(),
+    out: Annotated[str, Option("--out", "-o", help="Output directory; - prints one YAML stream.")] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite manually changed files; manually added files are kept.")
+        bool, Option("--force", help="Overwrite manually changed files; manually added files are kept.")
     ] = False,
-    cache: Annotated[bool, typer.Option(help="Cache results between runs.")] = True,
+    cache: Annotated[bool, Option(help="Cache results between runs.")] = True,
     publish: Annotated[
-        str,
-        typer.Option(metavar="BRANCH", help="Render the last commit, commit the result to this branch, and push it."),
+        str, Option(metavar="BRANCH", help="Render the last commit, commit the result to this branch, and push it.")
     ] = "",
-    remote: Annotated[str, typer.Option(help="--publish: remote of the branch.")] = "origin",
-    to: Annotated[str, typer.Option(metavar="URL", help="--publish: URL of another repository for the branch.")] = "",
-    push: Annotated[bool, typer.Option(help="--publish: push the branch, or only update it locally.")] = True,
+    remote: Annotated[str, Option(help="--publish: remote of the branch.")] = "origin",
+    to: Annotated[str, Option(metavar="URL", help="--publish: URL of another repository for the branch.")] = "",
+    push: Annotated[bool, Option(help="--publish: push the branch, or only update it locally.")] = True,
     even_if_older: Annotated[
-        bool, typer.Option("--even-if-older", help="--publish: even if the branch has a newer or unrelated commit.")
+        bool, Option("--even-if-older", help="--publish: even if the branch has a newer or unrelated commit.")
     ] = False,
     let_go: Annotated[
-        bool, typer.Option("--let-go", help="--publish: even if Flux would delete objects that it no longer follows.")
+        bool, Option("--let-go", help="--publish: even if Flux would delete objects that it no longer follows.")
     ] = False,
 ) -> None:
     """Write the Kubernetes objects, one file each. The directory is replaced as a whole, and only on success.
@@ -45,7 +45,8 @@ def render(
         lost = [name for name, given in only.items() if given]
         if lost:
             fail(f"{lost[0]} requires --publish", USAGE, "add `--publish BRANCH`")
-        raise typer.Exit(plain.render(path, out, force, cache))
+        _write(path, out, force, cache)
+        return
     if out or force:
         fail(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render twice")
     if to and not push:
@@ -55,7 +56,28 @@ def render(
     _publish(path, Options(publish, remote, to or None, push, even_if_older, let_go))
 
 
+def _write(path: Path, out: str, force: bool, cache: bool) -> None:
+    from avactl.emit.output import OutputError
+    from avactl.emit.render import print_objects, write_objects
+
+    if not out:
+        fail("`render` needs to know where to", USAGE, "`-o DIR` writes files, `-o -` prints")
+    tree, _ = open_repository([path])
+    if out == "-":
+        report(print_objects(tree, sys.stdout.buffer), tree)
+        return
+    try:
+        compiled, written = write_objects(tree, out, use_cache=cache, force=force)
+    except OutputError as error:
+        fail(str(error), MISSING, error.hint)
+    report(compiled, tree)
+    if written is not None:
+        total = written.written + written.kept
+        print(f"{out}: {total} objects ({written.written} written, {written.kept} kept, {written.deleted} deleted)")
+
+
 def _publish(path: Path, options: Options) -> None:
+    from avactl.diagnostics.text import render_problems
     from avactl.emit.publish import PublishError, looks_elsewhere, publish
     from avactl.source.git import GitError
 
@@ -66,9 +88,9 @@ def _publish(path: Path, options: Options) -> None:
     except (PublishError, GitError) as error:
         fail(str(error), MISSING, error.hint)
     if compilation.diagnostics:
-        sys.stderr.write(render_problems(compilation, colour(sys.stderr)))
+        sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
     if outcome is None:
-        raise typer.Exit(PROBLEMS)
+        sys.exit(PROBLEMS)
     for line in looks_elsewhere(compilation, options.branch):
         print(f"warning: {line}", file=sys.stderr)
     for line in outcome.foreign:

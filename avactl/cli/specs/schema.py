@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, USAGE, fail
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, USAGE
 
 
 def schema(

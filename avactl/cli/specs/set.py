@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import MISSING, PROBLEMS, USAGE, Format, colour, fail, render_diagnostics
+from avactl.cli.common import Format, fail, render_diagnostics
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.terminal import colour
 
 
 def set_(

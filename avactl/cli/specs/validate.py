@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from avactl.cli import plain
-from avactl.cli.common import Format
+from avactl.cli.common import Format, open_repository, render_diagnostics, select
+from avactl.cli.fast_path import Argument, Option
+from avactl.exit_codes import PROBLEMS
+from avactl.terminal import colour
 
 
 def validate(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Repository, or files in one.", show_default=".")] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Output format of the problems.")] = Format.text,
-    cache: Annotated[bool, typer.Option(help="Cache results between runs.")] = True,
+    paths: Annotated[list[Path] | None, Argument(help="Repository, or files in one.", show_default=".")] = None,
+    format: Annotated[Format, Option("--format", "-f", help="Output format of the problems.")] = Format.text,
+    cache: Annotated[bool, Option(help="Cache results between runs.")] = True,
 ) -> None:
     """Check specs and report every problem with file, line, caret and remedy."""
-    raise typer.Exit(plain.validate(paths or [], format, cache))
+    from avactl.compiler.incremental.compile import compile_cached
+    from avactl.emit.paths import object_path
+
+    tree, asked = open_repository(paths or [Path()])
+    compiled = compile_cached(tree, object_path, use_cache=cache)
+    problems = select(compiled, asked)
+    if format is Format.text and not problems:
+        print(f"ok: {sum(compiled.kinds.values())} specs of {len(compiled.kinds)} kinds")
+    else:
+        sys.stdout.write(render_diagnostics(problems, tree, format, colour()))
+    elsewhere = len(compiled.diagnostics) - len(problems)
+    if elsewhere and format is Format.text:
+        print(f"{elsewhere} more in other files of the repository: `avactl validate {tree.root}`")
+    if any(d.severity == "error" for d in problems):
+        sys.exit(PROBLEMS)

@@ -19,22 +19,12 @@ from typing import Any
 from zlib import crc32
 
 import avactl
+from avactl.directories import cache_directory
 
 _MAGIC = b"avactl 1\n"
 _LIBRARIES = ("pydantic", "pydantic_core", "yaml", "orjson")
 _MOST = 64
 """Most files that are kept: of repositories that are gone, too."""
-
-
-def directory() -> str:
-    """Return the cache directory: AVACTL_CACHE_DIR, or `avactl` in XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("AVACTL_CACHE_DIR")
-    if own:
-        return os.path.abspath(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    if not base or not os.path.isabs(base):
-        base = os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "avactl")
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
@@ -85,7 +75,7 @@ class Store:
 
     def __init__(self, area: str, key: str) -> None:
         """`area` names the kind of value, `key` what it is about."""
-        self._folder = os.path.join(directory(), area)
+        self._folder = os.path.join(cache_directory(), area)
         try:
             name = sha256("\0".join((key, _version())).encode("utf-8", "surrogateescape")).hexdigest()[:40]
         except OSError:
@@ -174,7 +164,7 @@ class Store:
             raise
 
     def _private(self) -> bool:
-        """Whether nobody else can have written what is in the folder."""
+        """Return True if only the current user can have written the directory's content."""
         about = os.stat(self._folder)
         return about.st_uid == os.geteuid() and not about.st_mode & 0o022
 

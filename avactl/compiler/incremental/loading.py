@@ -67,7 +67,7 @@ class Loader:
         self.old = old
         self.new = new
         self.dirty = False
-        """Whether the record differs from the last one, although no dependency has changed."""
+        """True if the record differs from the last one, although no dependency has changed."""
         self._locators: dict[str, Locator] = {}
         self.parsed: dict[str, list[KeptDocument]] = {}
         """Documents of new and changed files."""

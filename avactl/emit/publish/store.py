@@ -9,18 +9,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from avactl.errors import HintedError
 from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, locate
 
 PASSWORD = re.compile(r"(://)[^/@\s]+@")
 """The credentials in a URL."""
 
 
-class PublishError(Exception):
+class PublishError(HintedError):
     """Nothing was published. The message is one line; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class FailedError(PublishError):

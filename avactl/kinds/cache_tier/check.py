@@ -13,8 +13,9 @@ from avactl.kinds.cache_tier.pods import pools, worker_count
 from avactl.kinds.cache_tier.stores import foreign, scheme
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.fields.images import require_image
-from avactl.kinds.fields.values import format_quantity, quantity, seconds
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.program import Item, Program
+from avactl.quantity import format_quantity, quantity
 
 GIB = 1024**3
 RESERVED = GIB

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.pods import pools
 from avactl.kinds.feasibility.cache_overhead import worker_memory
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
+from avactl.quantity import format_quantity, quantity
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from avactl.kinds.cache_tier.check import RESERVED
 from avactl.kinds.cache_tier.pods import worker_count
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact
+from avactl.quantity import format_quantity, quantity
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:

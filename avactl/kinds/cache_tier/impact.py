@@ -9,7 +9,7 @@ from avactl.kinds.registry import ObjectEffect
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
-    """What becomes of cached data. None where no worker restarts."""
+    """Return the effect on cached data; None if no worker restarts."""
     kinds = ("DaemonSet", "StatefulSet")
     if not any(effect.kind in kinds and effect.starts_pods and "worker" in effect.name for effect in effects):
         return None

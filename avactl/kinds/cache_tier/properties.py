@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from avactl.kinds.cache_tier import names
 from avactl.kinds.dataset_access import host_path
-from avactl.kinds.fields.values import quantity, seconds
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.program import Item
+from avactl.quantity import quantity
 
 USER = "alluxio"
 """The user that all processes log in as. Alluxio's `SIMPLE` authentication trusts the client's user name, so tenants

@@ -21,11 +21,11 @@ from avactl.kinds.cache_tier.pods import (
     tolerations,
 )
 from avactl.kinds.feasibility.cache_overhead import JOB_WORKER_CPU, worker_memory
-from avactl.kinds.fields.values import format_quantity
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import USER_ID, resources
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
+from avactl.quantity import format_quantity
 
 
 def worker_pod(item: Item, program: Program) -> Body:

@@ -13,8 +13,9 @@ from avactl.kinds.dataset.listing import MAX_LIST, listing
 from avactl.kinds.dataset.lower import prewarmed
 from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.fields.values import format_quantity, quantity, seconds
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.program import Item, Program
+from avactl.quantity import format_quantity, quantity
 from avactl.source.tree import MAX_INPUT
 
 Path = tuple[str | int, ...]

@@ -16,10 +16,11 @@ from avactl.kinds.dataset_access import (
     mounted,
     tier_path,
 )
-from avactl.kinds.fields.values import quantity, seconds
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.quantity import quantity
 
 Place = tuple[str, str, str | None]
 """Cluster, namespace and team of pods that read a dataset."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.program import Item, Program
+from avactl.quantity import quantity
 
 JOB_WORKER_CPU = "500m"
 """CPU requested by the job worker next to each cache worker."""

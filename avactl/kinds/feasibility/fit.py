@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from avactl.diagnostics import Diagnostic, Note
 from avactl.hardware.topology import Topology, satisfies
 from avactl.kinds.feasibility.cache_overhead import Taken, taken
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.machine_type.check import is_sound
 from avactl.kinds.machine_type.hardware import pool_topology
 from avactl.kinds.program import Item, Program, pool_size
+from avactl.quantity import format_quantity, quantity
 
 Path = tuple[str | int, ...]
 

@@ -10,13 +10,12 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from avactl.terminal import shortened
+from avactl.quantity import quantity
 
 
 def bad(message: str, hint: str = "") -> PydanticCustomError:
@@ -111,45 +110,13 @@ CacheTierRef = Annotated[Name, Ref("CacheTier")]
 
 # -- quantities ----------------------------------------------------------------------------------------------------
 
-_QUANTITY = re.compile(
-    r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?P<suffix>m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"
-).fullmatch
 MAX_QUANTITY = 40
 """Maximum length of a quantity: 2^63 has 19 digits, plus nine for nanos."""
 _LARGEST = 2**63
 """Upper bound of a quantity. Source: k8s.io/apimachinery/pkg/api/resource, "no number greater than 2^63-1"."""
-_SUFFIX: dict[str, Fraction] = {"": Fraction(1), "m": Fraction(1, 1000)}
-_SUFFIX |= {suffix: Fraction(10 ** (3 * i)) for i, suffix in enumerate("kMGTPE", 1)}
-_SUFFIX |= {suffix: Fraction(2 ** (10 * i)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]+)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
-
-
-@lru_cache(maxsize=4096)
-def quantity(value: str | int | float) -> Fraction:
-    """Parse a Kubernetes resource quantity into an exact number: `500m` → 1/2, `1Ki` → 1024.
-
-    Source: k8s.io/apimachinery/pkg/api/resource. Raises ValueError for anything else, and for more than `MAX_QUANTITY`
-    characters.
-    """
-    text = str(value)
-    match = _QUANTITY(text) if len(text) <= MAX_QUANTITY else None
-    if match is None:
-        raise ValueError(f"not a quantity: {shortened(text, MAX_QUANTITY)!r}")
-    return Fraction(match["number"]) * _SUFFIX[match["suffix"] or ""]
-
-
-def format_quantity(value: Fraction | int, binary: bool = True) -> str:
-    """Format a number as the shortest exact quantity: 1073741824 → `1Gi`, 1/2 → `500m`; `binary` prefers Ki to k."""
-    fraction = Fraction(value)
-    if fraction.denominator != 1:
-        return f"{-(-fraction.numerator * 1000 // fraction.denominator)}m"
-    number = fraction.numerator
-    suffixes = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki") if binary else ("E", "P", "T", "G", "M", "k")
-    for suffix in suffixes:
-        unit = _SUFFIX[suffix].numerator
-        if number and number % unit == 0:
-            return f"{number // unit}{suffix}"
-    return str(number)
+"""Quantities allowed in specs: no sign, exponent, or suffix `n` or `u`."""
+_QUANTITY = re.compile(QUANTITY_PATTERN).fullmatch
 
 
 _UNIT_SLIPS = {

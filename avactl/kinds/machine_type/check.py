@@ -8,8 +8,8 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware.machine import NVLINK
 from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.program import Item, Program
+from avactl.quantity import quantity
 
 _CODE = "invalid-topology"
 _GIB = 2**30

@@ -6,9 +6,9 @@ from typing import Any
 
 from avactl.hardware.machine import NVLINK, Machine
 from avactl.hardware.topology import Topology, topology
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.machine_type.spec import MachineTypeSpec
 from avactl.kinds.program import Item, Program
+from avactl.quantity import quantity
 
 
 def machine_facts(spec: MachineTypeSpec) -> dict[str, Any]:

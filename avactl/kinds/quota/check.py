@@ -9,10 +9,10 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.feasibility import fit
 from avactl.kinds.feasibility.capacity import unknown_model
 from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.demand import usage_problems
 from avactl.kinds.quota.limits import entry_span, gpu_limits, in_file_order, quota_of
+from avactl.quantity import format_quantity, quantity
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""What the specs of a team ask for against its quota.
+"""Demand of a team's specs, compared with its quota.
 
 A training job or a workspace that does not fit now waits until something ends, so only what can never run is an
 error: one spec that asks for more than the team may ever have, beside the team's services, which run all the time.
@@ -16,10 +16,10 @@ from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.kinds import registry
 from avactl.kinds.feasibility import fit
 from avactl.kinds.feasibility.capacity import gpu_model, roles
-from avactl.kinds.fields.values import format_quantity, quantity
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
 from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
+from avactl.quantity import format_quantity, quantity
 
 Milli = int
 """An amount in thousandths: GPUs, CPU cores or bytes. Exact for all that quantities can say, and fast to add."""
@@ -32,11 +32,11 @@ def milli(value: str | int | float) -> Milli:
 
 
 Ask = tuple[tuple[str, ...], int, tuple[tuple[str, str, Milli], ...]]
-"""What one role asks for: where it stands, its pods, and of each resource (key, GPU model) how much for a pod."""
+"""Demand of one role: its path, its pods, and the amount per pod of each resource (key, GPU model)."""
 
 
 class Part(NamedTuple):
-    """What one role of a spec asks of one resource."""
+    """Demand of one role of a spec for one resource."""
 
     path: tuple[str, ...]
     pods: int
@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What one spec asks of one resource, at the smallest size with which it works."""
+    """Demand of one spec for one resource, at its minimum size."""
 
     item: Item
     parts: tuple[Part, ...]
@@ -125,7 +125,7 @@ def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
 
 
 def asks(item: Item, program: Program) -> list[Ask]:
-    """What the roles of a spec ask for."""
+    """Return the demand of a spec's roles."""
     found = []
     for role in roles(item):
         amounts = [(key, "", _amount(item, program, role, key)) for key in ("cpu", "memory")]

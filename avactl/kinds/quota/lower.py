@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from avactl import names
-from avactl.kinds.fields.values import quantity
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.limits import gpu_limits
 from avactl.kinds.team.names import namespaces
+from avactl.quantity import quantity
 
 DEFAULT_CPU = "100m"
 DEFAULT_MEMORY = "256Mi"

@@ -14,18 +14,15 @@ from pydantic_core import PydanticUndefined
 
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.suggest import did_you_mean
+from avactl.errors import HintedError
 from avactl.kinds import registry
 from avactl.kinds.fields.values import Ref, Says
 from avactl.kinds.lowering.ownership import KUBERNETES, Owned
 from avactl.kinds.reference import introspect
 
 
-class UnknownTopicError(Exception):
+class UnknownTopicError(HintedError):
     """Unknown kind, field or code; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        self.hint = hint
-        super().__init__(message)
 
 
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "true or false", Any: "anything"}

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from avactl.kinds.fields.values import quantity, seconds
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering.k8s import compact
+from avactl.quantity import quantity
 
 CONFIG = "/etc/avactl"
 """Mount path of `Server.files`."""

@@ -41,7 +41,7 @@ def policies(item: Item, program: Program, cluster: str, namespace: str) -> list
     ]
     if item.spec.talks_to:
         callers = [{"from": [_teams(sorted(set(item.spec.talks_to)))]}]
-        # A session (a workspace) is one user's editor, not a service of the team.
+        # A session (a workspace) is one user's editor, not a team service.
         sessions = sorted(name_label(kind) for kind in registry.workload_kinds(Lifecycle.SESSION))
         guests = {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "NotIn", "values": sessions}]}
         wanted.append(("allow-teams", {"podSelector": guests, "policyTypes": ["Ingress"], "ingress": callers}))

@@ -98,7 +98,7 @@ class Team(Resource):
     """
 
     KIND: ClassVar[str] = "Team"
-    OBJECT_NAME_HINT: ClassVar[str] = "name the namespaces in `spec.namespaces`"
+    OBJECT_NAME_HINT: ClassVar[str] = "list the namespaces in `spec.namespaces`"
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["Team"] = Field("Team", description="`Team`.")
     spec: TeamSpec = Field(default_factory=TeamSpec, description="The team.")

@@ -12,12 +12,13 @@ from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
-from avactl.kinds.fields.values import format_quantity, quantity, seconds
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.pod import below, team_bucket
 from avactl.kinds.training.roles import Part, bounds, job_name, parts, rendezvous_name
 from avactl.kinds.training.strategies import strategy_problems
+from avactl.quantity import format_quantity, quantity
 
 _LONG = 24 * 3600
 """Minimum run time, in seconds, for the warning about a missing checkpoint."""

@@ -42,7 +42,7 @@ def unpinned(item: Item) -> Iterator[Unpinned]:
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
-    """What becomes of the run, and from where it continues. None where no pods are stopped."""
+    """Return the effect on the run and its resume point; None if no pods are stopped."""
     if not any(effect.kind == "Job" and effect.starts_pods for effect in effects):
         return None
     if old.spec.suspended and new.spec.suspended:
@@ -62,7 +62,7 @@ def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
 
 
 def _replaces_checkpoints(effect: ObjectEffect) -> bool:
-    """Whether another volume takes the place of the one that holds the job's checkpoints."""
+    """Return True if another volume replaces the one with the job's checkpoints."""
     claim = effect.kind == "PersistentVolumeClaim" and effect.name.endswith("-checkpoint")
     return claim and (effect.renamed or effect.loses_data)
 

@@ -22,7 +22,7 @@ def default_requests(item: Item, program: Program) -> Any:
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
-    """What becomes of the user's session and home directory. None where neither is touched."""
+    """Return the effect on the user's session and home directory; None if neither is affected."""
     if old.spec.running and not new.spec.running:
         return "is stopped; the home directory is kept"
     if new.spec.running and not old.spec.running:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import orjson
 
@@ -11,6 +10,7 @@ from avactl import names
 from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.manifest import Body
 from avactl.kube.client import ApiError, Client
+from avactl.kube.timestamps import timestamp
 from avactl.plan.snapshot.loader import RESOURCES, SnapshotError, Taken, config, write
 
 _PAGE = "2000"
@@ -30,7 +30,7 @@ async def take(client: Client, namespace: str) -> bytes:
         _list(client, f"/api/v1/namespaces/{namespace}/configmaps", config, False, names.CONFIG_LABEL),
     )
     objects = dict(zip([name for name, *_ in RESOURCES] + ["configmaps"], lists, strict=True))
-    return write(policy, objects, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    return write(policy, objects, timestamp())
 
 
 async def _policy(client: Client, namespace: str) -> Body:

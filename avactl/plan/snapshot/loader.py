@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from avactl import names
+from avactl.errors import HintedError
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
@@ -28,12 +29,8 @@ MAX_BYTES = 512 * 1024 * 1024
 """Largest snapshot in bytes: ten times that of a hundred thousand pods."""
 
 
-class SnapshotError(Exception):
+class SnapshotError(HintedError):
     """The cluster cannot be read, or the file is not a snapshot; `hint` is the remedy."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 # -- fields of each kind ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035 - pydantic requires it below Python 3.12
 
-from avactl.kinds.fields.values import quantity
+from avactl.quantity import quantity
 
 _STRICT = ConfigDict(strict=True)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.kinds.fields.values import quantity
+from avactl.quantity import quantity
 from avactl.reconcile.api import FIELD_MANAGER
 from avactl.reconcile.diffing import managed_fields
 from avactl.reconcile.diffing.field_policy import Hands

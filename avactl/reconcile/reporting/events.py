@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import uuid
-from datetime import UTC, datetime
 from typing import Any
 
 from avactl.diagnostics.secrets import redact
 from avactl.kube import logs
 from avactl.kube.client import ApiError, UnreachableError
+from avactl.kube.events import events_path, new_event
 from avactl.reconcile.api import Api
 from avactl.reconcile.diffing.actions import Action, Step
 from avactl.reconcile.reporting.report import Result
@@ -19,8 +17,8 @@ from avactl.terminal import shortened, visible
 CONTROLLER = "avactl-reconcile"
 _MOST = 20
 """Events of objects in one run: a thousand would hide the rest, and cost more than the run."""
-_NOTE = 1000
-"""Characters of a note; the API server takes 1,024."""
+_NOTE = 4096
+"""Characters of a text that are read for a note."""
 
 
 async def tell(api: Api, reference: dict[str, str], result: Result) -> None:
@@ -66,25 +64,12 @@ def _of_step(step: Step) -> dict[str, Any] | None:
 
 
 def _event(reference: dict[str, str], reason: str, note: str, *, warning: bool = False) -> dict[str, Any]:
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        # Events of objects without a namespace are in `default`.
-        "metadata": {"name": f"avactl.{uuid.uuid4().hex[:16]}", "namespace": reference.get("namespace") or "default"},
-        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "reportingController": CONTROLLER,
-        "reportingInstance": (os.environ.get("POD_NAME") or os.uname().nodename)[:128],
-        "action": "Reconcile",
-        "reason": reason,
-        "type": "Warning" if warning else "Normal",
-        "note": visible(redact(shortened(note, 4 * _NOTE)))[:_NOTE],
-        "regarding": reference,
-    }
+    note = visible(redact(shortened(note, _NOTE)))
+    return new_event(CONTROLLER, "Reconcile", reference, reason, note, warning=warning)
 
 
 async def _send(api: Api, event: dict[str, Any]) -> None:
-    path = f"/apis/events.k8s.io/v1/namespaces/{event['metadata']['namespace']}/events"
     try:
-        await api.client.request("POST", path, event)
+        await api.client.request("POST", events_path(event), event)
     except (ApiError, UnreachableError) as error:
         logs.info("event not written", error=str(error))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import NamedTuple
 
 from avactl.hardware.topology import members
+from avactl.kube.timestamps import seconds_since
 from avactl.placement.allocation import MILLI_PER_GPU, Booking
 from avactl.placement.defrag import make_whole
 from avactl.placement.diagnosis import gang_message, why_gang
@@ -255,7 +255,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
 def _move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
     every, since = view.checkpoints[pod.uid]
     gang = [each for each in view.fleet.tables.pods.values() if pod.gang and each.gang == pod.gang and each.node]
-    running = view.now.timestamp() - datetime.fromisoformat(since).timestamp() if since else every
+    running = seconds_since(since, view.now) if since else every
     return Move(
         pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / MILLI_PER_GPU, source, target,
         max(0.0, min(every, running)), max(0, len(gang) - 1),

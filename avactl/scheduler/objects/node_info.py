@@ -7,7 +7,7 @@ from sys import intern
 from typing import Any
 
 from avactl import names
-from avactl.scheduler.objects.quantity import amount
+from avactl.quantity import amount
 
 _RESOURCES = 128
 """Resources of one node that are read."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from sys import intern
 from typing import Any
 
 from avactl import names
 from avactl.kube import logs
 from avactl.kube.objects import object_key
+from avactl.kube.timestamps import unix_time
 from avactl.scheduler.objects.limits import bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
 
@@ -220,9 +220,9 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
 def _seconds(stamp: str) -> float:
     """Unix time; the end of time for what the calendar does not have: a grace period has 64 bits."""
     try:
-        return datetime.fromisoformat(stamp).timestamp()
+        return unix_time(stamp)
     except (ValueError, OverflowError):
-        return datetime.max.timestamp()
+        return float("inf")
 
 
 def _volumes(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

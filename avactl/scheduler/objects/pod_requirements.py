@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 import orjson
 
 from avactl import names
+from avactl.quantity import amount
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError
-from avactl.scheduler.objects.quantity import amount
 
 _WORDS = {
     names.LINK: ("nvlink", "pcieSwitch", "socket", "node", "any"),

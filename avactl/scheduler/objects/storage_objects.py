@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.scheduler.objects.quantity import whole
+from avactl.quantity import whole
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 LATER = "WaitForFirstConsumer"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from avactl.kube.timestamps import unix_time
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.placement.quota import Ledger, TeamWorkload
 from avactl.placement.reclaim import Reclaim
@@ -127,4 +127,4 @@ def _broken(groups: Iterable[Members], budgets: BudgetChecker) -> set[PodInfo]:
 @lru_cache(maxsize=65536)
 def _seconds(stamp: str) -> float:
     """Unix time; what has no node yet is the youngest of all."""
-    return datetime.fromisoformat(stamp).timestamp() if stamp else float("inf")
+    return unix_time(stamp) if stamp else float("inf")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import monotonic
@@ -12,6 +11,7 @@ from typing import Any
 from avactl import names
 from avactl.kube import logs
 from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
@@ -272,8 +272,7 @@ class Binder:
         if given.allocation is not None and not known.allocated:
             status["allocation"] = given.allocation
             if any(each.get("bindingConditions") for each in given.allocation["devices"]["results"]):
-                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                status["allocation"] = {**given.allocation, "allocationTimestamp": now}
+                status["allocation"] = {**given.allocation, "allocationTimestamp": timestamp()}
             if not known.finalized:
                 # The finalizer comes first: no device is ever given to a claim that can vanish.
                 await self._turn()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from avactl import names
 from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.interfaces import Eviction, Victim
 from avactl.scheduler.objects.pod_info import DISRUPTED, PREEMPTED, PodInfo
@@ -155,9 +155,8 @@ def nominated(pod: PodInfo, node: str | None, preemption: str | None) -> dict[st
 
 def disrupted(pod: PodInfo, reason: str, note: str, preemption: str | None = None) -> dict[str, Any]:
     """The status by which a Job does not count the end of a pod as its failure."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     condition = {
-        "type": DISRUPTED, "status": "True", "reason": reason, "message": note, "lastTransitionTime": now,
+        "type": DISRUPTED, "status": "True", "reason": reason, "message": note, "lastTransitionTime": timestamp(),
     }  # fmt: skip
     metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption}}
     return {"metadata": metadata, "status": {"conditions": [condition]}}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -12,6 +10,8 @@ from typing import Any, NamedTuple
 
 from avactl import names
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.kube.events import events_path, new_event
+from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PodInfo
 
@@ -24,8 +24,6 @@ _REPEAT = 30.0
 """Seconds before a pod that still waits is told new counts."""
 _PATIENCE = 2.0
 """Seconds for which what is on its way is not spoken of."""
-_NOTE, _NAME = 1024, 236
-"""Characters of an event's note that the API takes, and of its name but for 17 that tell it from others."""
 
 
 class _Request(NamedTuple):
@@ -41,14 +39,12 @@ class PodReporter:
         self._client, self._rate = client, rate
         self.yield_to: Callable[[], bool] = lambda: False
         """Return True while bindings are in flight: reports are then written a few at a time."""
-        self._instance = f"{names.CONTROLLER}-{os.environ.get('POD_NAME') or os.uname().nodename}"
         self._urgent: deque[_Request] = deque()
         """First reports of pods: new pods must not queue behind those that were reported before."""
         self._queue: deque[_Request] = deque()
         self._ready = asyncio.Semaphore(0)
         self._waiting: dict[str, tuple[PodInfo, float]] = {}
         """Pods that are to be told something, and when."""
-        self._last = 0
 
     # -- what is said -----------------------------------------------------------------------------------------------
 
@@ -93,9 +89,9 @@ class PodReporter:
     def _tell(self, pod: PodInfo, message: str, reason: str) -> None:
         first = not pod.message
         pod.reported, pod.message = monotonic(), message
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         condition = {
-            "type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastTransitionTime": now,
+            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "lastTransitionTime": timestamp(),
         }  # fmt: skip
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         request = _Request(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status", body, True)
@@ -103,27 +99,9 @@ class PodReporter:
         self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
 
     def _event(self, pod: PodInfo, kind: str, reason: str, action: str, note: str) -> None:
-        now = time.time_ns()
-        # Names must differ, and clocks have their grain.
-        self._last = now = max(now, self._last + 1)
-        seconds, rest = divmod(now, 1_000_000_000)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1000:06}Z"
-        body = {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"name": f"{pod.name[:_NAME].rstrip('-.')}.{now:x}", "namespace": pod.namespace},
-            "eventTime": stamp,
-            "reportingController": names.CONTROLLER,
-            "reportingInstance": self._instance[:128],
-            "action": action,
-            "reason": reason,
-            "regarding": {
-                "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
-            },
-            "note": note if len(note) <= _NOTE else note[: _NOTE - 1] + "…",
-            "type": kind,
-        }  # fmt: skip
-        self._put(_Request(f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events", body, False), self._queue)
+        regarding = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        event = new_event(names.CONTROLLER, action, regarding, reason, note, warning=kind == "Warning")
+        self._put(_Request(events_path(event), event, False), self._queue)
 
     def _put(self, request: _Request, queue: deque[_Request]) -> None:
         if self.left >= _MOST:

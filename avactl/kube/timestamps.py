@@ -1,0 +1,25 @@
+"""Times as Kubernetes writes them: RFC 3339 in UTC (metav1.Time, metav1.MicroTime)."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+def timestamp(seconds: float | None = None, timespec: str = "seconds") -> str:
+    """Return a Unix time, by default the current one, as `2026-01-31T09:30:00Z`.
+
+    `timespec` is that of `datetime.isoformat`: `microseconds` gives a MicroTime.
+    """
+    moment = datetime.fromtimestamp(time.time() if seconds is None else seconds, UTC)
+    return moment.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+
+
+def unix_time(text: str) -> float:
+    """Return a timestamp in Unix seconds. Raises ValueError, and OverflowError beyond the calendar."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def seconds_since(text: str, now: datetime) -> float:
+    """Return the seconds from a timestamp until `now`."""
+    return now.timestamp() - unix_time(text)
