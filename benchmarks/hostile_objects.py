@@ -267,7 +267,7 @@ class Hostile:
         )  # fmt: skip
 
     def _config(self) -> None:
-        """What somebody with rights in the system namespace wrote by mistake."""
+        """Write a malformed ConfigMap, as an administrator of the system namespace might by mistake."""
         self._number += 1
         kind = self._chance.choice(("topology", "quota", "other", ""))
         count = self._chance.choice(("1e300", "1e400", "9223372036854775807", "-1", '"8"'))

@@ -318,7 +318,7 @@ def test_the_diff_tells_capacity_quota_and_impact(lifecycle: Lifecycle) -> None:
     (intent,) = changes(sweep(1), sweep(2)).intents
     assert [(consequence.topic, consequence.text) for consequence in intent.consequences] == [
         ("run", "the search begins anew"),
-        ("capacity", "fits pool v100 (specs ask for 16 of its 32 V100)"),
+        ("capacity", "fits pool v100 (specs request 16 of 32 V100)"),
         ("quota", "quota vision 8 → 16 of 16 V100"),
     ]
 

@@ -182,7 +182,7 @@ def test_numbers_and_texts_that_json_cannot_hold_are_told_at_their_line() -> Non
     files = {"avactl.yaml": CONFIG, "specs.py": f"{head}specs = [Team(metadata=Metadata(name=float('nan')))]\n"}
     (problem,) = found(files)
     assert (problem.code, problem.span.line) == ("python-error", 2)
-    assert "nan is not a number" in problem.message
+    assert "nan is not a valid number" in problem.message
     files["specs.py"] = f"{head}specs = [Team(metadata=Metadata(name='a', labels={{'\\ud800': '\\udfff'}}))]\n"
     assert {problem.span.file for problem in found(files)} == {"specs.py"}
 
