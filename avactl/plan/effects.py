@@ -19,14 +19,14 @@ class Moment:
     def __init__(self, world: World) -> None:
         self.running: dict[Owner, int] = {}
         self.waiting: dict[Owner, int] = {}
-        for pod in world.fleet.tables.pods.values():
+        for pod in world.cache.tables.pods.values():
             if pod.ended or pod.deleting or not (pod.node or pod.managed):
                 continue
             found = self.running if pod.node else self.waiting
             owner = owner_of(pod)
             found[owner] = found.get(owner, 0) + 1
         self.pools = {(name, model): used for name, model, _, used in _usage(world)}
-        self.quotas = {(team, model): used for team, model, used, _ in world.fleet.quotas.usage()}
+        self.quotas = {(team, model): used for team, model, used, _ in world.cache.quotas.usage()}
 
 
 def owner_of(pod: PodInfo) -> Owner:
@@ -68,13 +68,13 @@ def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
 
 def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
     """Pool, GPU model, GPUs and those in use."""
-    state, fleet = world.fleet.tables.state, world.fleet
+    state, cache = world.cache.tables.state, world.cache
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for name, slot in state.slots.items():
         count = int(state.gpu_count[slot])
         if not count:
             continue
-        pool = fleet.tables.pool_of(fleet.tables.nodes[name])
+        pool = cache.tables.pool_of(cache.tables.nodes[name])
         key = (pool.name if pool else "", state.models[state.model[slot]])
         total, used = found.get(key, (0, 0.0))
         found[key] = (total + count, used + count - int(state.gpu_total[slot]) / MILLI_PER_GPU)
@@ -90,7 +90,7 @@ def pools(world: World, then: Moment) -> Iterator[Pool]:
 
 def quotas(world: World, then: Moment) -> Iterator[Quota]:
     """What teams with a quota have before and after, where that is not the same."""
-    for team, model, used, _ in sorted(world.fleet.quotas.usage()):
+    for team, model, used, _ in sorted(world.cache.quotas.usage()):
         was = then.quotas.get((team, model), 0.0)
         if was != used:
             limit = world.leaves[team].quota.limit(model)

@@ -94,7 +94,7 @@ def _on_declared(
     there = machines(head.program, cluster) if after.known else {"nodes": []}
     world.put_objects(there)
     left = {item["metadata"]["name"] for item in there["nodes"]}
-    for name in [name for name in world.fleet.tables.nodes if name not in left]:
+    for name in [name for name in world.cache.tables.nodes if name not in left]:
         world.drop_node(name)
     change = Change(world, after.around, _AFTER)
     change.volumes(after.claims)

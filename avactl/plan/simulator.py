@@ -45,12 +45,12 @@ class World:
 
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
-        self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
-        self.volumes = VolumeBinding(self.fleet.tables, owned=False)
+        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.volumes = VolumeBinding(self.cache.tables, owned=False)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
-        self.decider = SchedulingCycle(self.fleet, self.queue, self, self, self.volumes, self, self.budgets)
-        self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
+        self.cycle = SchedulingCycle(self.cache, self.queue, self, self, self.volumes, self, self.budgets)
+        self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.said: dict[str, str] = {}
         """Last message of pending pods, by UID."""
         self.evictions: list[Eviction] = []
@@ -62,8 +62,8 @@ class World:
         self._doomed: deque[Eviction] = deque()
         self.leaves: dict[str, TeamQuota] = {}
         """Quotas by team."""
-        self._configs = resources.ConfigMapHandler(self.fleet, self._put_leaf)
-        self._claim_store = resources.resource_claims(self.fleet)
+        self._configs = resources.ConfigMapHandler(self.cache, self._put_leaf)
+        self._claim_store = resources.resource_claims(self.cache)
         self._nodes: dict[str, Body] = {}
         self._claims: dict[str, Body] = {}
         self._volume_claims: set[str] = set()
@@ -83,13 +83,13 @@ class World:
 
     def put_objects(self, objects: Mapping[str, Sequence[Body]]) -> None:
         """Add or update objects other than pods, by the name of their resource."""
-        fleet, volumes = self.fleet, self.volumes
+        cache, volumes = self.cache, self.volumes
         puts = {
             "configmaps": self._configs.put,
-            "namespaces": resources.namespaces(fleet).put,
+            "namespaces": resources.namespaces(cache).put,
             "nodes": self.put_node,
-            "resourceslices": resources.slices(fleet).put,
-            "deviceclasses": resources.device_classes(fleet).put,
+            "resourceslices": resources.slices(cache).put,
+            "deviceclasses": resources.device_classes(cache).put,
             "resourceclaims": self._put_claim,
             "poddisruptionbudgets": self.budgets.put,
             "storageclasses": volumes.put_class,
@@ -114,7 +114,7 @@ class World:
             self.leaves.pop(team, None)
         else:
             self.leaves[team] = leaf
-        self.fleet.quotas.put_leaf(team, leaf)
+        self.cache.quotas.put_leaf(team, leaf)
 
     def drop_config(self, key: str) -> None:
         """Remove a ConfigMap."""
@@ -132,13 +132,13 @@ class World:
     def put_node(self, item: Body) -> None:
         """Add or update a machine."""
         self._nodes[item["metadata"]["name"]] = item
-        self.fleet.put_node(item)
+        self.cache.put_node(item)
 
     def drop_node(self, name: str) -> None:
         """Remove a machine; controllers recreate its pods."""
         self._nodes.pop(name, None)
-        pods = list(self.fleet.tables.pods_by_node.get(name, {}).values())
-        self.fleet.drop_node(name)
+        pods = list(self.cache.tables.pods_by_node.get(name, {}).values())
+        self.cache.drop_node(name)
         for pod in pods:
             for made in self._stop(pod):
                 self._put(made)
@@ -153,14 +153,14 @@ class World:
             for mark in _marks(metadata):
                 self._marked.setdefault(mark, {})[key] = None
         self.items[key] = item
-        self.intake.put(item)
+        self.pod_handler.put(item)
 
     def drop_pod(self, key: str) -> Body:
         """Remove a pod with its generated claims; return its last state."""
         item = self.items.pop(key)
         for mark in _marks(item["metadata"]):
             del self._marked[mark][key]
-        self.intake.drop(key)
+        self.pod_handler.drop(key)
         for status in (item.get("status") or {}).get("resourceClaimStatuses") or ():
             claim = f"{item['metadata']['namespace']}/{status.get('resourceClaimName')}"
             if self._claims.pop(claim, None) is not None:
@@ -197,7 +197,7 @@ class World:
         found = [
             pod
             for key in keys
-            if (pod := self.fleet.tables.pods.get(key)) is not None
+            if (pod := self.cache.tables.pods.get(key)) is not None
             and pod.namespace == id_.namespace
             and not (pod.ended or pod.deleting)
             and all(pod.labels.get(key) == value for key, value in select.items())
@@ -213,7 +213,7 @@ class World:
         rules = NodeRules(template["spec"])
         return sorted(
             info.name
-            for info in self.fleet.tables.nodes.values()
+            for info in self.cache.tables.nodes.values()
             if rules.matches(info.name, info.labels) and rules.untolerated(info.taints) is None
         )
 
@@ -243,8 +243,8 @@ class World:
             self._tidy()
             unit = self.queue.pop()
             if unit is None:
-                if freed != self.fleet.tables.change_epoch:
-                    freed = self.fleet.tables.change_epoch
+                if freed != self.cache.tables.change_epoch:
+                    freed = self.cache.tables.change_epoch
                     self.queue.retry(freed)
                 elif self._ending:
                     # Pods take time to end: groups that do not need their capacity have started by then.
@@ -263,19 +263,19 @@ class World:
             left -= 1
             if left < 0:
                 raise UnsettledError(f"the scheduler does not converge, at {unit.key}")
-            self.decider.decide(unit)
+            self.cycle.decide(unit)
             self._happen()
 
     def _tidy(self) -> None:
         """Clean up as the daemon does before each decision."""
-        if self.fleet.tables.stale:
-            self.fleet.rebuild()
-            self.decider.clear()
-        for key in sorted(self.fleet.tables.waits.woken):
+        if self.cache.tables.stale:
+            self.cache.rebuild()
+            self.cycle.clear()
+        for key in sorted(self.cache.tables.waits.woken):
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
-        self.fleet.tables.waits.woken.clear()
-        self.decider.sync()
+        self.cache.tables.waits.woken.clear()
+        self.cycle.sync()
 
     def _happen(self) -> None:
         """Carry out the decisions."""

@@ -25,17 +25,17 @@ def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
     """Return the machines of pods, by pool."""
     found: dict[str, set[str]] = {}
     for pod in pods:
-        info = world.fleet.tables.nodes.get(pod.node)
+        info = world.cache.tables.nodes.get(pod.node)
         if info is not None and info.name != OTHERS:
-            pool = world.fleet.tables.pool_of(info)
+            pool = world.cache.tables.pool_of(info)
             found.setdefault(pool.name if pool else "", set()).add(pod.node)
     return tuple(Place(pool, len(nodes), _domains(world, nodes)) for pool, nodes in sorted(found.items()))
 
 
 def _domains(world: World, nodes: set[str]) -> tuple[str, ...]:
     """Return the narrowest domains of machines; none if there are too many to list."""
-    for level in reversed(world.fleet.tables.levels):
-        values = {world.fleet.tables.nodes[name].labels.get(level, "") for name in nodes}
+    for level in reversed(world.cache.tables.levels):
+        values = {world.cache.tables.nodes[name].labels.get(level, "") for name in nodes}
         if "" not in values and len(values) <= _DOMAINS:
             return tuple(f"{_short(level)} {value}" for value in sorted(values))
     return ()
@@ -68,14 +68,14 @@ def waits(world: World, pods: Sequence[PodInfo]) -> tuple[Wait, ...]:
 
 def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -> tuple[Verdict, str]:
     """Return why the pods of a group, which must start together, do not; and the domains with most capacity."""
-    fleet = world.fleet
+    cache = world.cache
     requests: dict[str, Request] = {}
     try:
         for pod in pods:
-            demand = fleet.dra.demand(pod) if pod.claims else None
+            demand = cache.dra.demand(pod) if pod.claims else None
             if pod.shape.refused:
                 return Verdict.NEVER, ""
-            requests[pod.uid] = fleet.requests.request(pod.shape, demand)
+            requests[pod.uid] = cache.requests.request(pod.shape, demand)
             if pod.volumes:
                 world.volumes.among(pod)
     except NotYetError:
@@ -84,17 +84,17 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
         return Verdict.NEVER, ""
     roles = roles_of(pods, requests)
     wishes = [StartRequest(request, members) for request, members in roles.items()]
-    over, models = fleet.quotas.refuse(wishes)
+    over, models = cache.quotas.refuse(wishes)
     if over and not _ever(world, wishes):
         return Verdict.NEVER, ""
     if unit is not None and unit.gang:
         gang = gang_of(unit, pods, requests)[0]
     else:
         gang = Gang(tuple(Role("pod", request, len(members)) for request, members in roles.items()))
-    reason = why_gang(fleet.tables.state, gang, models)
+    reason = why_gang(cache.tables.state, gang, models)
     small = len(gang.roles) > 1 if reason is None else not reason.ever
     # Ignore taints and cordons: they are not permanent.
-    if small and fleet.requests.never(gang, models, untried=reason is None):
+    if small and cache.requests.never(gang, models, untried=reason is None):
         return Verdict.NEVER, ""
     if over:
         return Verdict.QUOTA, ""
@@ -103,14 +103,14 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
 
 def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
     """Return whether the team's quota would admit the pods if nothing else of the team ran."""
-    leaf = world.leaves.get(world.fleet.quotas.team(wishes[0].pods[0]))
+    leaf = world.leaves.get(world.cache.quotas.team(wishes[0].pods[0]))
     if leaf is None:
         return True
     for most, index in zip(leaf.quota.amounts, range(2), strict=False):
         if most is not None and sum(len(wish.pods) * wish.request.amounts[index] for wish in wishes) > most:
             return False
     named = {model for wish in wishes for model in wish.request.models}
-    for model in sorted(named) or [model for model in world.fleet.tables.state.models if model]:
+    for model in sorted(named) or [model for model in world.cache.tables.state.models if model]:
         limit = leaf.quota.limit(model)
         # Non-preemptible work cannot borrow.
         borrow = limit.borrow if all(pod.preemptible for wish in wishes for pod in wish.pods) else 0
@@ -122,7 +122,7 @@ def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
 
 def _room(world: World, gang: Gang, count: int) -> str:
     """Return the domains of the narrowest level with most capacity: `rack r1 has room for 3 of 4`."""
-    state = world.fleet.tables.state
+    state = world.cache.tables.state
     if count < 2 or gang.within is not None:
         return ""
     for level, known in reversed(list(zip(state.levels, state.domain_names, strict=True))):

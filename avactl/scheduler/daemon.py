@@ -80,25 +80,25 @@ class Daemon:
         self._client, self._options = client, options
         policy = options.policy
         self._namespace = options.namespace or policy.system_namespace
-        self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
-        self.volumes = VolumeBinding(self.fleet.tables)
+        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.volumes = VolumeBinding(self.cache.tables)
         self.queue = SchedulingQueue()
-        self.reports = PodReporter(client, Rate(options.qps, options.burst))
+        self.reporter = PodReporter(client, Rate(options.qps, options.burst))
         self._leader: Leader | None = None
         if options.lease:
             identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
             self._leader = Leader(client, self._namespace, options.lease, identity)
         rate = Rate(options.qps, options.burst)
-        self.binder = Binder(client, rate, self.fleet, self.volumes, self.reports, self._returned, self.leading)
-        self.reports.yield_to = lambda: self.binder.flying > 0
+        self.binder = Binder(client, rate, self.cache, self.volumes, self.reporter, self._returned, self.leading)
+        self.reporter.yield_to = lambda: self.binder.flying > 0
         self.budgets = DisruptionBudgets()
-        evictor = Evictor(client, rate, self.reports, self.leading, self._wanted, self._not_made)
-        self.decider = SchedulingCycle(
-            self.fleet, self.queue, self.binder, self.reports, self.volumes, evictor, self.budgets, _PLANNING
+        evictor = Evictor(client, rate, self.reporter, self.leading, self._wanted, self._not_made)
+        self.cycle = SchedulingCycle(
+            self.cache, self.queue, self.binder, self.reporter, self.volumes, evictor, self.budgets, _PLANNING
         )
-        self.remains = StaleNominations(self.fleet, evictor, self._wanted)
-        self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
-        self.gangs = StaleGangs(client, rate, self.queue, self.reports, options.gang_grace, self.leading)
+        self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
+        self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
+        self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
         self._throttle = NamespaceThrottle()
         self._wake = asyncio.Event()
         self._retried = 0.0
@@ -116,13 +116,13 @@ class Daemon:
             failed = metrics.WATCH_ERRORS.labels(path.rsplit("/", 1)[-1]).inc
             return Reflector(self._client, path, store, self._wake.set, failed=failed, **more)
 
-        fleet, volumes, dra = self.fleet, self.volumes, "/apis/resource.k8s.io/v1"
-        configs = resources.ConfigMapHandler(fleet, fleet.quotas.put_leaf)
-        pods = resources.CallbackStore(self.intake.put, self.intake.drop, lambda: fleet.tables.pods)
+        cache, volumes, dra = self.cache, self.volumes, "/apis/resource.k8s.io/v1"
+        configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
+        pods = resources.CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
         return [
-            reflect("/api/v1/nodes", resources.nodes(fleet)),
+            reflect("/api/v1/nodes", resources.nodes(cache)),
             reflect("/api/v1/pods", pods),
-            reflect("/api/v1/namespaces", resources.namespaces(fleet)),
+            reflect("/api/v1/namespaces", resources.namespaces(cache)),
             reflect(
                 f"/api/v1/namespaces/{self._namespace}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
             ),
@@ -134,9 +134,9 @@ class Daemon:
             reflect("/apis/storage.k8s.io/v1/csistoragecapacities", resources.storage_capacities(volumes)),
             reflect("/apis/storage.k8s.io/v1/volumeattachments", resources.volume_attachments(volumes)),
             reflect("/apis/policy/v1/poddisruptionbudgets", resources.budgets(self.budgets)),
-            reflect(f"{dra}/resourceslices", resources.slices(fleet), optional=True),
-            reflect(f"{dra}/deviceclasses", resources.device_classes(fleet), optional=True),
-            reflect(f"{dra}/resourceclaims", resources.resource_claims(fleet), optional=True),
+            reflect(f"{dra}/resourceslices", resources.slices(cache), optional=True),
+            reflect(f"{dra}/deviceclasses", resources.device_classes(cache), optional=True),
+            reflect(f"{dra}/resourceclaims", resources.resource_claims(cache), optional=True),
         ]
 
     def _returned(self, pod: PodInfo, result: str) -> None:
@@ -146,16 +146,16 @@ class Daemon:
             # It would be refused again at once, as often as the API server answers.
             self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _REFUSED
-        elif self.intake.returned(pod):
+        elif self.pod_handler.returned(pod):
             self._wake.set()
 
     def _wanted(self, unit: str) -> bool:
         """Return True while capacity is being freed for a pod group."""
-        return self.decider.room.wanted(unit)
+        return self.cycle.preemptor.wanted(unit)
 
     def _not_made(self, unit: str) -> None:
         """Victims could not be evicted."""
-        self.decider.room.abandon(unit)
+        self.cycle.preemptor.abandon(unit)
         self._wake.set()
 
     # -- running ----------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Daemon:
                     group.create_task(self._follow(reflector))
                 if self._leader is not None:
                     group.create_task(self._leader.run())
-                group.create_task(self.reports.run())
+                group.create_task(self.reporter.run())
                 group.create_task(self.binder.run())
                 group.create_task(self._decide())
         finally:
@@ -190,7 +190,7 @@ class Daemon:
     async def _decide(self) -> None:
         for reflector in self._reflectors:
             await reflector.synced.wait()
-        logs.info("synced", nodes=len(self.fleet.tables.nodes), pods=len(self.fleet.tables.pods))
+        logs.info("synced", nodes=len(self.cache.tables.nodes), pods=len(self.cache.tables.pods))
         if self._leader is not None:
             await self._leader.won.wait()
             self._ticked = monotonic()
@@ -200,7 +200,7 @@ class Daemon:
         while True:
             await self._turn()
             # Whoever waits is not tried at once whenever something comes free, but is soon.
-            freed = self.queue.retried != self.fleet.tables.change_epoch
+            freed = self.queue.retried != self.cache.tables.change_epoch
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY if freed else _TICK):
                     await self._wake.wait()
@@ -237,41 +237,41 @@ class Daemon:
     def _decide_on(self, unit: QueuedPodGroup) -> None:
         began, namespace = monotonic(), unit.namespace
         try:
-            self.decider.decide(unit)
+            self.cycle.decide(unit)
             if unit.waiting:
                 self._throttle.spend(namespace, monotonic() - began)
         except Exception as error:  # one odd pod must not stop the scheduling of all
             logs.error("decision failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
             for pod in unit.waiting:
-                self.reports.unschedulable(pod, f"internal error of the scheduler: {error!r}")
+                self.reporter.unschedulable(pod, f"internal error of the scheduler: {error!r}")
             self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _FAILED
-            self.fleet.tables.stale = True  # it may have stopped half way
+            self.cache.tables.stale = True  # it may have stopped half way
             self._throttle.spend(namespace, _BROKEN)
 
     def _tidy(self) -> None:
-        if self.fleet.tables.stale:
+        if self.cache.tables.stale:
             began = monotonic()
-            self.fleet.rebuild()
-            self.decider.clear()
-            logs.info("state built", nodes=len(self.fleet.tables.nodes), seconds=round(monotonic() - began, 3))
-        for key in sorted(self.fleet.tables.waits.woken):
+            self.cache.rebuild()
+            self.cycle.clear()
+            logs.info("state built", nodes=len(self.cache.tables.nodes), seconds=round(monotonic() - began, 3))
+        for key in sorted(self.cache.tables.waits.woken):
             if key in self.queue.units:
                 self.queue.push(self.queue.units[key])
-        self.fleet.tables.waits.woken.clear()
-        self._guarded(self.decider.sync)
+        self.cache.tables.waits.woken.clear()
+        self._guarded(self.cycle.sync)
         now = monotonic()
         if (
-            self.queue.retried != self.fleet.tables.change_epoch
+            self.queue.retried != self.cache.tables.change_epoch
             and now - self._retried >= _RETRY
             and not self.queue.retrying
         ):
             self._retried = now
-            self.queue.retry(self.fleet.tables.change_epoch)
+            self.queue.retry(self.cache.tables.change_epoch)
         if now - self._ticked >= _TICK:
             self._ticked = now
-            for look in (self.reports.later, self.gangs.tick, self.remains.tick):
+            for look in (self.reporter.later, self.gangs.tick, self.stale_nominations.tick):
                 self._guarded(look)
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]
@@ -304,7 +304,7 @@ class Daemon:
         active, waiting = self.queue.lengths()
         metrics.PENDING.labels("active").set(active)
         metrics.PENDING.labels("unschedulable").set(waiting)
-        await metrics_collector.collect(self.fleet, self.fleet.tables.scorer.measure)
+        await metrics_collector.collect(self.cache, self.cache.tables.scorer.measure)
 
 
 async def run(access: Access, options: Options) -> None:

@@ -16,14 +16,14 @@ _CHUNK = 500
 """Pods that are counted at a time: decisions do not wait for metrics."""
 
 
-async def collect(fleet: ClusterCache, measure: Measure) -> None:
+async def collect(cache: ClusterCache, measure: Measure) -> None:
     """Models, pools and teams. `measure` is of the workload that is expected. What is gone is no series any more."""
-    if fleet.tables.stale:
+    if cache.tables.stale:
         return
-    state = fleet.tables.state
+    state = cache.tables.state
     in_parts: dict[str, float] = {}
-    for node, held in partial_gpus.by_node(fleet).items():
-        model = fleet.tables.model_of(node)
+    for node, held in partial_gpus.by_node(cache).items():
+        model = cache.tables.model_of(node)
         in_parts[model] = in_parts.get(model, 0.0) + sum(part.milli for _, part in held) / MILLI_PER_GPU
     _clear(metrics.GPUS, metrics.GPUS_ALLOCATED)
     for number, model in enumerate(state.models):
@@ -31,7 +31,7 @@ async def collect(fleet: ClusterCache, measure: Measure) -> None:
         metrics.GPUS.labels(model).set(total)
         free = int(state.model_free[number]) / MILLI_PER_GPU - in_parts.get(model, 0.0)
         metrics.GPUS_ALLOCATED.labels(model).set(total - free)
-    pools = usage.pools(fleet, measure)
+    pools = usage.pools(cache, measure)
     _clear(metrics.POOL_GPUS, metrics.POOL_ALLOCATED, metrics.POOL_FRAGMENTED, metrics.POOL_WHOLE)
     for pool in pools:
         metrics.POOL_GPUS.labels(pool.name, pool.model).set(pool.gpus)
@@ -39,8 +39,8 @@ async def collect(fleet: ClusterCache, measure: Measure) -> None:
         metrics.POOL_WHOLE.labels(pool.name, pool.model).set(pool.whole)
         if pool.lost is not None:
             metrics.POOL_FRAGMENTED.labels(pool.name, pool.model).set(pool.lost)
-    counts = usage.Counts(fleet)
-    for number, pod in enumerate(list(fleet.tables.pods.values())):
+    counts = usage.Counts(cache)
+    for number, pod in enumerate(list(cache.tables.pods.values())):
         counts.add(pod)
         if number % _CHUNK == _CHUNK - 1:
             await asyncio.sleep(0)

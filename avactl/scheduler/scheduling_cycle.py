@@ -79,10 +79,10 @@ class SchedulingCycle:
 
     def __init__(
         self,
-        fleet: ClusterCache,
+        cache: ClusterCache,
         queue: SchedulingQueue,
         binder: BindingSink,
-        reports: StatusSink,
+        reporter: StatusSink,
         volumes: VolumeBinding,
         evictor: EvictionSink | None = None,
         budgets: BudgetChecker | None = None,
@@ -92,8 +92,8 @@ class SchedulingCycle:
 
         At most a `share` of all time goes into plans for room that come to nothing.
         """
-        self.fleet, self.queue, self.binder, self.reports, self.volumes = fleet, queue, binder, reports, volumes
-        self.room = Preemptor(fleet, queue, budgets or DisruptionBudgets(), evictor, self._choose, share)
+        self.cache, self.queue, self.binder, self.reporter, self.volumes = cache, queue, binder, reporter, volumes
+        self.preemptor = Preemptor(cache, queue, budgets or DisruptionBudgets(), evictor, self._choose, share)
         self._full: dict[Hashable, tuple[int, str]] = {}
         """Demands that fitted nowhere: the change epoch of the attempt, and the reason."""
         self._learnt: set[str] = set()
@@ -102,16 +102,16 @@ class SchedulingCycle:
 
     def sync(self) -> None:
         """Notice what was freed for whom. To be called after changes, when nothing may be left to decide."""
-        self.fleet.topology.drop_unused()
-        self.room.sync()
+        self.cache.topology.drop_unused()
+        self.preemptor.sync()
 
     def decide(self, unit: QueuedPodGroup) -> None:
         """Place a unit, or say why not and let it wait."""
         began = monotonic()
-        self.room.sync()
+        self.preemptor.sync()
         if len(self._full) > _KNOWN:
             self._full.clear()
-        with self.room.own(unit):
+        with self.preemptor.own(unit):
             self._decide(unit)
         metrics.DECISION_SECONDS.observe(monotonic() - began)
 
@@ -124,7 +124,7 @@ class SchedulingCycle:
             if self._start(unit, waiting[:need]) and len(waiting) > need:
                 # An elastic gang grows beyond its size only after all units that have not started yet.
                 self.queue.push(unit)
-        elif self.queue.retried != self.fleet.tables.change_epoch:
+        elif self.queue.retried != self.cache.tables.change_epoch:
             # What came free since is first for those that have not started: they are tried before it grows.
             self.queue.mark_unschedulable(unit, WaitGroup(WaitCause.CAPACITY, unit.key))
         elif [pod for pod in waiting if not self._grow(unit, pod)]:  # as many as fit; nobody gives way to them
@@ -138,9 +138,9 @@ class SchedulingCycle:
             outcome = self._place(unit, pods)
         except NotYetError as error:
             for pod in pods:
-                self.reports.not_yet(pod, str(error))
+                self.reporter.not_yet(pod, str(error))
             self.queue.suspend(unit)
-            self.fleet.tables.waits.wait_for(error.wanted, unit.key)
+            self.cache.tables.waits.wait_for(error.wanted, unit.key)
             return False
         except RuleError as error:
             outcome = Blocked(str(error), WaitGroup(WaitCause.CAPACITY, unit.key))
@@ -162,14 +162,14 @@ class SchedulingCycle:
         message, group, left = blocked.reason, blocked.group, unit.group
         nominated = False
         if blocked.preemption is not None:
-            message = self.room.make(blocked.preemption, message, group)
-            nominated = self.room.wanted(unit.key)
+            message = self.preemptor.make(blocked.preemption, message, group)
+            nominated = self.preemptor.wanted(unit.key)
         if nominated:
             group = WaitGroup(WaitCause.NOMINATED, unit.key)
         pods = unit.waiting
         metrics.DECISIONS.labels("unschedulable").inc(len(pods))
         for pod in pods:
-            self.reports.unschedulable(pod, message)
+            self.reporter.unschedulable(pod, message)
         self.queue.mark_unschedulable(unit, group)
         if nominated and left is not None and left != group:
             self.queue.activate_next(left)
@@ -177,8 +177,8 @@ class SchedulingCycle:
     def _place(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Placed | Blocked:
         """Find places for all of the pods. Raises RuleError, and NotYetError where something is on its way."""
         within = unit.within if unit.gang else ""
-        if within and within not in self.fleet.tables.levels:
-            known_levels = ", ".join(self.fleet.tables.levels) or "none"
+        if within and within not in self.cache.tables.levels:
+            known_levels = ", ".join(self.cache.tables.levels) or "none"
             message = f"annotation {names.WITHIN}: `{quote(within)}` is no level of the cluster ({known_levels})"
             return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         try:
@@ -190,7 +190,7 @@ class SchedulingCycle:
         if len(wishes) > _ROLES:
             message = f"its gang has {len(wishes)} kinds of pods by what they ask for; at most {_ROLES} are placed"
             return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
-        over, models = self.fleet.quotas.refuse(wishes)
+        over, models = self.cache.quotas.refuse(wishes)
         reach = None if unit.gang else self._among(pods[0])
         special = any(map(self._restricted, pods)) if reach is None else reach[0] is not None
         attempt = _Attempt(unit, pods, requests, special)
@@ -210,13 +210,13 @@ class SchedulingCycle:
         demand = unit.key if special or len(pods) < unit.size else equal
         if over:
             plain = not (special or any(pod.claims for pod in pods))
-            small = plain and self.fleet.requests.small(gang_of(unit, pods, requests)[0])
+            small = plain and self.cache.requests.small(gang_of(unit, pods, requests)[0])
             message = f"{over}; {SMALL}" if small else str(over)
             return blocked(message, WaitCause.QUOTA, demand if unit.gang else equal)
         # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
         fit: Hashable = demand if models is None else (demand, self._owners(pods))
         known = self._full.get(fit)
-        if known is not None and known[0] == self.fleet.tables.change_epoch and not self.room.lifted:
+        if known is not None and known[0] == self.cache.tables.change_epoch and not self.preemptor.lifted:
             return blocked(known[1], WaitCause.CAPACITY, demand)
         for pod in pods:
             self._learn(pod, requests[pod.uid])
@@ -225,17 +225,17 @@ class SchedulingCycle:
             return Placed(placed)
         message = self._explain(attempt, models, reach)
         self._give_back(pods)
-        self._full[fit] = (self.fleet.tables.change_epoch, message)
+        self._full[fit] = (self.cache.tables.change_epoch, message)
         return blocked(message, WaitCause.CAPACITY, demand)
 
     def _owners(self, pods: Sequence[PodInfo]) -> frozenset[QuotaOwner]:
-        return frozenset(map(self.fleet.quotas.owner, pods))
+        return frozenset(map(self.cache.quotas.owner, pods))
 
     def _choose(self, pod: PodInfo, mask: Mask) -> Booking | None:
         """Where a pod would go as things stand, only among some nodes."""
         try:
             request = self._request(pod)
-            choice = self.fleet.choose(pod, request, narrower(self._among(pod)[0], mask))
+            choice = self.cache.choose(pod, request, narrower(self._among(pod)[0], mask))
         except RuleError:
             return None
         return None if choice is None else choice.booking(request)
@@ -244,24 +244,24 @@ class SchedulingCycle:
         """Raises UnsupportedError, RuleError."""
         if pod.shape.refused:
             raise UnsupportedError(pod.shape.refused)
-        return self.fleet.requests.request(pod.shape, self.fleet.dra.demand(pod) if pod.claims else None)
+        return self.cache.requests.request(pod.shape, self.cache.dra.demand(pod) if pod.claims else None)
 
     def _among(self, pod: PodInfo) -> tuple[Mask | None, str]:
         """The nodes that other pods and volumes leave; None: all. Raises RuleError."""
         mask, words = None, ""
-        if self.fleet.topology.touch(pod):
-            mask, words = self.fleet.topology.among(pod)
+        if self.cache.topology.touch(pod):
+            mask, words = self.cache.topology.among(pod)
         if pod.claims:
-            held = self.fleet.claims.held(self.fleet.dra.demand(pod))
+            held = self.cache.claims.held(self.cache.dra.demand(pod))
             if held is not None:
-                lost = int((~held)[: self.fleet.tables.state.size].sum())
+                lost = int((~held)[: self.cache.tables.state.size].sum())
                 more = f"{lost} out of reach of the devices that its ResourceClaim has"
                 words = joined(words, more)
                 mask = narrower(mask, held)
         if pod.volumes:
             reach = self.volumes.among(pod)
             if reach is not None:
-                lost = int((~reach)[: self.fleet.tables.state.size].sum())
+                lost = int((~reach)[: self.cache.tables.state.size].sum())
                 more = f"{lost} out of reach of its volumes, or full of such" if lost else ""
                 words = joined(words, more)
                 mask = narrower(mask, reach)
@@ -270,26 +270,26 @@ class SchedulingCycle:
     def _learn(self, pod: PodInfo, request: Request) -> None:
         if pod.uid not in self._learnt:
             self._learnt.add(pod.uid)
-            self.fleet.tables.scorer.learn(request)
+            self.cache.tables.scorer.learn(request)
 
     def forget(self, pod: PodInfo) -> None:
         """A pod is gone."""
         self._learnt.discard(pod.uid)
         self._full.pop(pod.uid, None)
-        self.room.forget(pod)
+        self.preemptor.forget(pod)
 
     def clear(self) -> None:
         """The state was built anew."""
         self._full.clear()
         self._told = ((0, 0, 0), {})
-        self.room.rebuilt()
+        self.preemptor.rebuilt()
 
     def _bind(self, pods: Sequence[PodInfo], bookings: Sequence[Booking]) -> None:
         """Assume all of the pods, or none, and request their bindings. Raises BookingError."""
         if len(pods) == 1:
-            given = [self.fleet.take(pods[0], bookings[0])]  # nothing to roll back: saves 3% of a decision
+            given = [self.cache.take(pods[0], bookings[0])]  # nothing to roll back: saves 3% of a decision
         else:
-            with Statement(self.fleet) as statement:
+            with Statement(self.cache) as statement:
                 given = [statement.allocate(pod, booking) for pod, booking in zip(pods, bookings, strict=True)]
                 statement.commit()
         now = monotonic()
@@ -302,7 +302,7 @@ class SchedulingCycle:
     def _pod_words(self, pod: PodInfo, request: Request, among: Mask | None, words: str) -> str:
         if pod.claims or among is not None or words:
             return self._own_words(pod, request, among, words)
-        now = (self.fleet.tables.state.position, self.fleet.tables.change_epoch, self.fleet.tables.node_epoch)
+        now = (self.cache.tables.state.position, self.cache.tables.change_epoch, self.cache.tables.node_epoch)
         if self._told[0] != now:
             self._told = (now, {})
         told = self._told[1]
@@ -311,25 +311,25 @@ class SchedulingCycle:
         return told[request]
 
     def _own_words(self, pod: PodInfo, request: Request, among: Mask | None, words: str) -> str:
-        claims = self.fleet.claims.explain(pod, request) if pod.claims else None
+        claims = self.cache.claims.explain(pod, request) if pod.claims else None
         if claims is not None:
             request, mask, more = claims
             among, words = narrower(among, mask), joined(words, more)
-        reason = why_pod(self.fleet.tables.state, request, among)
-        if reason.barred or not (reason.ever or self.fleet.requests.never(Gang((Role("", request, 1),)))):
+        reason = why_pod(self.cache.tables.state, request, among)
+        if reason.barred or not (reason.ever or self.cache.requests.never(Gang((Role("", request, 1),)))):
             reason = reason._replace(ever=True)
         return pod_message(reason, self._obstacles(request, words))
 
     def _obstacles(self, request: Request, more: str = "") -> list[str]:
         """Return the most frequent obstacles to a request's node set, with the number of nodes; `more` comes last."""
-        counts = sorted((-count, str(obstacle)) for obstacle, count in self.fleet.requests.obstacles(request).items())
+        counts = sorted((-count, str(obstacle)) for obstacle, count in self.cache.requests.obstacles(request).items())
         return [f"{-count} {obstacle}" for count, obstacle in counts[:_REASONS]] + ([more] if more else [])
 
     def _restricted(self, pod: PodInfo) -> bool:
         """Whether other pods, volumes or claims restrict the nodes of a gang's pod. Raises RuleError."""
-        fleet = self.fleet
+        cache = self.cache
         volumes = bool(pod.volumes) and self.volumes.among(pod) is not None
-        return fleet.topology.touch(pod) or volumes or fleet.claims.searched(pod)
+        return cache.topology.touch(pod) or volumes or cache.claims.searched(pod)
 
     def _find(
         self, attempt: _Attempt, models: Mask | None, reach: tuple[Mask | None, str] | None = None
@@ -341,17 +341,17 @@ class SchedulingCycle:
         unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
         if not unit.gang:
             pod = pods[0]
-            choice = self.fleet.choose(pod, requests[pod.uid], narrower((reach or self._among(pod))[0], models))
+            choice = self.cache.choose(pod, requests[pod.uid], narrower((reach or self._among(pod))[0], models))
             return None if choice is None else [choice.booking(requests[pod.uid])]
         if attempt.special:
-            for among in gang_domains(self.fleet.tables.state, unit, each=True):
+            for among in gang_domains(self.cache.tables.state, unit, each=True):
                 placed = self._one_by_one(attempt, narrower(among, models))
                 if not placed.reason:
                     return placed.bookings
             return None
         gang, roles = gang_of(unit, pods, requests)
-        for among in gang_domains(self.fleet.tables.state, unit):
-            members = place_gang(self.fleet.tables.scorer, unit.key, gang, narrower(among, models))
+        for among in gang_domains(self.cache.tables.state, unit):
+            members = place_gang(self.cache.tables.scorer, unit.key, gang, narrower(among, models))
             if members is not None:
                 return self._assign(unit, gang, members, roles, pods)
         return None
@@ -360,22 +360,22 @@ class SchedulingCycle:
         """Return why the pods do not fit. Raises RuleError."""
         unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
         if reach is not None:
-            words = joined(reach[1], self.fleet.quotas.beyond(models))
+            words = joined(reach[1], self.cache.quotas.beyond(models))
             return self._pod_words(pods[0], requests[pods[0].uid], narrower(reach[0], models), words)
         if attempt.special:
             where = f"needs one {short(unit.within)} for all: " if unit.within else ""
-            for among in gang_domains(self.fleet.tables.state, unit, each=True)[-1:]:
+            for among in gang_domains(self.cache.tables.state, unit, each=True)[-1:]:
                 return f"{where}{self._one_by_one(attempt, narrower(among, models)).reason}"
             return f"{where}no machine has the label {unit.within}"
-        among = narrower(gang_domains(self.fleet.tables.state, unit)[-1], models)
+        among = narrower(gang_domains(self.cache.tables.state, unit)[-1], models)
         gang = gang_of(unit, pods, requests)[0]
-        reason = why_gang(self.fleet.tables.state, gang, among)
+        reason = why_gang(self.cache.tables.state, gang, among)
         if reason is None:
-            never = ", not even if the cluster is empty" if self.fleet.requests.never(gang, among, untried=True) else ""
+            never = ", not even if the cluster is empty" if self.cache.requests.never(gang, among, untried=True) else ""
             return f"its pods are in each other's way: each would fit, but not all of them together{never}"
-        if reason.pod.barred or not (reason.ever or self.fleet.requests.never(gang)):
+        if reason.pod.barred or not (reason.ever or self.cache.requests.never(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
-        return gang_message(reason, self._obstacles(reason.role.request, self.fleet.quotas.beyond(models)))
+        return gang_message(reason, self._obstacles(reason.role.request, self.cache.quotas.beyond(models)))
 
     def _assign(
         self,
@@ -386,7 +386,7 @@ class SchedulingCycle:
         pods: Sequence[PodInfo],
     ) -> list[Booking]:
         """Members of each role to its pods, in the order of their indexes: neighbours stay neighbours."""
-        state = self.fleet.tables.state
+        state = self.cache.tables.state
         found: dict[str, Booking] = {}
         for role, members in zip(gang.roles, roles, strict=True):
             mine = [member for member in placed if member.role == role.name]
@@ -397,7 +397,7 @@ class SchedulingCycle:
     def _one_by_one(self, attempt: _Attempt, models: Mask | None) -> _Partly:
         """Place pods one after the other: each may restrict the nodes of the next. All is undone. Raises RuleError."""
         pods, placed = attempt.pods, list[Booking]()
-        with Statement(self.fleet) as statement:
+        with Statement(self.cache) as statement:
             for pod in pods:
                 try:
                     # Claims that the gang shares may have got their devices with an earlier member.
@@ -408,7 +408,7 @@ class SchedulingCycle:
                     return _Partly(placed, str(error))
                 among, words = self._among(pod)
                 among = narrower(among, models)
-                choice = self.fleet.choose(pod, request, among)
+                choice = self.cache.choose(pod, request, among)
                 if choice is None:
                     words = self._pod_words(pod, request, among, words)
                     return _Partly(placed, f"{len(placed)} of {len(pods)} fit; {words}")
@@ -418,7 +418,7 @@ class SchedulingCycle:
 
     def _give_back(self, pods: Sequence[PodInfo]) -> None:
         """Devices that were allocated for pods before they were bound, and that now keep them from being placed."""
-        for pod, held in [(pod, self.fleet.dra.demand(pod).held) for pod in pods if pod.claims]:
+        for pod, held in [(pod, self.cache.dra.demand(pod).held) for pod in pods if pod.claims]:
             self.binder.give_back(pod, held)
 
     def _grow(self, unit: QueuedPodGroup, pod: PodInfo) -> bool:
@@ -427,19 +427,19 @@ class SchedulingCycle:
             request = self._request(pod)
             among, words = self._among(pod)
         except RuleError as error:
-            self.reports.unschedulable(pod, str(error))
+            self.reporter.unschedulable(pod, str(error))
             return False
-        over, models = self.fleet.quotas.refuse([StartRequest(request, [pod])])
+        over, models = self.cache.quotas.refuse([StartRequest(request, [pod])])
         if over:
-            self.reports.unschedulable(pod, f"the gang runs; more of it: {over}")
+            self.reporter.unschedulable(pod, f"the gang runs; more of it: {over}")
             return False
-        among, words = narrower(among, models), joined(words, self.fleet.quotas.beyond(models))
-        for near in gang_domains(self.fleet.tables.state, unit):
-            choice = self.fleet.choose(pod, request, narrower(among, near))
+        among, words = narrower(among, models), joined(words, self.cache.quotas.beyond(models))
+        for near in gang_domains(self.cache.tables.state, unit):
+            choice = self.cache.choose(pod, request, narrower(among, near))
             if choice is not None:
                 self._bind([pod], [choice.booking(request)])
                 return True
-        self.reports.unschedulable(pod, f"the gang runs; more of it: {self._pod_words(pod, request, among, words)}")
+        self.reporter.unschedulable(pod, f"the gang runs; more of it: {self._pod_words(pod, request, among, words)}")
         return False
 
 

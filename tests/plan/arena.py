@@ -279,13 +279,13 @@ class Arena:
 
 def _busy(daemon: Daemon, pods: dict[str, Body]) -> str:
     """What the scheduler does not know of these pods, or has left to do; it rests between two tries too."""
-    fleet, queue, room = daemon.fleet, daemon.queue, daemon.decider.room
-    known = {(key, pod.uid, pod.node) for key, pod in fleet.tables.pods.items()}
+    cache, queue, room = daemon.cache, daemon.queue, daemon.cycle.preemptor
+    known = {(key, pod.uid, pod.node) for key, pod in cache.tables.pods.items()}
     left = {
         "unknown": known ^ {(key, pod["metadata"]["uid"], _node(pod)) for key, pod in pods.items()},
         "going": {key for key, pod in pods.items() if "deletionTimestamp" in pod["metadata"]},
         "untold": {key for key, pod in pods.items() if not (_node(pod) or _said(pod))},
-        "to be tried": queue.lengths()[0] or queue.retried != fleet.tables.change_epoch,
+        "to be tried": queue.lengths()[0] or queue.retried != cache.tables.change_epoch,
         "to be planned": list(room._pace._skipped),
         "nominated": list(room._nominations),
         "requests": daemon.binder.flying + len(cast(Evictor, room._evictor)._tasks),

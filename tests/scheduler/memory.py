@@ -24,14 +24,14 @@ LEVELS = ("example.com/block", "example.com/rack")
 class Memory:
     """A cluster of V100 machines; it is what the decider binds, evicts and reports to."""
 
-    def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, **fleet: Any) -> None:
-        self.fleet = ClusterCache(LEVELS, DraManager(""), **fleet)
+    def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, **cache: Any) -> None:
+        self.cache = ClusterCache(LEVELS, DraManager(""), **cache)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
-        self.decider = SchedulingCycle(
-            self.fleet, self.queue, self, self, VolumeBinding(self.fleet.tables), self, self.budgets
+        self.cycle = SchedulingCycle(
+            self.cache, self.queue, self, self, VolumeBinding(self.cache.tables), self, self.budgets
         )
-        self.intake = PodHandler(self.fleet, self.queue, self.decider.forget)
+        self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}
         self.said: dict[str, str] = {}
         self.evictions: list[Eviction] = []
@@ -43,7 +43,7 @@ class Memory:
                 LEVELS[0]: "b", LEVELS[1]: f"r{number // rack}",
             }  # fmt: skip
             amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
-            self.fleet.put_node(
+            self.cache.put_node(
                 {"metadata": {"name": f"n{number}", "labels": labels}, "spec": {}, "status": {"allocatable": amounts}}
             )
 
@@ -64,7 +64,7 @@ class Memory:
         for pod, node in eviction.places.items():
             self._mark(pod, eviction.preemption)
             self.items[pod.key]["status"]["nominatedNodeName"] = node
-            self.intake.put(self.items[pod.key])
+            self.pod_handler.put(self.items[pod.key])
 
     def _mark(self, pod: PodInfo, preemption: str) -> None:
         self.items[pod.key]["metadata"]["annotations"][names.PREEMPTION] = preemption
@@ -84,7 +84,7 @@ class Memory:
 
     def quota(self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1) -> None:
         limits = {"V100": Limit(guaranteed, borrow, weight)}
-        self.fleet.quotas.put_leaf(team, TeamQuota(team, (team,), Quota(team, limits)))
+        self.cache.quotas.put_leaf(team, TeamQuota(team, (team,), Quota(team, limits)))
 
     def pod(self, team: str, name: str, gpus: int = 0, notes: dict[str, str] | None = None, **spec: Any) -> None:
         self.clock += 1
@@ -97,7 +97,7 @@ class Memory:
         main = {"name": "main", "resources": {"requests": requests}}
         item = {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [main], **spec}, "status": {}}
         self.items[f"{team}/{name}"] = item
-        self.intake.put(item)
+        self.pod_handler.put(item)
 
     def gang(self, team: str, name: str, members: int, gpus: int, size: int = 0, first: int = 0, **spec: Any) -> None:
         notes = {names.GANG_SIZE: str(size or members), **spec.pop("notes", {})}
@@ -107,20 +107,20 @@ class Memory:
 
     def settle(self) -> None:
         """Decide until there is nothing left to decide, and nobody is helped by what was freed."""
-        if self.fleet.tables.stale:
-            self.fleet.rebuild()
-            self.decider.clear()
+        if self.cache.tables.stale:
+            self.cache.rebuild()
+            self.cycle.clear()
         freed = -1
-        while freed != self.fleet.tables.change_epoch:
-            freed = self.fleet.tables.change_epoch
-            self.decider.sync()
+        while freed != self.cache.tables.change_epoch:
+            freed = self.cache.tables.change_epoch
+            self.cycle.sync()
             self.queue.retry(freed)
             self.decide()
 
     def decide(self) -> None:
         """Decide on those that are to be tried; what waits is not tried again."""
         while (unit := self.queue.pop()) is not None:
-            self.decider.decide(unit)
+            self.cycle.decide(unit)
             self._bind()
 
     def _bind(self) -> None:
@@ -138,7 +138,7 @@ class Memory:
         conditions.append(
             {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": self._now()}
         )
-        self.intake.put(self.items[key])
+        self.pod_handler.put(self.items[key])
 
     def _now(self) -> str:
         return f"2026-01-01T{self.clock // 3600:02}:{self.clock // 60 % 60:02}:{self.clock % 60:02}Z"
@@ -146,7 +146,7 @@ class Memory:
     def drop(self, team: str, *pods: str) -> None:
         for name in pods:
             del self.items[f"{team}/{name}"]
-            self.intake.drop(f"{team}/{name}")
+            self.pod_handler.drop(f"{team}/{name}")
 
     def go(self) -> list[str]:
         """The victims that are there still are gone now; their names."""
@@ -158,13 +158,13 @@ class Memory:
     def restart(self) -> Memory:
         """Another scheduler, that knows what the API server knows."""
         other = Memory(machines=0)
-        for node in self.fleet.tables.nodes.values():
-            other.fleet.tables.nodes[node.name] = node
-        for leaf in self.fleet.quotas.leaves.values():
-            other.fleet.quotas.put_leaf(leaf.team, leaf)
+        for node in self.cache.tables.nodes.values():
+            other.cache.tables.nodes[node.name] = node
+        for leaf in self.cache.quotas.leaves.values():
+            other.cache.quotas.put_leaf(leaf.team, leaf)
         other.items, other.clock = self.items, self.clock
         for item in self.items.values():
-            other.intake.put(item)
+            other.pod_handler.put(item)
         return other
 
     # -- looking ----------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def pod(
     }  # fmt: skip
 
 
-def fleet(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> ClusterCache:
+def cache(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> ClusterCache:
     """All of it, accounted for."""
     made = ClusterCache((RACK,))
     made.put_pool(pool())

@@ -10,7 +10,7 @@ from avactl.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.config import TeamQuota
 from tests.scheduler.memory import Memory
-from tests.scheduler.offline import fleet, node, pod
+from tests.scheduler.offline import cache, node, pod
 from tests.scheduler.test_claims import GPU, Claiming, request
 
 
@@ -24,24 +24,24 @@ def free(made: ClusterCache) -> list[int]:
 @pytest.mark.parametrize(("left", "then"), [(0, 0), (2, 0), (4, 0), (6, 2)])
 def test_gpus_go_and_come_back_under_a_pod(left: int, then: int) -> None:
     # As when the device plugin starts anew, or one GPU fails.
-    made = fleet([node("a")], [pod("p", 4, "a", "4,5,6,7")])
+    made = cache([node("a")], [pod("p", 4, "a", "4,5,6,7")])
     for _ in range(2):
         made.put_node(node("a", left))
         assert len(free(made)) == then
         made.put_node(node("a"))
         assert free(made) == [0, 1, 2, 3]
-    assert len(free(fleet([node("a", left)], [pod("p", 4, "a", "4,5,6,7")]))) == then
+    assert len(free(cache([node("a", left)], [pod("p", 4, "a", "4,5,6,7")]))) == then
 
 
 def test_a_pod_whose_gpus_are_gone_is_not_booked_with_those_of_others(capsys: pytest.CaptureFixture[str]) -> None:
     pods = [pod("gone", 1, "a", "7"), pod("half", 2, "a", "5,6"), pod("p", 5, "a", "0,1,2,3,4")]
-    assert not free(fleet([node("a", 6)], pods))
+    assert not free(cache([node("a", 6)], pods))
     assert "held twice" not in capsys.readouterr().err
 
 
 def test_gpus_that_are_known_come_before_those_that_are_not() -> None:
     # The first was bound by another scheduler.
-    made = fleet([node("a")], [pod("other", 2, "a"), pod("p", 2, "a", "0,1")])
+    made = cache([node("a")], [pod("other", 2, "a"), pod("p", 2, "a", "0,1")])
     made.drop_node("a")
     made.put_node(node("a"))
     assert len(free(made)) == 4
@@ -49,7 +49,7 @@ def test_gpus_that_are_known_come_before_those_that_are_not() -> None:
 
 
 def test_of_gpus_that_two_pods_have_the_others_are_not_free() -> None:
-    made = fleet([node("a")], [pod("p", 4, "a", "0,1,2,3")])
+    made = cache([node("a")], [pod("p", 4, "a", "0,1,2,3")])
     made.put_pod(pod("q", 4, "a", "3,4,5,6"))
     assert not free(made)
     made.drop_pod("vision/p")
@@ -57,7 +57,7 @@ def test_of_gpus_that_two_pods_have_the_others_are_not_free() -> None:
 
 
 def test_what_is_kept_for_others_gives_way_to_a_pod_that_another_scheduler_binds() -> None:
-    made = fleet([node("a")], [])
+    made = cache([node("a")], [])
     slot, nothing = made.tables.state.slots["a"], (0,) * len(made.tables.state.resources)
     for gpu in range(6):
         made.tables.state.book(("hold", "unit", gpu), Booking(slot, nothing, 1 << gpu))
@@ -71,7 +71,7 @@ def used(made: ClusterCache) -> float:
 
 def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
     limits = [{"gpu": "A100", "guaranteed": 4, "borrow": 0, "weight": 1}]
-    made = fleet([], [])
+    made = cache([], [])
     made.quotas.put_leaf(
         "vision", TeamQuota.parse({"team": "vision", "namespaces": ["vision"], "gpus": limits, "shapes": []})
     )
@@ -88,7 +88,7 @@ def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
 
 
 def test_pods_that_are_known_before_the_team_of_their_namespace_count_for_its_quota() -> None:
-    made = fleet([node("a")], [pod("p", 3, "a")])
+    made = cache([node("a")], [pod("p", 3, "a")])
     made.quotas.put_leaf("big", TeamQuota.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
     assert made.quotas.fresh().used("big", "A100") == 0
     made.tables.put_namespace("vision", {"avactl.dev/team": "big"})
@@ -115,26 +115,26 @@ def test_a_claim_that_pods_share_counts_once_as_long_as_one_of_them_is_there() -
     world.asking("q", "c")
     world.settle()
     assert set(world.where()) == {"p", "q"}
-    assert used(world.fleet) == 2
-    world.fleet.claims.put(allocated(world, 2, "p", "q"))
+    assert used(world.cache) == 2
+    world.cache.claims.put(allocated(world, 2, "p", "q"))
     world.drop("a", "p")
-    assert used(world.fleet) == 2
-    world.fleet.claims.put(allocated(world, 3, "q"))
+    assert used(world.cache) == 2
+    world.cache.claims.put(allocated(world, 3, "q"))
     world.drop("a", "q")
-    assert used(world.fleet) == 0
+    assert used(world.cache) == 0
 
 
 def test_pods_that_are_known_before_their_claims_count_for_the_quota() -> None:
     world = Claiming()
     world.quota("a", 2, 0)
     world.settle()
-    assert used(world.fleet) == 0
+    assert used(world.cache) == 0
     world.claim("c", request("gpus", 2))
     world.asking("p", "c", nodeName="n0")
-    world.fleet.claims.put(allocated(world, 2, "p"))
-    assert used(world.fleet) == 2
-    world.fleet.claims.drop("a/c")
-    assert used(world.fleet) == 0
+    world.cache.claims.put(allocated(world, 2, "p"))
+    assert used(world.cache) == 2
+    world.cache.claims.drop("a/c")
+    assert used(world.cache) == 0
 
 
 def test_devices_of_a_driver_that_starts_anew_count_for_the_quota() -> None:
@@ -144,7 +144,7 @@ def test_devices_of_a_driver_that_starts_anew_count_for_the_quota() -> None:
         world.claim(name, request("gpus", 2))
     world.asking("p", "c")
     world.settle()
-    world.fleet.tables.stale |= world.fleet.dra.drop_slice(f"{GPU}-{world.where()['p']}")
+    world.cache.tables.stale |= world.cache.dra.drop_slice(f"{GPU}-{world.where()['p']}")
     world.asking("q", "d")
     world.settle()
     assert set(world.where()) == {"p"}

@@ -26,7 +26,7 @@ def test_wrong_ones_are_refused(name: str, value: str, words: str) -> None:
     pod = PodInfo(item, 0.0)
     assert pod.shape.refused == words
     # Whoever counts what pods ask for counts nothing that there is not.
-    made = offline.fleet([offline.node("a")], [item])
+    made = offline.cache([offline.node("a")], [item])
     assert pod.shape.share == 0
     made.requests.request(pod.shape)
     assert PodInfo(offline.pod("right", 0), 0.0).shape.refused == ""
@@ -41,5 +41,5 @@ def test_the_size_of_a_gang_may_be_a_label() -> None:
 
 
 def test_devices_that_are_no_numbers_are_some_that_nobody_knows() -> None:
-    made = offline.fleet([offline.node("a")], [offline.pod("odd", 2, "a", "²,x,99")])
+    made = offline.cache([offline.node("a")], [offline.pod("odd", 2, "a", "²,x,99")])
     assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 6000

@@ -28,15 +28,15 @@ class Claiming(Memory):
 
     def __init__(self, machines: int = 1) -> None:
         super().__init__(0)
-        self.fleet.put_pool(Pool("p", "dra", "", "", GPU, TWO_SOCKETS))
+        self.cache.put_pool(Pool("p", "dra", "", "", GPU, TWO_SOCKETS))
         for name, driver in (("gpu", GPU), ("nic", NIC)):
             selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
-            self.fleet.dra.put_class({"metadata": {"name": name}, "spec": {"selectors": selectors}})
+            self.cache.dra.put_class({"metadata": {"name": name}, "spec": {"selectors": selectors}})
         for number in range(machines):
             labels = {"avactl.dev/pool": "p", "avactl.dev/gpu": "V100"}
             amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
             node = {"metadata": {"name": f"n{number}", "labels": labels}, "status": {"allocatable": amounts}}
-            self.fleet.put_node(node)
+            self.cache.put_node(node)
             for driver, count in ((GPU, 8), (NIC, 2)):
                 self._publish(driver, f"n{number}", 8 // count, count)
 
@@ -47,7 +47,7 @@ class Claiming(Memory):
         ]
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
         spec = {"nodeName": node, "driver": driver, "pool": pool, "devices": devices}
-        self.fleet.dra.put_slice({"metadata": {"name": f"{driver}-{node}"}, "spec": spec})
+        self.cache.dra.put_slice({"metadata": {"name": f"{driver}-{node}"}, "spec": spec})
 
     def give_back(self, pod: object, claims: Sequence[object]) -> None:
         assert not claims
@@ -55,19 +55,19 @@ class Claiming(Memory):
     def claim(self, name: str, *requests: Given, constraints: Sequence[Given] = ()) -> None:
         metadata = {"name": name, "namespace": "a", "uid": name, "resourceVersion": "1"}
         devices = {"requests": list(requests), "constraints": list(constraints)}
-        self.fleet.claims.put({"metadata": metadata, "spec": {"devices": devices}})
+        self.cache.claims.put({"metadata": metadata, "spec": {"devices": devices}})
 
     def asking(self, name: str, *claims: str, **more: Any) -> None:
         self.pod("a", name, resourceClaims=[{"name": each, "resourceClaimName": each} for each in claims], **more)
 
     def settle(self) -> None:
-        for key in self.fleet.tables.waits.woken:
+        for key in self.cache.tables.waits.woken:
             self.queue.push(self.queue.units[key])
-        self.fleet.tables.waits.woken.clear()
+        self.cache.tables.waits.woken.clear()
         super().settle()
 
     def gpus(self, claim: str) -> set[int]:
-        held = self.fleet.dra.devices.held(claim)
+        held = self.cache.dra.devices.held(claim)
         return {int(result.key[2][1:]) for result in held if result.key[0] == GPU}
 
 
@@ -118,7 +118,7 @@ def test_who_waits_for_devices_does_not_speak_for_others() -> None:
     nodes = {name: item["spec"].get("nodeName") for name, item in world.items.items()}
     assert nodes == {"a/first": "n0", "a/second": None, "a/plain": "n0"}
     assert "1 without free devices as its ResourceClaim asks for" in world.said["second"]
-    world.fleet.claims.drop("a/nics")
+    world.cache.claims.drop("a/nics")
     world.settle()
     assert world.items["a/second"]["spec"]["nodeName"] == "n0"
 
@@ -166,7 +166,7 @@ def test_a_gang_shares_a_claim_or_gets_nothing() -> None:
         )  # fmt: skip
     world.settle()
     assert not any(item["spec"].get("nodeName") for key, item in world.items.items() if key.startswith("a/h-"))
-    assert not world.fleet.dra.devices.held("h-0")
+    assert not world.cache.dra.devices.held("h-0")
 
 
 @pytest.mark.parametrize(

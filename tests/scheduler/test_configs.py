@@ -60,7 +60,7 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
     for path in places(given):
         for junk in JUNK:
             data = edited(given, path, junk)
-            made = offline.fleet([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
+            made = offline.cache([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
             try:
                 if given is QUOTA:
                     made.quotas.put_leaf("vision", TeamQuota.parse(data))
@@ -79,9 +79,9 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
 
 
 def test_what_was_known_before_is_kept_and_what_is_wrong_is_told() -> None:
-    fleet = ClusterCache(())
+    cache = ClusterCache(())
     leaves: dict[str, TeamQuota | None] = {}
-    configs = resources.ConfigMapHandler(fleet, leaves.__setitem__)
+    configs = resources.ConfigMapHandler(cache, leaves.__setitem__)
 
     def put(data: object) -> None:
         metadata = {"name": "q", "namespace": "s", "labels": {"avactl.dev/config": "quota"}}

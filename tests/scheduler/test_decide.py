@@ -27,7 +27,7 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
 def daemon_of_one_machine() -> Daemon:
     daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options(POLICY))
     status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
-    daemon.fleet.put_node({"metadata": {"name": "a"}, "spec": {}, "status": status})
+    daemon.cache.put_node({"metadata": {"name": "a"}, "spec": {}, "status": status})
     return daemon
 
 
@@ -35,21 +35,21 @@ def test_a_decision_that_fails_stops_nobody_else(monkeypatch: pytest.MonkeyPatch
     async def run() -> Daemon:
         daemon = daemon_of_one_machine()
         for name in ("odd", "plain"):
-            daemon.intake.put(pod(name))
-        decide = daemon.decider.decide
+            daemon.pod_handler.put(pod(name))
+        decide = daemon.cycle.decide
 
         def sometimes(unit: QueuedPodGroup) -> None:
             if unit.key == "odd":
                 raise KeyError("odd")
             decide(unit)
 
-        monkeypatch.setattr(daemon.decider, "decide", sometimes)
+        monkeypatch.setattr(daemon.cycle, "decide", sometimes)
         await daemon._turn()
         return daemon
 
     daemon = asyncio.run(run())
-    assert daemon.fleet.tables.pods["default/plain"].assumed == "a"
-    assert daemon.fleet.tables.pods["default/odd"].message == "internal error of the scheduler: KeyError('odd')"
+    assert daemon.cache.tables.pods["default/plain"].assumed == "a"
+    assert daemon.cache.tables.pods["default/odd"].message == "internal error of the scheduler: KeyError('odd')"
     assert daemon.queue.pop() is None
 
 
@@ -58,18 +58,18 @@ def test_what_comes_free_right_after_a_try_is_not_left_until_the_next_tick(monke
 
     async def run() -> None:
         daemon = daemon_of_one_machine()
-        daemon.intake.put(pod("runs", "4", nodeName="a"))
-        daemon.intake.put(pod("waits", "4"))
+        daemon.pod_handler.put(pod("runs", "4", nodeName="a"))
+        daemon.pod_handler.put(pod("waits", "4"))
         for reflector in daemon._reflectors:
             reflector.synced.set()
         deciding = asyncio.create_task(daemon._decide())
         async with asyncio.timeout(20):
-            while not daemon.fleet.tables.pods["default/waits"].message:
+            while not daemon.cache.tables.pods["default/waits"].message:
                 await asyncio.sleep(0.01)
             daemon._retried = monotonic()
-            daemon.intake.drop("default/runs")
+            daemon.pod_handler.drop("default/runs")
             daemon._wake.set()
-            while not daemon.fleet.tables.pods["default/waits"].assumed:
+            while not daemon.cache.tables.pods["default/waits"].assumed:
                 await asyncio.sleep(0.01)
         deciding.cancel()
 

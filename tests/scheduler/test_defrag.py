@@ -32,9 +32,9 @@ def saved(name: str, gpus: int, node: str, devices: str, every: str = "900", **m
 
 def view(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> ClusterView:
     seen = ClusterView(Client(Access("http://nobody", None, lambda: "")), SYSTEM)
-    seen.fleet.put_pool(offline.pool())
+    seen.cache.put_pool(offline.pool())
     for item in nodes:
-        seen.fleet.put_node(item)
+        seen.cache.put_node(item)
     for item in pods:
         seen.put_pod(item)
     seen.fresh()

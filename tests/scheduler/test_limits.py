@@ -90,7 +90,7 @@ def test_a_pod_with_too_much_of_anything_is_refused_and_keeps_its_gpus(spec: dic
     item = offline.pod("odd", 3, "a", "0,1,2")
     item["spec"] |= spec
     assert words in read_pod(item, 0.0).shape.refused
-    made = offline.fleet([offline.node("a")], [item])
+    made = offline.cache([offline.node("a")], [item])
     assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 5000
     assert int(made.tables.state.whole[made.tables.state.slots["a"]]) == 0b11111000
 
@@ -103,7 +103,7 @@ def test_ordinary_pods_are_left_as_they_are() -> None:
 
 
 def test_nobody_books_more_gpus_than_were_asked_for() -> None:
-    made = offline.fleet([offline.node("a")], [offline.pod("greedy", 1, "a", "0,1,2,3,4,5,6,7")])
+    made = offline.cache([offline.node("a")], [offline.pod("greedy", 1, "a", "0,1,2,3,4,5,6,7")])
     assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 7000
 
 
@@ -116,7 +116,7 @@ def test_a_gpu_is_the_pods_that_was_bound_first() -> None:
     thief = copy.deepcopy(honest)
     thief["metadata"] |= {"name": "a-thief", "uid": "thief"}
     thief["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-02T00:00:00Z"
-    made = offline.fleet([offline.node("a")], [thief, honest])
+    made = offline.cache([offline.node("a")], [thief, honest])
     assert made.tables.state.bookings[honest["metadata"]["uid"]].gpus == 1
     assert made.tables.state.bookings["thief"].gpus == 2
     # Neither does one more of them make all be built anew.
@@ -130,7 +130,7 @@ def test_a_gpu_is_the_pods_that_was_bound_first() -> None:
 def test_devices_are_believed_of_avactls_own_pods_only() -> None:
     item = offline.pod("foreign", 1, "a", "7")
     item["spec"]["schedulerName"] = "default-scheduler"
-    made = offline.fleet([offline.node("a")], [item])
+    made = offline.cache([offline.node("a")], [item])
     assert made.tables.state.bookings[item["metadata"]["uid"]].gpus == 1
 
 
@@ -138,14 +138,14 @@ def test_an_index_of_thousands_of_digits_leaves_the_pod_in_the_books() -> None:
     item = offline.pod("odd", 2, "a", "0,1")
     item["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] = LONG
     item["metadata"]["labels"]["avactl.dev/gang"] = "g"
-    made = offline.fleet([offline.node("a")], [item])
+    made = offline.cache([offline.node("a")], [item])
     assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 6000
 
 
 def test_a_pod_that_cannot_be_read_at_all_is_in_the_books() -> None:
     item = offline.pod("odd", 2, "a", "0,1")
     item["spec"]["volumes"] = [{"persistentVolumeClaim": {}}]  # no API server lets that through
-    made = offline.fleet([offline.node("a")], [item])
+    made = offline.cache([offline.node("a")], [item])
     assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 6000
     assert "cannot read this pod" in made.tables.pods["vision/odd"].shape.refused
 
@@ -154,7 +154,7 @@ def test_requests_beyond_all_machines_do_not_overflow() -> None:
     running = [offline.pod(f"odd-{number}", 0, "a") for number in range(64)]
     for item in running:
         item["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "9E", "memory": "9E"}
-    made = offline.fleet([offline.node("a"), offline.node("b")], running)
+    made = offline.cache([offline.node("a"), offline.node("b")], running)
     cpu = made.tables.state.free[made.tables.state.slots["a"]][0]
     assert cpu < 0
     assert made.tables.state.free[made.tables.state.slots["b"]][0] > 0
@@ -164,7 +164,7 @@ def test_resources_of_odd_nodes_are_bounded() -> None:
     odd = [offline.node(f"odd-{number}") for number in range(8)]
     for number, item in enumerate(odd):
         item["status"]["allocatable"] |= {f"example.com/r{number}-{each}": "9E" for each in range(500)}
-    made = offline.fleet([offline.node("a"), *odd], [offline.pod("fine", 1)])
+    made = offline.cache([offline.node("a"), *odd], [offline.pod("fine", 1)])
     assert len(made.tables.state.resources) <= 4 + 512
     made.requests.request(made.tables.pods["vision/fine"].shape)
 

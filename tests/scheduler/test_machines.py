@@ -17,10 +17,10 @@ def world(machine: Machine | None, gpus: int, **status: Any) -> Memory:
     """One machine with so many GPUs of a pool with this type."""
     made = Memory(machines=0)
     if machine is not None:
-        made.fleet.put_pool(Pool("p", "devicePlugin", "nvidia.com/gpu", "", "", machine))
+        made.cache.put_pool(Pool("p", "devicePlugin", "nvidia.com/gpu", "", "", machine))
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
     labels = {names.POOL_LABEL: "p", names.GPU_LABEL: "V100"}
-    made.fleet.put_node({"metadata": {"name": "n", "labels": labels}, "status": {"allocatable": amounts, **status}})
+    made.cache.put_node({"metadata": {"name": "n", "labels": labels}, "status": {"allocatable": amounts, **status}})
     return made
 
 
@@ -66,10 +66,10 @@ def test_a_machine_that_differs_has_no_links_through_nvswitch() -> None:
 def test_gpus_go_under_a_pod_and_come_back() -> None:
     made = world(PCIE, 8)
     assert starts(made, 8)
-    item = {"metadata": {"name": "n", "labels": made.fleet.tables.nodes["n"].labels}}
+    item = {"metadata": {"name": "n", "labels": made.cache.tables.nodes["n"].labels}}
     for gpus in (6, 8):
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
-        made.fleet.put_node({**item, "status": {"allocatable": amounts}})
+        made.cache.put_node({**item, "status": {"allocatable": amounts}})
         made.pod("a", f"late{gpus}", 2)
         made.settle()
         assert "1 has fewer than 2 free GPUs (at most 0)" in made.said[f"late{gpus}"]
@@ -118,7 +118,7 @@ def test_a_gang_whose_roles_never_fit_together() -> None:
 def node(made: Memory, name: str, gpus: int = 8, model: str = "V100", **spec: Any) -> None:
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
     metadata = {"name": name, "labels": {names.GPU_LABEL: model}}
-    made.fleet.put_node({"metadata": metadata, "spec": spec, "status": {"allocatable": amounts}})
+    made.cache.put_node({"metadata": metadata, "spec": spec, "status": {"allocatable": amounts}})
 
 
 CORDONED = {"unschedulable": True}

@@ -25,7 +25,7 @@ def value(name: str, **labels: str) -> float | None:
 
 
 def test_pools_and_teams() -> None:
-    made = offline.fleet(
+    made = offline.cache(
         [offline.node("a"), offline.node("b"), offline.node("c", unschedulable=True)],
         [
             offline.pod("six", 6, "a", "0,1,2,3,4,5"),
@@ -60,7 +60,7 @@ def test_pools_and_teams() -> None:
 
 
 def test_what_is_free_is_not_in_pieces_because_others_want_other_models() -> None:
-    made = offline.fleet([offline.node("a"), offline.node("b")], [offline.pod("six", 6, "a", "0,1,2,3,4,5")])
+    made = offline.cache([offline.node("a"), offline.node("b")], [offline.pod("six", 6, "a", "0,1,2,3,4,5")])
     requests = [
         Request((0,) * len(made.tables.state.resources), 8, models=frozenset({model}))
         for model in ("A100", "H100", "T4")

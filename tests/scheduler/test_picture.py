@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from avactl.scheduler.inspection import usage
 from avactl.scheduler.inspection.pool_svg import draw
-from tests.scheduler.offline import fleet, node, pod
+from tests.scheduler.offline import cache, node, pod
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,7 +24,7 @@ def test_who_is_on_which_gpu() -> None:
         pod("half", 0, "n1", "7", team="ads", gpu_share="0.5"),
         pod("strange", 2, "other", team="<x>"),
     ]
-    made = fleet(machines, pods)
+    made = cache(machines, pods)
     picture = draw(made)
     said = titles(picture)
     # A job's GPUs under one switch are one block; a share is told as one.
@@ -36,7 +36,7 @@ def test_who_is_on_which_gpu() -> None:
     assert "n1" not in " ".join(titles(draw(made, [""])))
     machines.reverse()
     pods.reverse()
-    assert draw(fleet(machines, pods)) == picture
+    assert draw(cache(machines, pods)) == picture
 
 
 def test_a_thousand_machines_fit_on_a_page() -> None:
@@ -51,7 +51,7 @@ def test_a_thousand_machines_fit_on_a_page() -> None:
             devices = ",".join(map(str, mine))
             team = random.choice(("vision", "ads", "video", "students"))
             pods.append(pod(f"p{len(pods)}", count, f"n{number}", devices, team, f"job{len(pods) // 9}"))
-    picture = draw(fleet(machines, pods))
+    picture = draw(cache(machines, pods))
     root = ElementTree.fromstring(picture)
     assert float(root.attrib["height"]) < 2.5 * float(root.attrib["width"])
     assert len(picture) < 3_000_000
@@ -61,7 +61,7 @@ def test_a_thousand_machines_fit_on_a_page() -> None:
 
 
 def test_parts_of_gpus_are_told_too() -> None:
-    made = fleet([node("n1", gpus=0)], [])
+    made = cache([node("n1", gpus=0)], [])
     counters = {"slices": {"value": "7"}, "memory": {"value": "80Gi"}}
     sets = [{"name": f"gpu-{gpu}", "counters": counters} for gpu in range(2)]
     devices: list[dict[str, Any]] = []

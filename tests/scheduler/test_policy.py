@@ -48,7 +48,7 @@ def test_pack_keeps_machines_whole_and_spread_loads_them_alike(objective: str, n
         world.pod("a", f"p{number}", 2)
         world.settle()
     assert len(set(world.where().values())) == nodes
-    world.fleet.tables.stale = True
+    world.cache.tables.stale = True
     world.settle()
     for number in range(4):
         world.pod("a", f"cpu{number}")

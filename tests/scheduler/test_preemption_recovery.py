@@ -56,7 +56,7 @@ def test_a_state_built_anew_keeps_what_was_kept(lent: Memory) -> None:
     lent.settle()
     lent.pod("owner", "mine", 8)
     lent.settle()
-    lent.fleet.tables.stale = True
+    lent.cache.tables.stale = True
     lent.pod("other", "thief", 8, **HIGH)
     lent.settle()
     lent.go()

@@ -56,7 +56,7 @@ def test_gpus_of_which_nobody_says_the_model_are_in_no_quota() -> None:
     world = Memory()
     for name in ("n0", "cpu"):
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **({"nvidia.com/gpu": "8"} if name == "n0" else {})}
-        world.fleet.put_node({"metadata": {"name": name, "labels": {}}, "status": {"allocatable": amounts}})
+        world.cache.put_node({"metadata": {"name": name, "labels": {}}, "status": {"allocatable": amounts}})
     world.quota("a", 16)
     for number in range(3):
         world.pod("a", f"p{number}", 8)
@@ -117,7 +117,7 @@ def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(l
     lent.settle()
     assert set(lent.where()) == {"elastic-0", "elastic-1", "young", "mine"}
     for _ in range(5):
-        lent.fleet.tables.change_epoch += 1
+        lent.cache.tables.change_epoch += 1
         lent.settle()
     assert len(lent.evictions) == 1
     lent.drop("owner", "mine")
@@ -254,7 +254,7 @@ def test_a_team_beyond_its_guarantee_takes_no_more_than_its_share() -> None:
     world.settle()
     assert sorted(world.where()) == ["a0", "a1", "b0", "b1"]
     for _ in range(3):
-        world.fleet.tables.change_epoch += 1
+        world.cache.tables.change_epoch += 1
         world.settle()
     assert len(world.evictions) == 2
 
@@ -284,7 +284,7 @@ def test_a_reservation_ends_with_its_pod(lent: Memory) -> None:
     lent.pod("guest", "next", 8)
     lent.settle()
     assert "next" in lent.where()
-    assert not [key for key in lent.fleet.tables.state.bookings if isinstance(key, tuple)]
+    assert not [key for key in lent.cache.tables.state.bookings if isinstance(key, tuple)]
 
 
 def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,16 +297,16 @@ def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkey
     now = time.time()
     ends = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stuck["metadata"]["deletionTimestamp"] = ends
-    lent.intake.put(stuck)
+    lent.pod_handler.put(stuck)
     lent.settle()
     assert len(lent.evictions) == 1
     monotonic = time.monotonic()
     monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 200)
     monkeypatch.setattr(time, "time", lambda: now + 200)
     lent.settle()
-    assert not [key for key in lent.fleet.tables.state.bookings if isinstance(key, tuple)]
+    assert not [key for key in lent.cache.tables.state.bookings if isinstance(key, tuple)]
     monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 300)
-    lent.fleet.tables.change_epoch += 1
+    lent.cache.tables.change_epoch += 1
     lent.settle()
     # Its machine is lost, perhaps: another one is asked.
     assert len(evicted(lent)) == len(set(evicted(lent))) == 2
@@ -332,7 +332,7 @@ def test_what_ends_by_itself_is_waited_for(lent: Memory) -> None:
     lent.settle()
     item = lent.items["guest/ends"]
     item["metadata"]["deletionTimestamp"] = "2099-01-01T00:00:00Z"
-    lent.intake.put(item)
+    lent.pod_handler.put(item)
     lent.pod("owner", "mine", 8)
     lent.settle()
     assert not lent.evictions
@@ -399,7 +399,7 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
     team, gpus = rng.choice("abc"), rng.choice([2, 4, 8])
     world.gang(team, "mine", rng.randrange(1, 3), gpus, priority=rng.randrange(3))
     before = world.where()
-    used = {name: world.fleet.quotas.fresh().used(name, "V100") for name in "abcd"}
+    used = {name: world.cache.quotas.fresh().used(name, "V100") for name in "abcd"}
     world.settle()
     mine = [name for name in world.items if "/mine-" in name]
     mine_too = [each for each in world.evictions[known:] if any("mine" in pod.name for pod in each.places)]
@@ -407,9 +407,9 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
         return
     (eviction,) = mine_too
     for victim in eviction.victims:
-        giver = world.fleet.quotas.team(victim.pod)
+        giver = world.cache.quotas.team(victim.pod)
         if giver != team:
-            assert used[giver] > world.fleet.quotas.fresh().limit(giver, "V100").guaranteed
+            assert used[giver] > world.cache.quotas.fresh().limit(giver, "V100").guaranteed
         gang = [name for name in before if victim.pod.gang and name.startswith(f"{victim.pod.gang.split('/')[1]}-")]
         going = [each.pod.name for each in eviction.victims if each.pod.gang == victim.pod.gang]
         left = len(gang) - len(going)
@@ -424,13 +424,13 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
     assert not any("mine" in pod.name for each in others for pod in each.places)
     assert all(each.why == "priority" for more in others for each in more.victims if "mine" in each.pod.name)
     total = 3 * 8 * MILLI_PER_GPU
-    assert sum(world.fleet.quotas.fresh().used(name, "V100") for name in "abcd") <= total
+    assert sum(world.cache.quotas.fresh().used(name, "V100") for name in "abcd") <= total
 
 
 def test_what_came_free_for_one_is_not_kept_for_another_whose_room_is_still_to_come() -> None:
     world = Memory(machines=0)
     amounts = {"cpu": "2", "memory": "64Gi", "pods": "30", "nvidia.com/gpu": "8"}
-    world.fleet.put_node(
+    world.cache.put_node(
         {"metadata": {"name": "n0", "labels": {names.GPU_LABEL: "V100"}}, "status": {"allocatable": amounts}}
     )
     world.pod("a", "low-1", 1, priority=-5)

@@ -41,24 +41,24 @@ def _container(gpus: int) -> dict[str, Any]:
 
 def picture(world: Memory) -> object:
     """Return what decisions read: bookings, free resources, pods, quotas, and nodes that topology leaves."""
-    tables, late = world.fleet.tables, world.fleet.tables.pods["vision/late"]
+    tables, late = world.cache.tables, world.cache.tables.pods["vision/late"]
     state = tables.state
     return (
         dict(state.bookings), state.free.tolist(), state.gpu_free.tolist(), state.gpu_total.tolist(),
         {node: sorted(pods) for node, pods in tables.pods_by_node.items()}, tables.change_epoch,
         [(pod.key, pod.assumed, pod.devices) for pod in tables.pods.values()],
-        list(world.fleet.quotas.usage()), world.fleet.topology.among(late)[0].tolist(),
+        list(world.cache.quotas.usage()), world.cache.topology.among(late)[0].tolist(),
     )  # fmt: skip
 
 
 def pods(world: Memory, prefix: str) -> list[PodInfo]:
-    return [pod for pod in world.fleet.tables.pods.values() if pod.name.startswith(prefix)]
+    return [pod for pod in world.cache.tables.pods.values() if pod.name.startswith(prefix)]
 
 
 def booking(world: Memory, pod: PodInfo) -> Booking | None:
-    request = world.fleet.requests.request(pod.shape)
+    request = world.cache.requests.request(pod.shape)
     assert not isinstance(request, str)
-    choice = world.fleet.choose(pod, request, None)
+    choice = world.cache.choose(pod, request, None)
     return None if choice is None else choice.booking(request)
 
 
@@ -67,11 +67,11 @@ def test_a_rollback_leaves_no_trace() -> None:
     before = picture(world)
     changed = 0
     for _ in range(40):
-        with Statement(world.fleet) as statement:
+        with Statement(world.cache) as statement:
             for _ in range(random_.randrange(1, 5)):
                 running = [*pods(world, "runs"), *pods(world, "alone")]
                 statement.evict_only(random_.sample(running, random_.randrange(len(running) + 1)))
-            with Statement(world.fleet) as inner:
+            with Statement(world.cache) as inner:
                 for pod in random_.sample(pods(world, "waits"), 2):
                     found = booking(world, pod)
                     assert found is not None
@@ -86,15 +86,15 @@ def test_a_rollback_leaves_no_trace() -> None:
 def test_an_evicted_pod_no_longer_keeps_others_away() -> None:
     world = cluster()
     late, alone = pods(world, "late")[0], pods(world, "alone")
-    left = world.fleet.topology.among(late)[0].sum()
-    with Statement(world.fleet) as statement:
+    left = world.cache.topology.among(late)[0].sum()
+    with Statement(world.cache) as statement:
         statement.evict_only(alone)
-        assert world.fleet.topology.among(late)[0].sum() == left + 2
+        assert world.cache.topology.among(late)[0].sum() == left + 2
         statement.evict_only([])
-        assert world.fleet.topology.among(late)[0].sum() == left
-    with Statement(world.fleet, topology=False) as statement:
+        assert world.cache.topology.among(late)[0].sum() == left
+    with Statement(world.cache, topology=False) as statement:
         statement.evict_only(alone)
-        assert world.fleet.topology.among(late)[0].sum() == left
+        assert world.cache.topology.among(late)[0].sum() == left
 
 
 def test_a_commit_stands_and_an_error_undoes_what_came_before_it() -> None:
@@ -103,15 +103,15 @@ def test_a_commit_stands_and_an_error_undoes_what_came_before_it() -> None:
     place = booking(world, first)
     assert place is not None
     before = picture(world)
-    with suppress(BookingError), Statement(world.fleet) as statement:
+    with suppress(BookingError), Statement(world.cache) as statement:
         statement.allocate(first, place)
         assert first.assumed
         statement.allocate(second, place)  # the same GPUs
         raise AssertionError("GPUs were allocated twice")
     assert picture(world) == before
-    with Statement(world.fleet) as statement:
+    with Statement(world.cache) as statement:
         statement.allocate(first, place)
         statement.commit()
-    assert first.assumed == world.fleet.tables.state.names[place.node]
-    assert world.fleet.tables.state.bookings[first.uid] == place
+    assert first.assumed == world.cache.tables.state.names[place.node]
+    assert world.cache.tables.state.bookings[first.uid] == place
     assert not second.assumed

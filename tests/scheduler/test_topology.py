@@ -78,7 +78,7 @@ def test_a_command_that_fails_is_not_a_difference(tmp_path: Path, command: str, 
 def test_on_links_of_a_machine_that_differs_nobody_counts() -> None:
     odd = offline.node("odd")
     odd["status"]["conditions"] = [{"type": CONDITION, "status": "False"}]
-    made = offline.fleet([odd], [])
+    made = offline.cache([odd], [])
     for policy, fits in (("preferred", True), ("required", False)):
         pod = made.put_pod(offline.pod(policy, 2, link="pcieSwitch", link_policy=policy))
         assert pod is not None

@@ -22,7 +22,7 @@ def test_nothing_is_left_of_pods_that_have_ended_before_they_are_deleted() -> No
         world.settle()
         end(world, f"vision/p{number}")
         world.drop("vision", f"p{number}")
-    assert not world.decider._learnt
+    assert not world.cycle._learnt
     assert not world.queue.units
 
 
@@ -32,13 +32,13 @@ def test_a_pod_that_is_first_seen_again_when_it_has_ended_is_done_with() -> None
     world.pod("vision", "short", 1)
     unit = world.queue.pop()
     assert unit is not None
-    world.decider.decide(unit)
+    world.cycle.decide(unit)
     (order,) = world.orders
     world.items["vision/short"]["spec"]["nodeName"] = order.node
     end(world, "vision/short")
     assert not order.pod.assumed
     assert not world.queue.units
-    assert not world.fleet.tables.state.bookings
+    assert not world.cache.tables.state.bookings
 
 
 def test_a_replica_that_stands_by_forgets_pods_that_others_have_placed() -> None:
@@ -49,10 +49,10 @@ def test_a_replica_that_stands_by_forgets_pods_that_others_have_placed() -> None
         item["spec"]["nodeName"] = "n0"
         item["metadata"]["annotations"]["avactl.dev/preemption"] = "x/1"
         world._condition(f"vision/p{number}", "DisruptionTarget", "PreemptionByScheduler", "Preempted for x: y")
-        assert world.fleet.tables.preemption_marks
+        assert world.cache.tables.preemption_marks
         world.drop("vision", f"p{number}")
     assert len(world.queue._active) < PODS / 2
-    assert not world.fleet.tables.preemption_marks
+    assert not world.cache.tables.preemption_marks
 
 
 def test_pods_that_go_while_another_of_their_group_waits_leave_nothing_behind() -> None:
@@ -62,12 +62,12 @@ def test_pods_that_go_while_another_of_their_group_waits_leave_nothing_behind() 
     for number in range(PODS):
         world.pod("vision", f"p{number}", 16)
         while (unit := world.queue.pop()) is not None:
-            world.decider.decide(unit)
+            world.cycle.decide(unit)
         world.drop("vision", f"p{number}")
     (group,) = world.queue._groups.values()
     assert len(group) < PODS / 2
     world.drop("vision", "first")
-    world.queue.retry(world.fleet.tables.change_epoch)
+    world.queue.retry(world.cache.tables.change_epoch)
     assert not world.queue._groups
 
 
@@ -88,7 +88,7 @@ def test_a_gang_that_is_made_anew_with_fewer_pods_does_not_wait_for_those_of_bef
     for number in range(4):
         item = world.items[f"vision/job-{number}"]
         item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        world.intake.put(item)
+        world.pod_handler.put(item)
     world.gang("vision", "job", 6, 4, size=2, first=4)
     world.settle()
     world.drop("vision", *(f"job-{number}" for number in range(4)))
@@ -103,7 +103,7 @@ def test_what_pods_waited_for_is_forgotten_with_them() -> None:
         world.pod("vision", f"p{number}", 1, volumes=[volume])
         world.settle()
         world.drop("vision", f"p{number}")
-    assert not world.fleet.tables.waits
+    assert not world.cache.tables.waits
 
 
 def test_nothing_is_left_of_teams_that_are_gone() -> None:
@@ -115,7 +115,7 @@ def test_nothing_is_left_of_teams_that_are_gone() -> None:
         world.settle()
         assert len(world.where()) == 2
         world.drop(f"team-{number}", "job-0", "job-1")
-    quotas = world.fleet.quotas
+    quotas = world.cache.quotas
     ledger = quotas.fresh()
     left = [ledger._used, ledger._amounts, quotas._ranks, quotas._surplus, quotas._members]
     assert not any(left)
@@ -127,21 +127,21 @@ def test_the_expected_workload_is_the_same_whatever_number_a_node_set_has() -> N
         world.pod("vision", f"p{number}", 1)
         world.settle()
         world.drop("vision", f"p{number}")
-        world.fleet.tables.stale = True  # as when a slice of devices changes
-    assert len(world.fleet.tables.scorer.workload.shares()) == 1
+        world.cache.tables.stale = True  # as when a slice of devices changes
+    assert len(world.cache.tables.scorer.workload.shares()) == 1
 
 
 def test_nothing_is_left_of_machines_that_are_gone() -> None:
     world = Memory()
     world.settle()
-    known = len(world.fleet.dra._gpus)
+    known = len(world.cache.dra._gpus)
     for number in range(20):
         name = f"spot-{number}"
         status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
-        world.fleet.put_node({"metadata": metadata, "spec": {}, "status": status})
-        world.fleet.drop_node(name)
-    assert len(world.fleet.dra._gpus) == known
+        world.cache.put_node({"metadata": metadata, "spec": {}, "status": status})
+        world.cache.drop_node(name)
+    assert len(world.cache.dra._gpus) == known
 
 
 def test_nothing_is_left_of_ports_and_disks_that_are_free_again() -> None:
@@ -154,14 +154,14 @@ def test_nothing_is_left_of_ports_and_disks_that_are_free_again() -> None:
         world.settle()
         assert world.where()
         world.drop("vision", f"p{number}")
-    assert not world.fleet.topology._ports
-    assert not world.fleet.topology._disks
+    assert not world.cache.topology._ports
+    assert not world.cache.topology._disks
 
 
 def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() -> None:
     world = Memory(machines=1)
-    world.fleet.tables.put_namespace("vision", {})
-    world.fleet.tables.put_namespace("ads", {})
+    world.cache.tables.put_namespace("vision", {})
+    world.cache.tables.put_namespace("ads", {})
     term = {
         "labelSelector": {"matchLabels": {"app": "x"}}, "namespaceSelector": {},
         "topologyKey": "kubernetes.io/hostname",
@@ -169,12 +169,12 @@ def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() 
     alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     world.pod("vision", "alone", affinity=alone)
     world.settle()
-    world.fleet.tables.put_namespace("ads", None)
+    world.cache.tables.put_namespace("ads", None)
     world.drop("vision", "alone")
     world.pod("vision", "next", labels={"app": "x"})
     world.settle()
     assert list(world.where()) == ["next"]
-    assert not world.fleet.topology._against
+    assert not world.cache.topology._against
 
 
 def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> None:
@@ -185,7 +185,7 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
         alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near(f"app-{number}")]}}
         world.pod("vision", f"alone-{number}", labels={"app": f"app-{number}"}, affinity=alone)
     world.settle()
-    assert len(world.fleet.topology._tallies) == 101
+    assert len(world.cache.topology._tallies) == 101
     world.drop("vision", *(f"alone-{number}" for number in range(100)))
     for number in range(0, PODS // 2, 100):
         group = [f"p{each}" for each in range(number, number + 100)]
@@ -193,7 +193,7 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
             world.pod("vision", name)
         world.settle()
         world.drop("vision", *group)
-    assert len(world.fleet.topology._tallies) == 1
+    assert len(world.cache.topology._tallies) == 1
     world.pod("vision", "comes", labels={"app": "late"})
     world.settle()
     assert "waits" in world.where()
@@ -201,11 +201,11 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
 
 def test_who_waits_for_company_is_told_of_it_whatever_namespaces_go_meanwhile() -> None:
     world = Memory()
-    world.fleet.tables.put_namespace("other", {})
+    world.cache.tables.put_namespace("other", {})
     waits = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near("late")]}}
     world.pod("vision", "waits", affinity=waits)
     world.settle()
-    world.fleet.tables.put_namespace("other", None)
+    world.cache.tables.put_namespace("other", None)
     world.settle()
     world.pod("vision", "comes", labels={"app": "late"})
     world.settle()
@@ -223,13 +223,13 @@ def test_who_looks_on_for_days_forgets_pods_too() -> None:
             view.put_pod(item)
             view.put_pod(item)
             view.drop_pod(f"vision/p{number % 10}")
-    assert len(view.fleet.tables.pods) == len(view.checkpoints) == len(view.owned) == 5
+    assert len(view.cache.tables.pods) == len(view.checkpoints) == len(view.owned) == 5
 
 
 def test_events_of_pods_with_the_longest_names_can_be_written() -> None:
-    reports = PodReporter(Client(Access("http://nobody", None, lambda: "")), Rate(0, 0))
-    reports.scheduled(PodInfo(pod("x" * 235 + "-" + "y" * 17, 0), 0.0), "a")
-    (request,) = reports._queue
+    reporter = PodReporter(Client(Access("http://nobody", None, lambda: "")), Rate(0, 0))
+    reporter.scheduled(PodInfo(pod("x" * 235 + "-" + "y" * 17, 0), 0.0), "a")
+    (request,) = reporter._queue
     name, _, number = request.body["metadata"]["name"].partition(".")
     assert (name, len(number)) == ("x" * 235, 16)
     assert request.body["regarding"]["kind"] == "Pod"
@@ -242,4 +242,4 @@ def near(app: str) -> dict[str, Any]:
 def end(world: Memory, key: str) -> None:
     item: dict[str, Any] = world.items[key]
     item["status"]["phase"] = "Succeeded"
-    world.intake.put(item)
+    world.pod_handler.put(item)

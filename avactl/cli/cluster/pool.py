@@ -28,13 +28,13 @@ def pool(
         from avactl.scheduler.inspection.pool_svg import draw
 
         known = {
-            info.labels.get("avactl.dev/pool", "") for info in view.fleet.tables.nodes.values()
-        } | view.fleet.tables.pools.keys()
+            info.labels.get("avactl.dev/pool", "") for info in view.cache.tables.nodes.values()
+        } | view.cache.tables.pools.keys()
         for name in names or ():
             if name not in known:
                 fail(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
-        machines = sum(1 for slot in view.fleet.tables.state.slots.values() if view.fleet.tables.state.gpu_count[slot])
+        machines = sum(1 for slot in view.cache.tables.state.slots.values() if view.cache.tables.state.gpu_count[slot])
         told = ", ".join(names) if names else f"{machines} machines with GPUs"
-        write_text(out, draw(view.fleet, names), told)
+        write_text(out, draw(view.cache, names), told)
 
     viewing(show, kubeconfig, context, system_namespace, everything=True)

@@ -93,13 +93,13 @@ def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], l
     from avactl.scheduler.inspection import usage
 
     view.fresh()
-    fleet, pods = view.fleet, list(view.pods())
+    cache, pods = view.cache, list(view.pods())
     mine = [pod for pod in pods if not namespace or pod.namespace == namespace]
-    jobs = usage.jobs(fleet, mine, view.messages)
+    jobs = usage.jobs(cache, mine, view.messages)
     if view.hidden.keys() & {"pods", "nodes"}:
         return [], [], jobs
-    measure = Measure(view.expected().shares(), len(fleet.tables.state.resources))
-    return usage.teams(fleet, pods), usage.pools(fleet, measure), jobs
+    measure = Measure(view.expected().shares(), len(cache.tables.state.resources))
+    return usage.teams(cache, pods), usage.pools(cache, measure), jobs
 
 
 def _json(view: ClusterView, namespace: str) -> str:

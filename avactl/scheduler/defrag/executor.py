@@ -124,7 +124,7 @@ class DefragExecutor:
         return all((found := self._now(pod)) is not None and bool(found.node) for pod in self._nominees)
 
     def _now(self, pod: PodInfo) -> PodInfo | None:
-        found = self._view.fleet.tables.pods.get(pod.key)
+        found = self._view.cache.tables.pods.get(pod.key)
         return found if found is not None and found.uid == pod.uid else None
 
     def nodes(self) -> Sequence[str]:

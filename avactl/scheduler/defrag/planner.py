@@ -64,7 +64,7 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
     """The pods of a job that waits: a gang, or the first of its pods. Raises NoPlanError."""
     mine = [
         pod
-        for pod in view.fleet.tables.pods.values()
+        for pod in view.cache.tables.pods.values()
         if pod.namespace == namespace and name in (pod.name, *_names(pod))
     ]
     waiting = sorted((pod for pod in mine if pod.waiting), key=lambda pod: (pod.index, pod.name))
@@ -77,7 +77,7 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
         raise NoPlanError(f"no pod of {namespace}/{name} waits")
     first = waiting[0]
     unit = QueuedPodGroup(first.gang or first.uid, bool(first.gang))
-    for pod in view.fleet.tables.pods.values() if first.gang else (first,):
+    for pod in view.cache.tables.pods.values() if first.gang else (first,):
         if pod is first or pod.gang == first.gang:
             unit.add(pod)
     return unit
@@ -89,7 +89,7 @@ def _names(pod: PodInfo) -> tuple[str, ...]:
 
 def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
     """Moves for a job that waits. Raises NoPlanError."""
-    fleet = view.fleet
+    cache = view.cache
     waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
     need = unit.missing
     if need <= 0:
@@ -108,7 +108,7 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
         except RuleError as error:
             raise NoPlanError(str(error)) from None
     roles = roles_of(pods, requests)
-    over, _ = fleet.quotas.refuse([StartRequest(request, members) for request, members in roles.items()])
+    over, _ = cache.quotas.refuse([StartRequest(request, members) for request, members in roles.items()])
     if over:
         raise NoPlanError(f"room would not help: {over}")
     gang = Gang(
@@ -131,17 +131,17 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
 
     None that ranks above `rank`, and none of the job `without`.
     """
-    fleet, found, kept = view.fleet, dict[Hashable, Request](), dict[str, int]()
-    for pod in fleet.tables.pods.values():
+    cache, found, kept = view.cache, dict[Hashable, Request](), dict[str, int]()
+    for pod in cache.tables.pods.values():
         if not pod.node or pod.ended or (without and without in (pod.gang, pod.uid)):
             continue
-        booking = fleet.tables.state.bookings.get(pod.uid)
-        if booking is None or not (booking.gpus or fleet.claims.held_gpus(pod)):
+        booking = cache.tables.state.bookings.get(pod.uid)
+        if booking is None or not (booking.gpus or cache.claims.held_gpus(pod)):
             continue
         why = _obstacle(view, pod, rank) if pod.managed else "of another scheduler"
         try:
             if not why:
-                found[pod.uid] = _freed(view, pod) if pod.claims else fleet.requests.request(pod.shape)
+                found[pod.uid] = _freed(view, pod) if pod.claims else cache.requests.request(pod.shape)
         except RuleError as error:
             why = str(error)
         if why:
@@ -152,34 +152,34 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
 def _request(view: ClusterView, pod: PodInfo) -> Request:
     """Return the placement request of a pod. Raises RuleError."""
     if not pod.claims:
-        return view.fleet.requests.request(pod.shape)
-    if view.fleet.claims.searched(pod):
+        return view.cache.requests.request(pod.shape)
+    if view.cache.claims.searched(pod):
         raise UnsupportedError(_CLAIMS)
-    return view.fleet.requests.request(pod.shape, view.fleet.dra.demand(pod))
+    return view.cache.requests.request(pod.shape, view.cache.dra.demand(pod))
 
 
 def _freed(view: ClusterView, pod: PodInfo) -> Request:
     """Return the request of a pod with claims once it is recreated. The view then counts its devices as its own."""
-    fleet, state = view.fleet, view.fleet.tables.state
-    if pod.uid in view.change_epoch:
-        return view.change_epoch[pod.uid]
+    cache, state = view.cache, view.cache.tables.state
+    if pod.uid in view.freed_requests:
+        return view.freed_requests[pod.uid]
     keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
-    held = [state.bookings.get(fleet.dra.claims[key].uid) for key in keys if key in view.claims]
+    held = [state.bookings.get(cache.dra.claims[key].uid) for key in keys if key in view.claims]
     if len(held) < len(keys):
         raise UnsupportedError(_CLAIMS)
     gpus = sum({1 << gpu for booking in held if booking for gpu in members(booking.gpus)})
     for key in keys:
-        fleet.claims.put({**view.claims[key], "status": {}})
+        cache.claims.put({**view.claims[key], "status": {}})
     try:
         request: Request | None = _request(view, pod)
     except RuleError:
         request = None
     if request is not None and request.gpus == gpus.bit_count():
         state.book(pod.uid, replace(state.release(pod.uid), gpus=gpus), forced=True)
-        view.change_epoch[pod.uid] = request
+        view.freed_requests[pod.uid] = request
         return request
     for key in keys:
-        fleet.claims.put(view.claims[key])
+        cache.claims.put(view.claims[key])
     raise UnsupportedError(_CLAIMS)
 
 
@@ -200,7 +200,7 @@ def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) ->
 
 def _bound(view: ClusterView, pod: PodInfo) -> str:
     """Return a reason that the pod cannot move, or an empty string."""
-    if view.fleet.topology.touch(pod):
+    if view.cache.topology.touch(pod):
         return "bound to other pods"
     try:
         return "bound to volumes" if view.volumes.among(pod) is not None else ""
@@ -209,8 +209,8 @@ def _bound(view: ClusterView, pod: PodInfo) -> str:
 
 
 def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -> DefragPlan:
-    fleet = view.fleet
-    state, scorer = fleet.tables.state, Scorer(fleet.tables.state, view.expected())
+    cache = view.cache
+    state, scorer = cache.tables.state, Scorer(cache.tables.state, view.expected())
     moves = make_whole(scorer, _WANTED, gang, may.requests)
     if moves is None:
         reason = why_gang(state, gang)
@@ -238,7 +238,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
         for role, uids in zip(gang.roles, names, strict=True)
         for uid, node in zip(uids, members[role.name], strict=True)
     }
-    pods = {pod.uid: pod for pod in fleet.tables.pods.values()}
+    pods = {pod.uid: pod for pod in cache.tables.pods.values()}
     told = [
         _move(
             view,
@@ -254,7 +254,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
 
 def _move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
     every, since = view.checkpoints[pod.uid]
-    gang = [each for each in view.fleet.tables.pods.values() if pod.gang and each.gang == pod.gang and each.node]
+    gang = [each for each in view.cache.tables.pods.values() if pod.gang and each.gang == pod.gang and each.node]
     running = seconds_since(since, view.now) if since else every
     return Move(
         pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / MILLI_PER_GPU, source, target,
@@ -277,17 +277,17 @@ def _count(number: int) -> str:
 
 def models(view: ClusterView) -> Mapping[str, int]:
     """GPU models of the cluster, and how many GPUs each has."""
-    state = view.fleet.tables.state
+    state = view.cache.tables.state
     return {name: int(state.gpu_count[state.model == number].sum()) for number, name in enumerate(state.models) if name}
 
 
 def request(view: ClusterView, gpus: int, model: str = "", cpu: int = 0, memory: int = 0, link: str = "any") -> Request:
     """Return the request of hypothetical pods; `cpu` in millicores, `memory` in bytes."""
-    amounts, fleet = {"cpu": cpu, "memory": memory, "pods": 1}, view.fleet
-    there = [fleet.tables.state.slots[name] for name, info in fleet.tables.nodes.items() if not usage.away(info)]
-    fleet.tables.state.allow(_WANTED, there)
+    amounts, cache = {"cpu": cpu, "memory": memory, "pods": 1}, view.cache
+    there = [cache.tables.state.slots[name] for name, info in cache.tables.nodes.items() if not usage.away(info)]
+    cache.tables.state.allow(_WANTED, there)
     return Request(
-        amounts=tuple(amounts.get(name, 0) for name in fleet.tables.state.resources),
+        amounts=tuple(amounts.get(name, 0) for name in cache.tables.state.resources),
         gpus=gpus,
         models=frozenset({model}) if model else frozenset(),
         nodes=_WANTED,

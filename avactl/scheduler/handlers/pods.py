@@ -13,17 +13,17 @@ from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQu
 class PodHandler:
     """Keeps the queue in step with the pods. `forget` is called with pods of ours that are gone."""
 
-    def __init__(self, fleet: ClusterCache, queue: SchedulingQueue, forget: Callable[[PodInfo], None]) -> None:
-        self._fleet, self._queue, self._forget = fleet, queue, forget
+    def __init__(self, cache: ClusterCache, queue: SchedulingQueue, forget: Callable[[PodInfo], None]) -> None:
+        self._cache, self._queue, self._forget = cache, queue, forget
 
     def put(self, item: Mapping[str, Any]) -> None:
         """A pod is there, or has changed."""
         metadata = item["metadata"]
-        before = self._fleet.tables.pods.get(f"{metadata['namespace']}/{metadata['name']}")
+        before = self._cache.tables.pods.get(f"{metadata['namespace']}/{metadata['name']}")
         if before is not None and before.uid != metadata["uid"]:
             self._gone(before)
         claims, shape = (before.claims, before.shape) if before is not None else ((), None)
-        pod = self._fleet.put_pod(item)
+        pod = self._cache.put_pod(item)
         if pod is None or not pod.managed:
             return
         if pod.ended and not pod.gang:
@@ -34,7 +34,7 @@ class PodHandler:
 
     def drop(self, key: str) -> None:
         """A pod, by `namespace/name`, is gone."""
-        pod = self._fleet.drop_pod(key)
+        pod = self._cache.drop_pod(key)
         if pod is not None and pod.managed:
             self._gone(pod)
 
@@ -58,7 +58,7 @@ class PodHandler:
 
     def _drop(self, key: str) -> None:
         self._queue.drop(key)
-        self._fleet.tables.waits.wait_for("", key)
+        self._cache.tables.waits.wait_for("", key)
 
     def _enqueue(self, pod: PodInfo, other: bool = False) -> None:
         """Bring the unit of a pod up to date; `other`: its claims have other names now, or it asks for other things."""

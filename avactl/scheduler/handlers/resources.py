@@ -40,14 +40,14 @@ class CallbackStore:
         return list(self._keys())
 
 
-def nodes(fleet: ClusterCache) -> CallbackStore:
+def nodes(cache: ClusterCache) -> CallbackStore:
     """Nodes."""
-    return CallbackStore(fleet.put_node, fleet.drop_node, lambda: fleet.tables.nodes)
+    return CallbackStore(cache.put_node, cache.drop_node, lambda: cache.tables.nodes)
 
 
-def namespaces(fleet: ClusterCache) -> CallbackStore:
+def namespaces(cache: ClusterCache) -> CallbackStore:
     """Namespaces, for selectors of pod affinity."""
-    tables = fleet.tables
+    tables = cache.tables
 
     def put(item: dict[str, Any]) -> None:
         tables.put_namespace(item["metadata"]["name"], item["metadata"].get("labels") or {})
@@ -97,41 +97,41 @@ def storage_capacities(volumes: VolumeBinding) -> CallbackStore:
     return CallbackStore(volumes.put_room, volumes.drop_room, lambda: volumes.keys("rooms"))
 
 
-def slices(fleet: ClusterCache) -> CallbackStore:
+def slices(cache: ClusterCache) -> CallbackStore:
     """ResourceSlices. They change rarely, and renumber GPUs: the state is built anew."""
 
     def put(item: dict[str, Any]) -> None:
-        fleet.tables.stale |= fleet.dra.put_slice(item)
+        cache.tables.stale |= cache.dra.put_slice(item)
 
     def drop(name: str) -> None:
-        fleet.tables.stale |= fleet.dra.drop_slice(name)
+        cache.tables.stale |= cache.dra.drop_slice(name)
 
-    return CallbackStore(put, drop, lambda: fleet.dra.devices.slices)
+    return CallbackStore(put, drop, lambda: cache.dra.devices.slices)
 
 
-def device_classes(fleet: ClusterCache) -> CallbackStore:
+def device_classes(cache: ClusterCache) -> CallbackStore:
     """DeviceClasses. They change rarely, and with them which GPUs do for whom: the state is built anew."""
 
     def put(item: dict[str, Any]) -> None:
-        fleet.tables.stale |= fleet.dra.put_class(item)
+        cache.tables.stale |= cache.dra.put_class(item)
 
     def drop(name: str) -> None:
-        fleet.tables.stale |= fleet.dra.drop_class(name)
+        cache.tables.stale |= cache.dra.drop_class(name)
 
-    return CallbackStore(put, drop, lambda: fleet.dra.classes)
+    return CallbackStore(put, drop, lambda: cache.dra.classes)
 
 
-def resource_claims(fleet: ClusterCache) -> CallbackStore:
+def resource_claims(cache: ClusterCache) -> CallbackStore:
     """ResourceClaims."""
-    return CallbackStore(fleet.claims.put, fleet.claims.drop, lambda: fleet.dra.claims)
+    return CallbackStore(cache.claims.put, cache.claims.drop, lambda: cache.dra.claims)
 
 
 class ConfigMapHandler:
     """The ConfigMaps of pools and quotas. One that cannot be read leaves what was known before."""
 
-    def __init__(self, fleet: ClusterCache, quota: Callable[[str, TeamQuota | None], None]) -> None:
+    def __init__(self, cache: ClusterCache, quota: Callable[[str, TeamQuota | None], None]) -> None:
         """`quota` is told of leaves by ConfigMap, and that they are gone."""
-        self._fleet, self._quota = fleet, quota
+        self._cache, self._quota = cache, quota
         self._known: dict[str, tuple[str, str]] = {}
         """Kind (topology or quota) and owner of each ConfigMap, by key."""
         self.broken: dict[str, str] = {}
@@ -146,7 +146,7 @@ class ConfigMapHandler:
             if kind == "topology":
                 pool = Pool.parse(orjson.loads(data.get("pool.json") or ""))
                 self._is(key, kind, pool.name)
-                self._fleet.put_pool(pool)
+                self._cache.put_pool(pool)
             elif kind == "quota":
                 leaf = TeamQuota.parse(orjson.loads(data.get("quota.json") or ""))
                 self._is(key, kind, leaf.team)
@@ -167,7 +167,7 @@ class ConfigMapHandler:
         self.broken.pop(key, None)
         kind, name = self._known.pop(key, ("", ""))
         if kind == "topology":
-            self._fleet.drop_pool(name)
+            self._cache.drop_pool(name)
         elif kind == "quota":
             self._quota(name, None)
 

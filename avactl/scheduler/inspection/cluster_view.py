@@ -39,15 +39,15 @@ class ClusterView:
         self._with_volumes = with_volumes
         self.client, self._system, self._namespace = client, system_namespace, namespace
         self.cluster = ""
-        self.fleet = ClusterCache(())
-        self.volumes = VolumeBinding(self.fleet.tables)
+        self.cache = ClusterCache(())
+        self.volumes = VolumeBinding(self.cache.tables)
         self.strangers: dict[str, PodInfo] = {}
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
         """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
         self.claims: dict[str, dict[str, Any]] = {}
         """ResourceClaims that were made for one pod, by `namespace/name`."""
-        self.change_epoch: dict[str, Request] = {}
+        self.freed_requests: dict[str, Request] = {}
         """Pods, by uid, whose claims are thought of as not allocated, and what they then ask for."""
         self.owned: set[str] = set()
         """Pods, by uid, that somebody makes anew."""
@@ -66,8 +66,8 @@ class ClusterView:
         policy = await self._policy()
         if policy is not None:
             self.cluster = policy.cluster
-            self.fleet = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
-            self.volumes = VolumeBinding(self.fleet.tables)
+            self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
+            self.volumes = VolumeBinding(self.cache.tables)
         for reflector in self._watched():
             try:
                 await reflector.load()
@@ -102,8 +102,8 @@ class ClusterView:
 
     def fresh(self) -> None:
         """Bring the fleet up to date; to be called before it is read. The workload is what is there now."""
-        if self.fleet.tables.stale:
-            self.fleet.rebuild()
+        if self.cache.tables.stale:
+            self.cache.rebuild()
 
     @property
     def now(self) -> datetime:
@@ -113,7 +113,7 @@ class ClusterView:
     def expected(self) -> Workload:
         """The workload of the pods that are there: what runs and waits stands for what will come."""
         workload = Workload(float("inf"))
-        for pod in self.fleet.tables.pods.values():
+        for pod in self.cache.tables.pods.values():
             if pod.managed and not pod.ended and not pod.shape.refused:
                 request = self._asked(pod)
                 if request is not None and request.gpus:
@@ -122,21 +122,21 @@ class ClusterView:
 
     def _asked(self, pod: PodInfo) -> Request | None:
         """Return the placement request of a running or pending pod; None if it has no valid one."""
-        fleet = self.fleet
+        cache = self.cache
         try:
-            request = fleet.requests.request(pod.shape, fleet.dra.demand(pod) if pod.claims else None)
+            request = cache.requests.request(pod.shape, cache.dra.demand(pod) if pod.claims else None)
         except RuleError:
             return None
         if pod.claims and pod.node and not request.gpus:
             # Claims that have their devices ask for nothing any more.
-            model = fleet.tables.model_of(pod.node) if pod.node in fleet.tables.nodes else ""
-            gpus = min(fleet.claims.held_gpus(pod) // MILLI_PER_GPU, MAX_GPUS)
+            model = cache.tables.model_of(pod.node) if pod.node in cache.tables.nodes else ""
+            gpus = min(cache.claims.held_gpus(pod) // MILLI_PER_GPU, MAX_GPUS)
             return replace(request, gpus=gpus, models=frozenset({model} if model else ()))
         return request
 
     def pods(self) -> Iterator[PodInfo]:
         """Pods that hold something or wait."""
-        for pod in (*self.fleet.tables.pods.values(), *self.strangers.values()):
+        for pod in (*self.cache.tables.pods.values(), *self.strangers.values()):
             if not pod.ended:
                 yield pod
 
@@ -156,24 +156,24 @@ class ClusterView:
         return None
 
     def _watched(self) -> list[Reflector]:
-        fleet, dra = self.fleet, "/apis/resource.k8s.io/v1"
+        cache, dra = self.cache, "/apis/resource.k8s.io/v1"
 
         def reflect(path: str, store: Store, **more: Any) -> Reflector:
             return Reflector(self.client, path, store, **more)
 
-        configs = resources.ConfigMapHandler(fleet, fleet.quotas.put_leaf)
+        configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
         self.broken = configs.broken
         return [
             reflect(
                 f"/api/v1/namespaces/{self._system}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
             ),
-            reflect("/api/v1/nodes", resources.nodes(fleet)),
-            reflect("/api/v1/namespaces", resources.namespaces(fleet)),
-            reflect(f"{dra}/resourceslices", resources.slices(fleet)),
-            reflect(f"{dra}/deviceclasses", resources.device_classes(fleet)),
+            reflect("/api/v1/nodes", resources.nodes(cache)),
+            reflect("/api/v1/namespaces", resources.namespaces(cache)),
+            reflect(f"{dra}/resourceslices", resources.slices(cache)),
+            reflect(f"{dra}/deviceclasses", resources.device_classes(cache)),
             reflect(
                 f"{dra}/resourceclaims",
-                resources.CallbackStore(self.put_claim, self.drop_claim, lambda: fleet.dra.claims),
+                resources.CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
             ),
             *(self._storage() if self._with_volumes else ()),
             self._pods(),
@@ -190,30 +190,30 @@ class ClusterView:
         ]
 
     def _pods(self, inside: str = "") -> Reflector:
-        store = resources.CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.fleet.tables.pods, *self.strangers])
+        store = resources.CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.tables.pods, *self.strangers])
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
 
     def put_claim(self, item: dict[str, Any]) -> None:
         """A ResourceClaim is there, or has changed."""
         if item["metadata"].get("ownerReferences"):
             self.claims[object_key(item)] = item
-        self.fleet.claims.put(item)
+        self.cache.claims.put(item)
 
     def drop_claim(self, key: str) -> None:
         """A ResourceClaim, by `namespace/name`, is gone."""
         self.claims.pop(key, None)
-        self.fleet.claims.drop(key)
+        self.cache.claims.drop(key)
 
     def put_pod(self, item: dict[str, Any]) -> None:
         """A pod is there, or has changed."""
         metadata = item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         self.strangers.pop(key, None)
-        before, pod = self.fleet.tables.pods.get(key), self.fleet.put_pod(item)
-        if before is not None and self.fleet.tables.pods.get(key) is not before:
+        before, pod = self.cache.tables.pods.get(key), self.cache.put_pod(item)
+        if before is not None and self.cache.tables.pods.get(key) is not before:
             self._gone(before)
         if pod is not None:
-            if key in self.fleet.tables.pods:
+            if key in self.cache.tables.pods:
                 every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
                 if every.isdecimal() and len(every) <= _MOST_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
@@ -229,7 +229,7 @@ class ClusterView:
 
     def drop_pod(self, key: str) -> None:
         """A pod, by `namespace/name`, is gone."""
-        pod = self.fleet.drop_pod(key)
+        pod = self.cache.drop_pod(key)
         if pod is not None:
             self._gone(pod)
         self.strangers.pop(key, None)

@@ -21,36 +21,36 @@ class Part(NamedTuple):
     """Of the GPU: by the counter of which it takes most."""
 
 
-def of_claim(fleet: ClusterCache, claim: ResourceClaim) -> Iterator[Part]:
+def of_claim(cache: ClusterCache, claim: ResourceClaim) -> Iterator[Part]:
     """The parts of GPUs that a claim holds."""
     for result in claim.results:
-        if not result.admin and fleet.dra.place(result.key) is None:
-            part = _part(fleet, result.key)
+        if not result.admin and cache.dra.place(result.key) is None:
+            part = _part(cache, result.key)
             if part is not None:
                 yield part
 
 
-def of_pod(fleet: ClusterCache, pod: PodInfo) -> int:
+def of_pod(cache: ClusterCache, pod: PodInfo) -> int:
     """Milli of GPUs that a pod holds by parts."""
-    return sum(part.milli for claim in fleet.claims.counted(pod) for part in of_claim(fleet, claim))
+    return sum(part.milli for claim in cache.claims.counted(pod) for part in of_claim(cache, claim))
 
 
-def by_node(fleet: ClusterCache) -> dict[str, list[tuple[ResourceClaim, Part]]]:
+def by_node(cache: ClusterCache) -> dict[str, list[tuple[ResourceClaim, Part]]]:
     """All of them."""
     found: dict[str, list[tuple[ResourceClaim, Part]]] = {}
-    for claim in fleet.dra.claims.values():
-        for part in of_claim(fleet, claim):
+    for claim in cache.dra.claims.values():
+        for part in of_claim(cache, claim):
             found.setdefault(part.node, []).append((claim, part))
     return found
 
 
-def _part(fleet: ClusterCache, key: Key) -> Part | None:
+def _part(cache: ClusterCache, key: Key) -> Part | None:
     """Of the GPU that takes from the same counters; None for what is no part of one."""
-    device = fleet.dra.devices.find(key)
-    node = fleet.dra.devices.node_of(key)
+    device = cache.dra.devices.find(key)
+    node = cache.dra.devices.node_of(key)
     if device is None or not device.counters or not node:
         return None
-    for number, gpu in enumerate(fleet.dra.gpus(node)):
+    for number, gpu in enumerate(cache.dra.gpus(node)):
         milli = _share(device, gpu)
         if milli:
             return Part(node, number, milli)

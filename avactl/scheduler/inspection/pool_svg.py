@@ -63,32 +63,32 @@ class _Machine(NamedTuple):
     """GPUs by switch by socket."""
 
 
-def draw(fleet: ClusterCache, pools: Iterable[str] | None = None) -> str:
+def draw(cache: ClusterCache, pools: Iterable[str] | None = None) -> str:
     """The picture of these pools (None: all machines with GPUs), as SVG. The fleet must not be stale."""
     wanted = None if pools is None else set(pools)
     groups: dict[tuple[str, str], list[_Machine]] = {}
-    for name, info in fleet.tables.nodes.items():
-        pool = fleet.tables.pool_of(info)
+    for name, info in cache.tables.nodes.items():
+        pool = cache.tables.pool_of(info)
         shown = pool.name if pool else ""
-        slot = fleet.tables.state.slots.get(name)
-        if slot is None or not fleet.tables.state.gpu_count[slot] or (wanted is not None and shown not in wanted):
+        slot = cache.tables.state.slots.get(name)
+        if slot is None or not cache.tables.state.gpu_count[slot] or (wanted is not None and shown not in wanted):
             continue
-        groups.setdefault((shown, fleet.tables.model_of(name)), []).append(_machine(fleet, info, slot))
+        groups.setdefault((shown, cache.tables.model_of(name)), []).append(_machine(cache, info, slot))
     count = sum(len(group) for group in groups.values())
-    return _Picture(fleet, _LARGE if count <= _MOST_LARGE else _SMALL).draw(groups)
+    return _Picture(cache, _LARGE if count <= _MOST_LARGE else _SMALL).draw(groups)
 
 
-def _machine(fleet: ClusterCache, info: NodeInfo, slot: int) -> _Machine:
-    levels = [value for level in fleet.tables.levels if (value := info.labels.get(level))]
+def _machine(cache: ClusterCache, info: NodeInfo, slot: int) -> _Machine:
+    levels = [value for level in cache.tables.levels if (value := info.labels.get(level))]
     state = usage.away(info) or ("not as its type" if info.differs else "")
-    pool = fleet.tables.pool_of(info)
-    places = _places(fleet, slot, pool.machine if pool else None)
+    pool = cache.tables.pool_of(info)
+    places = _places(cache, slot, pool.machine if pool else None)
     return _Machine(info.name, slot, info, " / ".join(levels), state, places)
 
 
-def _places(fleet: ClusterCache, slot: int, machine: Machine | None) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def _places(cache: ClusterCache, slot: int, machine: Machine | None) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """GPUs by socket and switch; of a machine that nobody describes all stand together."""
-    row = fleet.tables.state.gpu_free[slot].tolist()
+    row = cache.tables.state.gpu_free[slot].tolist()
     present = [gpu for gpu, free in enumerate(row) if free != ABSENT]
     if machine is None or machine.gpus < len(present):
         return ((tuple(present),),)
@@ -109,23 +109,23 @@ class _Holder(NamedTuple):
 
 
 class _Picture:
-    def __init__(self, fleet: ClusterCache, style: _Style) -> None:
-        self._fleet, self._style, self._svg = fleet, style, Svg()
+    def __init__(self, cache: ClusterCache, style: _Style) -> None:
+        self._cache, self._style, self._svg = cache, style, Svg()
         self._pods: dict[Hashable, PodInfo] = {
-            pod.uid: pod for group in fleet.tables.pods_by_node.values() for pod in group.values()
+            pod.uid: pod for group in cache.tables.pods_by_node.values() for pod in group.values()
         }
-        for claim in fleet.dra.claims.values():
-            user = fleet.tables.pods.get(f"{claim.namespace}/{claim.reserved[0]['name']}") if claim.reserved else None
+        for claim in cache.dra.claims.values():
+            user = cache.tables.pods.get(f"{claim.namespace}/{claim.reserved[0]['name']}") if claim.reserved else None
             if user is not None:
                 self._pods[claim.uid] = user
-        self._in_parts = partial_gpus.by_node(fleet)
+        self._in_parts = partial_gpus.by_node(cache)
         self._teams: dict[str, float] = {}
         jobs: set[tuple[str, str]] = set()
         for claim, part in (each for held in self._in_parts.values() for each in held):
             holder = self._holder(claim.uid)
             self._teams[holder.team] = self._teams.get(holder.team, 0.0) + part.milli / MILLI_PER_GPU
             jobs.add((holder.team, holder.job))
-        for key, booking in fleet.tables.state.bookings.items():
+        for key, booking in cache.tables.state.bookings.items():
             if booking.gpus:
                 holder = self._holder(key)
                 amount = booking.gpus.bit_count() * booking.milli / MILLI_PER_GPU
@@ -138,7 +138,7 @@ class _Picture:
         pod = self._pods.get(key)
         if pod is None:
             return _Holder("(unknown)", "(unknown)", str(key))
-        return _Holder(self._fleet.quotas.team(pod), f"{pod.namespace}/{usage.job_of(pod)[0]}", pod.key)
+        return _Holder(self._cache.quotas.team(pod), f"{pod.namespace}/{usage.job_of(pod)[0]}", pod.key)
 
     def draw(self, groups: dict[tuple[str, str], list[_Machine]]) -> str:
         svg, y = self._svg, _MARGIN
@@ -153,7 +153,7 @@ class _Picture:
         return svg.document(_WIDTH, y + _MARGIN, f"Who is on which GPU: {names or 'nothing'}")
 
     def _pool(self, pool: str, model: str, machines: list[_Machine], y: float, shown: dict[str, float]) -> float:
-        state, svg, style = self._fleet.tables.state, self._svg, self._style
+        state, svg, style = self._cache.tables.state, self._svg, self._style
         total = sum(int(state.gpu_count[each.slot]) for each in machines)
         broken = {each.name: sum(part.milli for _, part in self._in_parts.get(each.name, ())) for each in machines}
         used = total - sum(int(state.gpu_total[each.slot]) - broken[each.name] for each in machines) / MILLI_PER_GPU
@@ -224,7 +224,7 @@ class _Picture:
 
     def _parts(self, machine: _Machine) -> dict[int, list[tuple[_Holder, int]]]:
         """Return holders and their milli-GPUs for each GPU."""
-        state = self._fleet.tables.state
+        state = self._cache.tables.state
         found: dict[int, list[tuple[_Holder, int]]] = {}
         held: list[tuple[_Holder, Booking]] = [
             (self._holder(key), booking) for key in state.held[machine.slot] if (booking := state.bookings[key]).gpus

@@ -110,37 +110,37 @@ def away(info: NodeInfo) -> str:
     return "cordoned" if info.cordoned else ""
 
 
-def gpus_of(fleet: ClusterCache, pod: PodInfo) -> float:
+def gpus_of(cache: ClusterCache, pod: PodInfo) -> float:
     """GPUs that a pod holds, or waits for."""
     if pod.node or pod.assumed:
-        return (fleet.claims.held_gpus(pod) + partial_gpus.of_pod(fleet, pod)) / MILLI_PER_GPU
+        return (cache.claims.held_gpus(pod) + partial_gpus.of_pod(cache, pod)) / MILLI_PER_GPU
     by_claim = 0
     if pod.claims:
         with contextlib.suppress(RuleError):
-            by_claim = fleet.dra.demand(pod).gpus
-    return by_claim + (pod.shape.share / MILLI_PER_GPU or fleet.requests.gpu_count(pod.shape))
+            by_claim = cache.dra.demand(pod).gpus
+    return by_claim + (pod.shape.share / MILLI_PER_GPU or cache.requests.gpu_count(pod.shape))
 
 
-def model_of(fleet: ClusterCache, pod: PodInfo) -> str:
+def model_of(cache: ClusterCache, pod: PodInfo) -> str:
     """The GPU model that a pod has, or asks for; empty where nobody says."""
     node = pod.node or pod.assumed
-    return fleet.tables.model_of(node) if node in fleet.tables.nodes else pod.shape.rules.model or ""
+    return cache.tables.model_of(node) if node in cache.tables.nodes else pod.shape.rules.model or ""
 
 
-def pools(fleet: ClusterCache, measure: Measure | None = None) -> list[Pool]:
+def pools(cache: ClusterCache, measure: Measure | None = None) -> list[Pool]:
     """Pools by name and model. The fleet must not be stale. `measure` says how much the workload cannot use."""
-    state = fleet.tables.state
+    state = cache.tables.state
     groups: dict[tuple[str, str], list[int]] = {}
     gone: dict[int, bool] = {}
-    for name, info in fleet.tables.nodes.items():
+    for name, info in cache.tables.nodes.items():
         slot = state.slots.get(name)
-        pool = fleet.tables.pool_of(info)
+        pool = cache.tables.pool_of(info)
         if slot is None or not (state.gpu_count[slot] or pool is not None):
             continue
-        groups.setdefault((pool.name if pool else "", fleet.tables.model_of(name)), []).append(slot)
+        groups.setdefault((pool.name if pool else "", cache.tables.model_of(name)), []).append(slot)
         gone[slot] = bool(away(info))
     in_parts = {
-        state.slots[node]: sum(part.milli for _, part in held) for node, held in partial_gpus.by_node(fleet).items()
+        state.slots[node]: sum(part.milli for _, part in held) for node, held in partial_gpus.by_node(cache).items()
     }
     found = []
     for (name, model), numbers in sorted(groups.items(), key=lambda each: (not each[0][0], each[0])):
@@ -168,8 +168,8 @@ def pools(fleet: ClusterCache, measure: Measure | None = None) -> list[Pool]:
 class Counts:
     """GPUs by team and model, pod by pod."""
 
-    def __init__(self, fleet: ClusterCache) -> None:
-        self._fleet = fleet
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
         self._used: dict[tuple[str, str], float] = {}
         self._parts: dict[tuple[str, str], float] = {}
         """GPUs in parts, which quotas do not count."""
@@ -178,22 +178,22 @@ class Counts:
 
     def add(self, pod: PodInfo) -> None:
         """One pod more."""
-        fleet = self._fleet
-        gpus = 0.0 if pod.ended else gpus_of(fleet, pod)
+        cache = self._cache
+        gpus = 0.0 if pod.ended else gpus_of(cache, pod)
         if not gpus:
             return
-        key = fleet.quotas.team(pod), model_of(fleet, pod)
+        key = cache.quotas.team(pod), model_of(cache, pod)
         holds = bool(pod.node or pod.assumed)
         into = self._used if holds else self._waiting
         into[key] = into.get(key, 0.0) + gpus
         if holds and pod.claims:
-            self._parts[key] = self._parts.get(key, 0.0) + partial_gpus.of_pod(fleet, pod) / MILLI_PER_GPU
+            self._parts[key] = self._parts.get(key, 0.0) + partial_gpus.of_pod(cache, pod) / MILLI_PER_GPU
         if holds and pod.preemptible:
             self._preemptible[key] = self._preemptible.get(key, 0.0) + gpus
 
     def teams(self) -> list[Team]:
         """Teams by name and GPU model: those with a quota, and those that hold or wait for GPUs."""
-        leaves = self._fleet.quotas.leaves
+        leaves = self._cache.quotas.leaves
         of_quota = {
             (team, model)
             for team, leaf in leaves.items()
@@ -214,34 +214,34 @@ class Counts:
         return found
 
 
-def teams(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
+def teams(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
     """Teams by name and GPU model, as these pods are."""
-    counts = Counts(fleet)
+    counts = Counts(cache)
     for pod in pods:
         counts.add(pod)
     return counts.teams()
 
 
-def jobs(fleet: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] | None = None) -> list[Job]:
+def jobs(cache: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] | None = None) -> list[Job]:
     """Jobs with GPUs, and all that wait for this scheduler: those that wait first, then the largest."""
     groups: dict[tuple[str, str, str], list[PodInfo]] = {}
     for pod in pods:
-        if pod.managed or gpus_of(fleet, pod):
+        if pod.managed or gpus_of(cache, pod):
             groups.setdefault((pod.namespace, *job_of(pod)), []).append(pod)
-    found = [_job(fleet, *key, group, messages or {}) for key, group in groups.items()]
+    found = [_job(cache, *key, group, messages or {}) for key, group in groups.items()]
     shown = [job for job in found if job.gpus or job.waiting]
     return sorted(shown, key=lambda job: (not job.waiting, -job.gpus, job.since, job.namespace, job.name))
 
 
 def _job(
-    fleet: ClusterCache, namespace: str, name: str, kind: str, group: list[PodInfo], messages: dict[str, str]
+    cache: ClusterCache, namespace: str, name: str, kind: str, group: list[PodInfo], messages: dict[str, str]
 ) -> Job:
     wait = [pod for pod in group if not (pod.node or pod.assumed)]
     why = next(_reasons(wait, messages), "")
-    models = sorted({model for pod in group if gpus_of(fleet, pod) and (model := model_of(fleet, pod))})
+    models = sorted({model for pod in group if gpus_of(cache, pod) and (model := model_of(cache, pod))})
     return Job(
-        namespace, name, kind, fleet.quotas.team(group[0]), len(group), len(group) - len(wait),
-        float(sum(gpus_of(fleet, pod) for pod in group)), ", ".join(models), min(pod.created for pod in group), why,
+        namespace, name, kind, cache.quotas.team(group[0]), len(group), len(group) - len(wait),
+        float(sum(gpus_of(cache, pod) for pod in group)), ", ".join(models), min(pod.created for pod in group), why,
     )  # fmt: skip
 
 

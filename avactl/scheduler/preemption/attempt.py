@@ -38,9 +38,9 @@ class Trial:
     """Plans that are tried on the real state within a statement."""
 
     def __init__(
-        self, fleet: ClusterCache, statement: Statement, need: PreemptionRequest, works: Candidates, mask: Mask | None
+        self, cache: ClusterCache, statement: Statement, need: PreemptionRequest, works: Candidates, mask: Mask | None
     ) -> None:
-        self._fleet, self._statement, self._need, self._works, self._mask = fleet, statement, need, works, mask
+        self._cache, self._statement, self._need, self._works, self._mask = cache, statement, need, works, mask
         self.found: Sequence[Booking] | None = None
 
     def enough(self, takes: Sequence[Reclaim]) -> bool:
@@ -53,20 +53,20 @@ class Trial:
         """Those that stand where the unit would go."""
         if not self.enough(takes) or self.found is None:
             return list(takes)
-        state = self._fleet.tables.state
+        state = self._cache.tables.state
         nodes = {state.names[booking.node] for booking in self.found}
         return [
             take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
         ]
 
 
-def models_of(fleet: ClusterCache, need: PreemptionRequest) -> list[str]:
+def models_of(cache: ClusterCache, need: PreemptionRequest) -> list[str]:
     """GPU models of which any would do; none where its roles want different ones, for which there is no plan."""
     asking = [wish.request for wish in need.wishes if wish.request.gpus]
     if not asking:
         return [""]
     named = [request.models for request in asking if request.models]
-    models = set.intersection(*map(set, named)) if named else {each for each in fleet.tables.state.models if each}
+    models = set.intersection(*map(set, named)) if named else {each for each in cache.tables.state.models if each}
     return sorted(models)
 
 

@@ -41,23 +41,23 @@ class Candidates(NamedTuple):
 
 
 def collect_candidates(
-    fleet: ClusterCache, queue: SchedulingQueue, budgets: BudgetChecker, team: str, model: str, without: set[PodInfo]
+    cache: ClusterCache, queue: SchedulingQueue, budgets: BudgetChecker, team: str, model: str, without: set[PodInfo]
 ) -> Candidates:
     """All works of a team, and those of others with GPUs of a model; `without` pods that are on their way out."""
-    shared = fleet.quotas.shared
+    shared = cache.quotas.shared
     groups: dict[tuple[str, str], Members] = {}
-    for work in fleet.quotas.fresh().works.values():
+    for work in cache.quotas.fresh().works.values():
         if work.team == team or (shared and model and work.model == model):
             pod = work.key
             assert isinstance(pod, PodInfo)
             if pod not in without:
                 groups.setdefault((pod.gang or pod.uid, work.model), []).append((pod, work))
-    state = fleet.tables.state
+    state = cache.tables.state
     total = {
         each: MILLI_PER_GPU * int(state.gpu_count[state.model == number].sum())
         for number, each in enumerate(state.models)
     }
-    ledger = Ledger(list(fleet.quotas.fresh().quotas.values()), total)
+    ledger = Ledger(list(cache.quotas.fresh().quotas.values()), total)
     broken = _broken(groups.values(), budgets)
     pods: dict[Hashable, Sequence[PodInfo]] = {}
     works: list[TeamWorkload] = []

@@ -63,7 +63,7 @@ class Preemptor:
 
     def __init__(
         self,
-        fleet: ClusterCache,
+        cache: ClusterCache,
         queue: SchedulingQueue,
         budgets: BudgetChecker,
         evictor: EvictionSink | None,
@@ -71,10 +71,10 @@ class Preemptor:
         share: float,
     ) -> None:
         """`share`: largest share of time that may be spent on plans without a result."""
-        self._fleet, self._queue, self._budgets, self._evictor, self._choose = fleet, queue, budgets, evictor, choose
+        self._cache, self._queue, self._budgets, self._evictor, self._choose = cache, queue, budgets, evictor, choose
         self._pace = PreemptionThrottle(queue, share)
         self._nominations: dict[str, Nomination] = {}
-        self._holds = Reservations(fleet)
+        self._holds = Reservations(cache)
         self._gathered: dict[tuple[str, str], tuple[Hashable, Candidates]] = {}
         self._again: dict[str, float] = {}
         """Monotonic time until which no pod is evicted for a unit."""
@@ -90,15 +90,15 @@ class Preemptor:
         now = monotonic()
         if not self._restored:
             self._restore()
-        if self._fleet.tables.nominated:
+        if self._cache.tables.nominated:
             self._adopt(now)
         self._pace.resume_skipped()
-        if self._seen == self._fleet.tables.change_epoch and now - self._checked < 1.0:
+        if self._seen == self._cache.tables.change_epoch and now - self._checked < 1.0:
             return
-        self._seen, self._checked = self._fleet.tables.change_epoch, now
+        self._seen, self._checked = self._cache.tables.change_epoch, now
         self._gathered.clear()
         self._again = {key: until for key, until in self._again.items() if now < until}
-        slots = self._fleet.tables.state.slots
+        slots = self._cache.tables.state.slots
         for key, nomination in list(self._nominations.items()):
             nomination.keys = {each for each in nomination.keys if self._held(each)}
             if not any(place.pod.waiting for place in nomination.places):
@@ -112,10 +112,10 @@ class Preemptor:
         self._hold()
 
     def _keys(self, pods: Sequence[PodInfo]) -> set[Hashable]:
-        return set(keys_of(self._fleet, pods))
+        return set(keys_of(self._cache, pods))
 
     def _held(self, key: Hashable) -> bool:
-        return key in self._fleet.tables.state.bookings or bool(self._fleet.dra.devices.held(str(key)))
+        return key in self._cache.tables.state.bookings or bool(self._cache.dra.devices.held(str(key)))
 
     def _push(self, key: str) -> None:
         unit = self._queue.units.get(key)
@@ -123,7 +123,7 @@ class Preemptor:
             self._queue.push(unit)
 
     def _hold(self) -> None:
-        if self._fleet.tables.stale:
+        if self._cache.tables.stale:
             return  # all is held anew once the state is
         self._keep()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
@@ -132,7 +132,7 @@ class Preemptor:
 
     def _keep(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
-        quotas, keys = self._fleet.quotas, [key for key in self._nominations if key != without]
+        quotas, keys = self._cache.quotas, [key for key in self._nominations if key != without]
         quotas.kept = [work for key in keys for work in self._kept(key)]
         quotas.strict = {
             quotas.team(place.pod)
@@ -168,7 +168,7 @@ class Preemptor:
         self._hold()
         self._again[key] = monotonic() + _AGAIN
         self._clear([place.pod for place in nomination.places])
-        self._fleet.tables.change_epoch += 1
+        self._cache.tables.change_epoch += 1
 
     def _clear(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
@@ -177,10 +177,10 @@ class Preemptor:
 
     def _counted(self, nomination: Nomination) -> bool:
         """Return True if pods of its team are victims of another unit, which count for the quota until they end."""
-        quotas = self._fleet.quotas
+        quotas = self._cache.quotas
         team = quotas.team(nomination.places[0].pod)
         return any(
-            quotas.team(pod) == team and pod.key in self._fleet.tables.pods
+            quotas.team(pod) == team and pod.key in self._cache.tables.pods
             for other in self._nominations.values()
             for pod in other.victims
         )
@@ -212,7 +212,7 @@ class Preemptor:
                 self._clear(pods)
             self._hold()
             if unit.key not in self._nominations:
-                self._fleet.tables.change_epoch += 1
+                self._cache.tables.change_epoch += 1
 
     # -- planning ---------------------------------------------------------------------------------------------------
 
@@ -227,30 +227,30 @@ class Preemptor:
             return f"{message}; {nomination.words}"
         if self._evictor is None or any(pod.never_preempts for pod in need.pods) or now < self._again.get(key, 0.0):
             return message
-        known = self._pace.known(group, self._fleet.tables.change_epoch)
+        known = self._pace.known(group, self._cache.tables.change_epoch)
         if known is not None:
             return f"{message}; {known}" if known else message
-        models = models_of(self._fleet, need)
-        if not any(self._fleet.quotas.may_give(pod, models) for pod in need.pods[:1]):
+        models = models_of(self._cache, need)
+        if not any(self._cache.quotas.may_give(pod, models) for pod in need.pods[:1]):
             return message
-        if not self._pace.begin(key, group, self._fleet.quotas.team(need.pods[0])):
+        if not self._pace.begin(key, group, self._cache.quotas.team(need.pods[0])):
             return message
         words = self._plan(need, models)
         if key not in self._nominations:
-            self._pace.vain(group, self._fleet.tables.change_epoch, words)
+            self._pace.vain(group, self._cache.tables.change_epoch, words)
         return f"{message}; {words}" if words else message
 
     def _plan(self, need: PreemptionRequest, models: Sequence[str]) -> str:
-        team = self._fleet.quotas.team(need.pods[0])
+        team = self._cache.quotas.team(need.pods[0])
         going = self._going()
         with self._future(need, going):
             for model in models:
                 works = self._works(team, model, going)
-                for kept in self._fleet.quotas.kept:
+                for kept in self._cache.quotas.kept:
                     works.ledger.start(kept)
-                mask, wanted = self._fleet.quotas.model_mask(model) if model else None, wanted_work(need, team, model)
-                with Statement(self._fleet, need.special) as statement:
-                    trial = Trial(self._fleet, statement, need, works, mask)
+                mask, wanted = self._cache.quotas.model_mask(model) if model else None, wanted_work(need, team, model)
+                with Statement(self._cache, need.special) as statement:
+                    trial = Trial(self._cache, statement, need, works, mask)
                     takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
                     if takes == []:
                         # What others have given back is on its way, or what ends by itself.
@@ -265,8 +265,8 @@ class Preemptor:
 
     def _kept(self, key: str) -> list[TeamWorkload]:
         """Return a nominated unit as workloads by GPU model, none of which can be a victim."""
-        places, state = self._nominations[key].places, self._fleet.tables.state
-        team = self._fleet.quotas.team(places[0].pod)
+        places, state = self._nominations[key].places, self._cache.tables.state
+        team = self._cache.quotas.team(places[0].pod)
         sums: dict[str, list[int]] = {}
         for _, _, booking in places:
             model = state.models[state.model[booking.node]] if booking.gpus else ""
@@ -288,7 +288,7 @@ class Preemptor:
         found: Sequence[Booking],
         victims: list[PodInfo],
     ) -> None:
-        unit, state = need.unit, self._fleet.tables.state
+        unit, state = need.unit, self._cache.tables.state
         places = [
             NominatedPlace(pod, str(state.names[booking.node]), booking)
             for pod, booking in zip(need.pods, found, strict=True)
@@ -311,22 +311,22 @@ class Preemptor:
         return pod.evicting or (pod.deleting and time.time() < pod.ends + _SLACK)
 
     def _going(self) -> set[PodInfo]:
-        pods = cast("Mapping[PodInfo, TeamWorkload]", self._fleet.quotas.fresh().works)
+        pods = cast("Mapping[PodInfo, TeamWorkload]", self._cache.quotas.fresh().works)
         return {pod for pod in pods if (pod.evicting or pod.deleting) and self._on_its_way(pod)}
 
     def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
         """Return the candidates for eviction; they are collected once for all units until a pod starts or ends."""
-        moment = (self._fleet.quotas.version, self._fleet.tables.change_epoch, frozenset(going))
+        moment = (self._cache.quotas.version, self._cache.tables.change_epoch, frozenset(going))
         then, found = self._gathered.get((team, model), (None, None))
         if found is None or then != moment:
-            found = collect_candidates(self._fleet, self._queue, self._budgets, team, model, going)
+            found = collect_candidates(self._cache, self._queue, self._budgets, team, model, going)
             self._gathered[team, model] = (moment, found)
         return found._replace(ledger=found.ledger.copy())
 
     @contextmanager
     def _future(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
         """Evict all ending pods and reserve all nominated places within the context."""
-        with Statement(self._fleet, need.special) as statement:
+        with Statement(self._cache, need.special) as statement:
             statement.evict_only(going)
             self._holds.lift(statement)
             for nomination in self._nominations.values():
@@ -349,7 +349,7 @@ class Preemptor:
             if unit.key in before:
                 old = before.pop(unit.key)
                 nodes = {place.pod: place.node for place in old.places}
-                victims = [pod for pod in old.victims if pod.key in self._fleet.tables.pods]
+                victims = [pod for pod in old.victims if pod.key in self._cache.tables.pods]
                 self._nominate(unit, nodes, victims, old.words)
             elif nodes and self._nominate(unit, nodes, victims, "the pods before it are ending"):
                 self._resume(unit, preemption, nodes, victims, "resumed")
@@ -359,8 +359,8 @@ class Preemptor:
 
     def _adopt(self, now: float) -> None:
         """Adopt nominations that another program requested by marking victims and nominating pods (`avactl defrag`)."""
-        keys = self._fleet.tables.nominated - self._nominations.keys()
-        self._fleet.tables.nominated = set()
+        keys = self._cache.tables.nominated - self._nominations.keys()
+        self._cache.tables.nominated = set()
         marked = self._marked() if keys else {}
         for key in sorted(keys):
             unit = self._queue.units.get(key)
@@ -377,7 +377,7 @@ class Preemptor:
     def _marked(self) -> dict[str, list[PodInfo]]:
         """Return the victims that have not ended, by preemption."""
         found: dict[str, list[PodInfo]] = {}
-        for pod in self._fleet.tables.pods.values():
+        for pod in self._cache.tables.pods.values():
             if pod.preempted_for and not pod.ended:
                 found.setdefault(pod.preempted_for, []).append(pod)
         return found
@@ -399,10 +399,10 @@ class Preemptor:
             pod.evicting = True
         keys = self._keys(victims)
         ending = {pod for pod in self._going() if not pod.preempted_for}
-        with Statement(self._fleet) as statement, suppress(BookingError):
+        with Statement(self._cache) as statement, suppress(BookingError):
             statement.evict_only(ending.union(victims))
             for pod, node in nodes.items():
-                booking = self._choose(pod, self._fleet.tables.mask([node]))
+                booking = self._choose(pod, self._cache.tables.mask([node]))
                 if booking is None:
                     break
                 statement.reserve(pod, node, booking)

@@ -20,21 +20,21 @@ class NominatedPlace(NamedTuple):
     booking: Booking
 
 
-def keys_of(fleet: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
+def keys_of(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
     """Return the keys of all that pods hold: bookings, and devices of claims."""
     gone = list(pods)
-    found: list[Hashable] = [pod.uid for pod in gone if pod.uid in fleet.tables.state.bookings]
-    claims = fleet.claims.used_only_by(gone)
-    return found + [uid for uid in claims if uid in fleet.tables.state.bookings or fleet.dra.devices.held(uid)]
+    found: list[Hashable] = [pod.uid for pod in gone if pod.uid in cache.tables.state.bookings]
+    claims = cache.claims.used_only_by(gone)
+    return found + [uid for uid in claims if uid in cache.tables.state.bookings or cache.dra.devices.held(uid)]
 
 
 class _Coming:
     """Resources that pods on their way out will release on one node."""
 
-    def __init__(self, fleet: ClusterCache, node: str, on_its_way: Callable[[PodInfo], bool]) -> None:
-        going = [pod for pod in fleet.tables.pods_by_node.get(node, {}).values() if on_its_way(pod)]
-        bookings = [held for key in keys_of(fleet, going) if (held := fleet.tables.state.bookings.get(key)) is not None]
-        self.amounts = [0] * len(fleet.tables.state.resources)
+    def __init__(self, cache: ClusterCache, node: str, on_its_way: Callable[[PodInfo], bool]) -> None:
+        going = [pod for pod in cache.tables.pods_by_node.get(node, {}).values() if on_its_way(pod)]
+        bookings = [held for key in keys_of(cache, going) if (held := cache.tables.state.bookings.get(key)) is not None]
+        self.amounts = [0] * len(cache.tables.state.resources)
         self.gpus: dict[int, int] = {}
         for booking in bookings:
             self.amounts = [have + more for have, more in zip(self.amounts, booking.amounts, strict=True)]
@@ -60,8 +60,8 @@ class Reservations:
     The devices behind booked GPUs are held too, so that the allocator does not give them away.
     """
 
-    def __init__(self, fleet: ClusterCache) -> None:
-        self._fleet = fleet
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
         self._held: dict[str, list[Hashable]] = {}
 
     def renew(
@@ -78,13 +78,13 @@ class Reservations:
         coming: dict[str, _Coming] = {}
         for unit in sorted(places, key=lambda unit: unit not in ready):
             for place in places[unit]:
-                if place.node in self._fleet.tables.state.slots:
+                if place.node in self._cache.tables.state.slots:
                     if place.node not in coming:
-                        coming[place.node] = _Coming(self._fleet, place.node, on_its_way)
+                        coming[place.node] = _Coming(self._cache, place.node, on_its_way)
                     self._hold(unit, place, None if unit in ready else coming[place.node])
 
     def _hold(self, unit: str, place: NominatedPlace, coming: _Coming | None) -> None:
-        state, held = self._fleet.tables.state, self._held.setdefault(unit, [])
+        state, held = self._cache.tables.state, self._held.setdefault(unit, [])
         slot, booking = state.slots[place.node], place.booking
         free = state.free[slot].tolist()
         amounts = tuple(
@@ -101,16 +101,16 @@ class Reservations:
             key = ("hold", unit, name)
             state.book(key, part)
             held.append(key)
-            if devices := self._fleet.claims.gpu_devices(place.node, part.gpus):
-                self._fleet.dra.devices.hold(str(key), devices)
+            if devices := self._cache.claims.gpu_devices(place.node, part.gpus):
+                self._cache.dra.devices.hold(str(key), devices)
 
     def release(self, unit: str | None = None) -> None:
         """Release the reservations of a unit, or of all units."""
         for each in list(self._held) if unit is None else [unit]:
             for key in self._held.pop(each, ()):
-                if key in self._fleet.tables.state.bookings:
-                    self._fleet.tables.state.release(key)
-                self._fleet.dra.devices.release(str(key))
+                if key in self._cache.tables.state.bookings:
+                    self._cache.tables.state.release(key)
+                self._cache.dra.devices.release(str(key))
 
     def lift(self, statement: Statement) -> None:
         """Release all reservations until the statement is rolled back."""
@@ -122,5 +122,5 @@ class Reservations:
         """Forget all reservations after the state was rebuilt without them."""
         for keys in self._held.values():
             for key in keys:
-                self._fleet.dra.devices.release(str(key))
+                self._cache.dra.devices.release(str(key))
         self._held.clear()

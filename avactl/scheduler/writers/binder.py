@@ -47,13 +47,13 @@ class Binder:
         self,
         client: Client,
         rate: Rate,
-        fleet: ClusterCache,
+        cache: ClusterCache,
         volumes: VolumeBinding,
-        reports: PodReporter,
+        reporter: PodReporter,
         failed: Callable[[PodInfo, str], None],
         leading: Callable[[], bool],
     ) -> None:
-        self._client, self._rate, self._fleet, self._reports = client, rate, fleet, reports
+        self._client, self._rate, self._cache, self._reporter = client, rate, cache, reporter
         self._failed, self._leading, self._volumes = failed, leading, volumes
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: deque[BindRequest] = deque()
@@ -184,7 +184,7 @@ class Binder:
                         return
                 else:
                     logs.error("binding refused", pod=pod.key, node=order.node, error=str(error))
-                    self._reports.unschedulable(pod, f"the API server refuses to bind it to {order.node}: {error}")
+                    self._reporter.unschedulable(pod, f"the API server refuses to bind it to {order.node}: {error}")
                     await self._end(order, REFUSED)
                     return
             except UnreachableError:
@@ -212,13 +212,13 @@ class Binder:
         """Know which claims have their devices: what was sent without an answer may have had its effect."""
         for claim, allocation in order.claims:
             wait = 0.2
-            while allocation is not None and claim.uid in self._fleet.dra.giving:
+            while allocation is not None and claim.uid in self._cache.dra.giving:
                 try:
                     await self._rate.take()
                     item = await self._client.request("GET", _path(claim))
                     if not (item.get("status") or {}).get("allocation"):
                         break
-                    self._fleet.claims.put(item)
+                    self._cache.claims.put(item)
                 except ApiError as error:
                     if error.status == 404:
                         break
@@ -229,7 +229,7 @@ class Binder:
 
     def _readiness(self, given: ClaimAllocation) -> bool | None:
         """Return True once a claim's binding conditions hold; None if a failure condition holds."""
-        claim = self._fleet.dra.claims.get(given.claim.key)
+        claim = self._cache.dra.claims.get(given.claim.key)
         if claim is None:
             return True  # the binding tells
         return claim.ready
@@ -242,7 +242,7 @@ class Binder:
             if None in found or monotonic() > until:
                 logs.warn("devices not made ready", pod=pod.key, node=order.node)
                 self.give_back(
-                    pod, [self._fleet.dra.claims.get(given.claim.key, given.claim) for given in order.claims]
+                    pod, [self._cache.dra.claims.get(given.claim.key, given.claim) for given in order.claims]
                 )
                 self._give_up(pod, "no-device")
                 return
@@ -259,7 +259,7 @@ class Binder:
         meanwhile."""
         claim = given.claim
         path = _path(claim)
-        known = self._fleet.dra.claims.get(claim.key)
+        known = self._cache.dra.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} is gone")
         if any(each["uid"] == pod.uid for each in known.reserved):
@@ -282,16 +282,16 @@ class Binder:
         await self._turn()
         body = {"metadata": {"uid": claim.uid, "resourceVersion": version}, "status": status}
         item = await self._client.request("PATCH", f"{path}/status", body, content_type=MERGE)
-        self._fleet.claims.put(item)
+        self._cache.claims.put(item)
 
     def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
         """Deallocate claims that nobody but this pod uses, which waits."""
         for claim in claims:
-            mine = all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._fleet.dra.giving
+            mine = all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._cache.dra.giving
             if mine and claim.uid not in self._returning:
                 # Until that is done nobody counts on them, and nobody is bound to where they are.
-                self._fleet.dra.returning.add(claim.uid)
-                self._fleet.dra.version += 1
+                self._cache.dra.returning.add(claim.uid)
+                self._cache.dra.version += 1
                 self._returning[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
 
     async def _deallocate(self, claim: ResourceClaim) -> None:
@@ -300,14 +300,14 @@ class Binder:
         body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.version}, "status": status}
         try:
             await self._turn()
-            self._fleet.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
+            self._cache.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
         except (ApiError, UnreachableError, LateError) as error:
             logs.warn("claim not given back", claim=claim.key, error=str(error))
         finally:
             del self._returning[claim.uid]
-            self._fleet.dra.returning.discard(claim.uid)
-            self._fleet.dra.version += 1
-            self._fleet.tables.waits.arrived(f"claim {claim.key}")
+            self._cache.dra.returning.discard(claim.uid)
+            self._cache.dra.version += 1
+            self._cache.tables.waits.arrived(f"claim {claim.key}")
 
     def _body(self, order: BindRequest) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}
@@ -322,11 +322,11 @@ class Binder:
         metrics.BINDING_SECONDS.observe(now - order.since)
         if order.pod.assumed:
             self.assumed[order.pod.uid] = (order.pod, now)
-        self._reports.scheduled(order.pod, order.node)
+        self._reporter.scheduled(order.pod, order.node)
 
     def _give_up(self, pod: PodInfo, result: str) -> None:
         metrics.BINDINGS.labels(result).inc()
-        self._fleet.forget(pod)
+        self._cache.forget(pod)
         self._failed(pod, result)
 
     async def _settle(self, order: BindRequest) -> bool | None:
@@ -361,7 +361,7 @@ class Binder:
             return False
         if node == order.node:
             self._done(order)
-        self._fleet.put_pod(item)
+        self._cache.put_pod(item)
         return node == order.node or None
 
     async def _sweep(self) -> None:

@@ -33,12 +33,12 @@ class Evictor:
         self,
         client: Client,
         rate: Rate,
-        reports: PodReporter,
+        reporter: PodReporter,
         leading: Callable[[], bool],
         wanted: Callable[[str], bool],
         failed: Callable[[str], None],
     ) -> None:
-        self._client, self._rate, self._reports = client, rate, reports
+        self._client, self._rate, self._reporter = client, rate, reporter
         self._leading, self._wanted, self._failed = leading, wanted, failed
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[str] = set()
@@ -116,7 +116,7 @@ class Evictor:
         body = {"preconditions": {"uid": pod.uid}}
         if await self._try("DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body, "application/json"):
             metrics.EVICTIONS.labels(victim.why).inc()
-            self._reports.stopped(pod, "Preempted", victim.note)
+            self._reporter.stopped(pod, "Preempted", victim.note)
 
     async def _patch(self, pod: PodInfo, body: dict[str, Any]) -> bool:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"

@@ -26,11 +26,11 @@ class StaleGangs:
         client: Client,
         rate: Rate,
         queue: SchedulingQueue,
-        reports: PodReporter,
+        reporter: PodReporter,
         grace: float,
         leading: Callable[[], bool],
     ) -> None:
-        self._client, self._rate, self._queue, self._reports, self._grace = client, rate, queue, reports, grace
+        self._client, self._rate, self._queue, self._reporter, self._grace = client, rate, queue, reporter, grace
         self._leading = leading
         self._tasks: set[asyncio.Task[None]] = set()
         self._going: set[str] = set()
@@ -60,7 +60,7 @@ class StaleGangs:
         if waiting and need > len(waiting):
             there = unit.size - need + len(waiting)
             for pod in waiting:
-                self._reports.unschedulable(
+                self._reporter.unschedulable(
                     pod, f"waits for the other pods of its gang: {there} of {unit.size} are there"
                 )
 
@@ -81,7 +81,7 @@ class StaleGangs:
         try:
             if await self._evict(pod, note):
                 metrics.EVICTIONS.labels("partial-gang").inc()
-                self._reports.stopped(pod, PARTIAL, note)
+                self._reporter.stopped(pod, PARTIAL, note)
         except (ApiError, UnreachableError) as error:
             logs.warn("pod not stopped", pod=pod.key, error=str(error))
         finally:

@@ -21,21 +21,21 @@ _AFTER = 20.0
 class StaleNominations:
     """Takes them back. `wanted` says whether room is made for a unit, by key."""
 
-    def __init__(self, fleet: ClusterCache, evictor: Evictor, wanted: Callable[[str], bool]) -> None:
-        self._fleet, self._evictor, self._wanted = fleet, evictor, wanted
+    def __init__(self, cache: ClusterCache, evictor: Evictor, wanted: Callable[[str], bool]) -> None:
+        self._cache, self._evictor, self._wanted = cache, evictor, wanted
         self._since: dict[str, float] = {}
 
     def tick(self) -> None:
         """To be called from time to time."""
         now, spared, cleared = monotonic(), list[PodInfo](), list[PodInfo]()
-        for key in self._since.keys() - self._fleet.tables.preemption_marks:
+        for key in self._since.keys() - self._cache.tables.preemption_marks:
             del self._since[key]
-        for key in list(self._fleet.tables.preemption_marks):
-            pod = self._fleet.tables.pods.get(key)
+        for key in list(self._cache.tables.preemption_marks):
+            pod = self._cache.tables.pods.get(key)
             marked = pod is not None and pod.has_disruption_mark and bool(pod.node) and not (pod.ended or pod.deleting)
             promised = pod is not None and bool(pod.nominated) and pod.waiting
             if pod is None or not (marked or promised):
-                self._fleet.tables.preemption_marks.discard(key)
+                self._cache.tables.preemption_marks.discard(key)
             elif pod.evicting or (promised and self._wanted(pod.gang or pod.uid)):
                 self._since.pop(key, None)
             elif now - self._since.setdefault(key, now) > _AFTER:
