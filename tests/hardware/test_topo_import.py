@@ -268,7 +268,7 @@ def test_list_of_gpus_by_option(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "told"),
-    [("--gpu", "H100!", "GPU model"), ("--name", "My Machine", "not a name"), ("--memory", "80GB", "write `80G`")],
+    [("--gpu", "H100!", "GPU model"), ("--name", "My Machine", "valid name"), ("--memory", "80GB", "write `80G`")],
 )
 def test_wrong_options_write_nothing(option: str, value: str, told: str) -> None:
     done = run(str(HERE / "pcie-6-uneven.txt"), option, value)
