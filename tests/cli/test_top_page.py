@@ -28,7 +28,7 @@ def test_long_names_give_way_to_numbers() -> None:
     assert " train " in row
     assert " 6 of 8    64  V100 " in row
     _, row = lines(300, top._jobs([job]))
-    assert row.endswith(" d  waits for the PersistentVolumeClaim [31mhome which is not bound yet")
+    assert row.endswith(" d  pending: waits for the PersistentVolumeClaim [31mhome which is not bound yet")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_top_tells_teams_pools_and_jobs(busy: World) -> None:
     assert "vision any 0 8" in lines
     assert any(line.startswith("v100 V100 3 1 24 6.5 17.5 1 ") for line in lines)
     waits = next(line for line in lines if "/big " in line)
-    assert "waits: quota of team vision: asks for 8 V100, has 6.5, and may have 12" in waits
+    assert "pending: quota of team vision: asks for 8 V100, has 6.5, and may have 12" in waits
     data = json.loads(avactl(busy, "top", "-o", "json").stdout)
     assert {team["model"]: (team["used"], team["reclaimable"]) for team in data["teams"]} == {
         "": (0, 0), "V100": (6.5, 2.5)

@@ -262,7 +262,7 @@ def _jobs(jobs: list[Job]) -> Table:
 def _state(job: Job) -> str:
     if not job.waiting:
         return "runs"
-    return f"waits: {plain(job.why)}" if job.why else "waits"
+    return f"pending: {plain(job.why)}" if job.why else "pending"
 
 
 def _number(value: float | None) -> str:
