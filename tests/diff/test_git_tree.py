@@ -101,7 +101,7 @@ def test_variables_of_a_hook_do_not_mislead(
 def test_unknown_revisions(repository: Repository, revision: str, hint: str) -> None:
     repository.commit({"a.yaml": "a"})
     repository.git("update-ref", "refs/remotes/origin/topic", "HEAD")
-    with pytest.raises(GitError, match="there is no revision") as caught:
+    with pytest.raises(GitError, match="unknown revision") as caught:
         find_commit(repository.root, revision)
     assert hint in caught.value.hint
 
