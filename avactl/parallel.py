@@ -28,7 +28,7 @@ def allow() -> None:
 
 
 def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int) -> list[Any]:
-    """What `work` gives for slices of the items, in their order; a slice has at least so many of them.
+    """Apply `work` to slices of the items, on all cores; results are in order, and a slice has at least `least` items.
 
     The results of other processes have gone through marshal. A slice whose process failed is done again in this one,
     so that what went wrong is raised here.

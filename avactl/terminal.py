@@ -24,7 +24,7 @@ def visible(text: str) -> str:
 
 
 def _escaped(text: str) -> bool:
-    """Whether all surrogates in a text stand for bytes that are not UTF-8."""
+    """Return True if all surrogates in a text stand for bytes that are not UTF-8."""
     return all(not "\ud800" <= ch <= "\udfff" or "\udc80" <= ch <= "\udcff" for ch in text)
 
 

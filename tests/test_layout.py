@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -27,3 +28,16 @@ def test_no_open_ends() -> None:
 
 def _text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "replace")
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    found, seen = [], 0
+    for path in tracked("avactl/*.py", "avactl/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    seen += 1
+                    if re.match(r"(What|Whether|Who|Whoever)\b", text.strip()):
+                        found.append(f"{path.relative_to(ROOT)}:{node.lineno} {text.strip()[:60]}")
+    assert seen > 1000
+    assert found == []

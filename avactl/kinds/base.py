@@ -76,7 +76,7 @@ Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema((f"{G
 
 
 class Metadata(Model):
-    """Who a spec is: its name, and the team that it belongs to."""
+    """Identity of a spec: its name and the team that it belongs to."""
 
     name: Name = Field(description="Name of the spec; names of Kubernetes objects are derived from it.")
     team: TeamRef | None = Field(None, description="Team that owns the spec. Needed by the kinds that teams own.")

@@ -56,13 +56,13 @@ class PodReason(NamedTuple):
     nodes: int
     fitting: int
     ever: bool
-    """Whether it would fit on some node if that were empty."""
+    """True if it would fit on some empty node."""
     causes: tuple[Cause, ...]
-    """What most nodes lack, first."""
+    """Most frequent first."""
 
     @property
     def barred(self) -> bool:
-        """Whether all nodes of its GPU model are kept from it: size is not what is wrong."""
+        """True if constraints exclude all nodes of its GPU model: size is not the reason."""
         lacks = {cause.lack for cause in self.causes}
         return not self.fitting and lacks in ({Lack.NODE_SET}, {Lack.NODE_SET, Lack.MODEL})
 
@@ -73,7 +73,7 @@ class DomainRoom(NamedTuple):
     name: Hashable
     room: int
     alone: bool = False
-    """Whether it is a node that is in no domain of the level."""
+    """True for a node without a domain at this level."""
 
 
 class GangReason(NamedTuple):
@@ -86,11 +86,11 @@ class GangReason(NamedTuple):
     domains: tuple[DomainRoom, ...]
     """Those with most room; none where the gang may stretch over the fleet."""
     ever: bool
-    """Whether it would fit on an empty fleet."""
+    """True if it would fit on the empty cluster."""
     per_node: int
     """Members that fit on one node if that is empty."""
     pod: PodReason
-    """What one member finds."""
+    """Diagnosis of one member."""
 
 
 def why_pod(state: State, request: Request, among: npt.NDArray[np.bool_] | None = None) -> PodReason:
@@ -172,7 +172,7 @@ def fits_empty(
     among: npt.NDArray[np.bool_] | None = None,
     allowed: Mapping[Hashable, npt.NDArray[np.bool_]] | None = None,
 ) -> bool:
-    """Whether the gang finds its places in a fleet where nothing runs: roles that fit one by one can be too much.
+    """Return True if the gang fits an empty cluster: roles that fit one by one may not fit together.
 
     `allowed` are node sets as they may become, by key.
     """

@@ -1,4 +1,4 @@
-"""What a change does to others: who is stopped or shrinks for it, who starts because of it, and what is left."""
+"""Effects of a change on other workloads: preempted, shrunk and started ones, and remaining capacity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 
 class Moment:
-    """Who runs and who waits."""
+    """Running and waiting GPUs by owner."""
 
     def __init__(self, world: World) -> None:
         self.running: dict[Owner, int] = {}
@@ -40,7 +40,7 @@ def owner_of(pod: PodInfo) -> Owner:
 
 
 def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
-    """What became of specs that did not change."""
+    """Effects on unchanged specs."""
     now = Moment(world)
     victims: dict[Owner, tuple[str, str, Owner | None]] = {}
     stopped: Counter[Owner] = Counter()
@@ -89,7 +89,7 @@ def pools(world: World, then: Moment) -> Iterator[Pool]:
 
 
 def quotas(world: World, then: Moment) -> Iterator[Quota]:
-    """What teams with a quota have before and after, where that is not the same."""
+    """Usage of teams with a quota before and after, where it differs."""
     for team, model, used, _ in sorted(world.cache.quotas.usage()):
         was = then.quotas.get((team, model), 0.0)
         if was != used:

@@ -17,7 +17,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.plan.spec_origin import Origin
 
 KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
-"""What runs pods. CronJobs run now and then, and count for nothing."""
+"""Kubernetes kinds that run pods. CronJobs run now and then, and are not counted."""
 
 _PREEMPTS = "PreemptLowerPriority"
 _PRIORITIES = {
@@ -32,7 +32,7 @@ _UNREACHABLE = [
 
 
 class WorkloadId(NamedTuple):
-    """What runs pods, in one cluster."""
+    """One workload of a cluster."""
 
     kind: str
     namespace: str
@@ -84,18 +84,18 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What admission and the claim controller look up, from compiled manifests of one cluster."""
+    """Objects that admission and the claim controller look up, from the manifests of one cluster."""
 
     priorities: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Value and preemption policy, by class."""
     claims: Mapping[tuple[str, str], Body] = field(default_factory=dict)
     """Specs of ResourceClaimTemplates by namespace and name."""
     defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What a container requests that says nothing, by namespace."""
+    """Default container requests by namespace."""
 
 
 def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, Workload]:
-    """What runs pods in a cluster, in apply order."""
+    """Return the workloads of a cluster, in apply order."""
     found: dict[WorkloadId, Workload] = {}
     scaled: dict[WorkloadId, tuple[int, int]] = {}
     origins: dict[tuple[str, str, str], Origin] = {}
@@ -120,7 +120,7 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
 
 
 def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
-    """What pods of a cluster get beside what their templates say."""
+    """Defaults that admission adds to the pods of a cluster."""
     priorities = dict(_PRIORITIES)
     claims: dict[tuple[str, str], Body] = {}
     defaults: dict[str, Mapping[str, str]] = {}
@@ -252,7 +252,7 @@ class Maker:
 
 
 def _covers(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a toleration makes the default one needless."""
+    """Return True if a toleration covers the default one."""
     key, effect = given.get("key"), given.get("effect")
     return (not key or key == wanted["key"]) and (not effect or effect == wanted["effect"])
 

@@ -34,7 +34,7 @@ AGENT = "avactl-reconcile"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for."""
+    """Options of the command."""
 
     path: Path
     access: Access
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a revision says of one cluster."""
+    """Desired state of one cluster at a revision."""
 
     revision: Revision
     compilation: Compilation
@@ -68,7 +68,7 @@ class Declared:
 
     @property
     def ok(self) -> bool:
-        """Whether it compiles: otherwise nothing is done."""
+        """True if it compiles; otherwise nothing is applied."""
         return self.compilation.ok
 
 

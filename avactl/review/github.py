@@ -13,7 +13,7 @@ from avactl.review.environment import Pipeline
 from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyError, body_of, number_of, want
 
 _JOBS = "github-actions[bot]"
-"""Who a job's own token writes as."""
+"""User of a job's own token."""
 _HINTS = {
     401: "GITHUB_TOKEN is not valid: `env: {GITHUB_TOKEN: ${{ github.token }}}` gives the job's own",
     403: "the token may not see this: a fine-grained one needs Pull requests: read and write",
@@ -73,7 +73,7 @@ class GitHub:
             raise error.explained(_HINTS) from None
 
     def own(self, comment: Comment) -> bool:
-        """Whether a comment was written with this token: another bot may quote the marker."""
+        """Return True if this token's user wrote the comment: another bot may quote the marker."""
         return bool(comment.author) and comment.author == self._me
 
     @cached_property

@@ -71,7 +71,7 @@ class _Attempt(NamedTuple):
     requests: dict[str, Request]
     """By uid."""
     special: bool
-    """Whether other pods, volumes or claims restrict the nodes."""
+    """True if other pods, volumes or claims restrict the nodes."""
 
 
 class SchedulingCycle:
@@ -326,7 +326,7 @@ class SchedulingCycle:
         return [f"{-count} {obstacle}" for count, obstacle in counts[:_REASONS]] + ([more] if more else [])
 
     def _restricted(self, pod: PodInfo) -> bool:
-        """Whether other pods, volumes or claims restrict the nodes of a gang's pod. Raises RuleError."""
+        """Return True if other pods, volumes or claims restrict the nodes of a gang's pod. Raises RuleError."""
         cache = self.cache
         volumes = bool(pod.volumes) and self.volumes.among(pod) is not None
         return cache.topology.touch(pod) or volumes or cache.claims.searched(pod)
@@ -444,12 +444,12 @@ class SchedulingCycle:
 
 
 def narrower(one: Mask | None, other: Mask | None) -> Mask | None:
-    """What both leave; None leaves all."""
+    """Return the intersection of two node masks; None stands for all nodes."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
 
 
 def joined(*words: str) -> str:
-    """What there is of them, as a list."""
+    """Join the non-empty texts with commas."""
     return ", ".join(filter(None, words))

@@ -69,7 +69,7 @@ class RequestBuilder(ChangeListener):
         return sum(value for name, value in shape.amounts.items() if name in self.gpu_resources)
 
     def amounts(self, shape: PodRequirements) -> tuple[int, ...]:
-        """What a pod of a shape asks for, in the order of `State.resources`."""
+        """Return the amounts that a pod requests, in the order of `State.resources`."""
         return tuple(shape.amounts.get(name, 0) for name in self._tables.state.resources)
 
     def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request:
@@ -129,7 +129,7 @@ class RequestBuilder(ChangeListener):
         return DeviceSource(resource) if resource else _ANY_NODE
 
     def _offered(self, name: str) -> bool:
-        """Whether a node has GPUs by this name."""
+        """Return True if a node offers GPUs under this resource name."""
         return any(info.gpu_resource == name for info in self._tables.nodes.values())
 
     def searched(self, request: Request, shape: PodRequirements) -> Request:
@@ -180,7 +180,7 @@ class RequestBuilder(ChangeListener):
         return self._reasons[number]
 
     def small(self, gang: Gang) -> bool:
-        """Whether the fleet is too small for a gang even if it is empty. Cheap for one that is asked about again."""
+        """Return True if the gang would not fit the empty cluster. Answers are cached."""
         if self._small[0] != self._tables.node_epoch or len(self._small[1]) >= _SETS:
             self._small = (self._tables.node_epoch, {})
         known = self._small[1]
@@ -191,7 +191,7 @@ class RequestBuilder(ChangeListener):
         return known[gang]
 
     def never(self, gang: Gang, among: Mask | None = None, untried: bool = False) -> bool:
-        """Whether a gang for which an empty fleet is too small now has room in none that may come: cordons go.
+        """Return True if the gang will never fit, even once taints and cordons are gone.
 
         `untried`: nobody knows yet whether it is too small, for the roles fit by themselves.
         """

@@ -31,9 +31,9 @@ class QuotaExceeded(NamedTuple):
 
     refusals: Sequence[Refusal]
     preemptible: bool
-    """Whether all of the pods may be stopped."""
+    """True if all of the pods are preemptible."""
     borrows: bool
-    """Whether they may start on borrowed GPUs: preemptible pods may, while nothing is kept for others of the team."""
+    """True if they may borrow: preemptible pods may, unless capacity is reserved for others of the team."""
 
     def __str__(self) -> str:
         """Render `quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
@@ -235,7 +235,7 @@ class TeamUsage(ChangeListener):
         return ", ".join(words)
 
     def _unnamed(self) -> bool:
-        """Whether there are GPUs of which nobody says the model: no quota gives any of them."""
+        """Return True if there are GPUs without a known model: no quota covers them."""
         state = self._tables.state
         if "" not in state.models:
             return False
@@ -267,7 +267,7 @@ class TeamUsage(ChangeListener):
         return exceeded
 
     def may_give(self, pod: PodInfo, models: Iterable[str]) -> bool:
-        """Whether there is anybody at all who could make room for a pod. Cheap: thousands are asked for."""
+        """Return True if any workload could be preempted for a pod. Cheap: called for thousands of pods."""
         ledger, team = self.fresh(), self.team(pod)
         if any(rank < pod.rank for rank in self._ranks.get(team, ())):
             return True
@@ -285,7 +285,7 @@ class TeamUsage(ChangeListener):
 
     @property
     def shared(self) -> bool:
-        """Whether teams lend each other: where nobody has a quota, nobody does."""
+        """True if teams lend to each other: only if there are quotas."""
         return bool(self._leaves)
 
     def usage(self) -> Iterable[tuple[str, str, float, float]]:

@@ -181,7 +181,7 @@ class DraManager:
         return self._places.get(key)
 
     def counts(self, key: Key) -> bool:
-        """Whether a device is a whole GPU. Of one that is not published now, as when a driver starts anew, the name of
+        """Return True if a device is a whole GPU. If it is not published now, as while a driver restarts, the name of
         its driver tells: who has it has it still."""
         if key in self._places:
             return True

@@ -39,7 +39,7 @@ class Obstacle(NamedTuple):
 
     @property
     def transient(self) -> bool:
-        """Whether it goes away without a change of the pod or of the node's labels and devices."""
+        """True if it can go away without a change of the pod or of the node's labels and devices."""
         return self.kind in (ObstacleKind.CORDON, ObstacleKind.TAINT)
 
     def __str__(self) -> str:

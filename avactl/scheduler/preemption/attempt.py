@@ -1,4 +1,4 @@
-"""What plans for room are made of: who asks, whether it would do, and the words for those that must go."""
+"""Preemption attempts: the request, the search for victims, and the messages for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PreemptionRequest(NamedTuple):
     find: Callable[[Mask | None], Sequence[Booking] | None]
     """Where its pods would go as things stand, and nothing is changed; only among some nodes, if a mask is given."""
     special: bool
-    """Whether where it may go depends on other pods."""
+    """True if other pods restrict its nodes."""
 
 
 class Trial:
@@ -71,7 +71,7 @@ def models_of(cache: ClusterCache, need: PreemptionRequest) -> list[str]:
 
 
 def wanted_work(need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
-    """What a unit asks for, as a work of its team."""
+    """Return the demand of a pod group as a workload of its team."""
     amounts = [0, 0]
     for wish in need.wishes:
         for index in range(2):

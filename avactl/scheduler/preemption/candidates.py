@@ -25,7 +25,7 @@ class BudgetChecker(Protocol):
 
 
 class Candidates(NamedTuple):
-    """Who holds GPUs of a model, and all of one team."""
+    """Preemption candidates: users of one GPU model, and all workloads of one team."""
 
     ledger: Ledger
     """Its keys: gang or uid of the pod, and GPU model."""

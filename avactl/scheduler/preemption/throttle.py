@@ -48,12 +48,12 @@ class PreemptionThrottle:
         self._vain.clear()
 
     def known(self, group: Hashable, freed: int) -> str | None:
-        """What units of a group are told for which nobody gave way when as much was freed as now."""
+        """Return the message of groups whose last attempt failed at this change epoch; None if there was none."""
         then, words = self._vain.get(group, (-1, ""))
         return words if then == freed else None
 
     def begin(self, key: str, group: Hashable, team: str = "") -> bool:
-        """Whether a unit of a team may plan now; if not, its group will have its turn."""
+        """Return True if a unit of a team may plan now; if not, its group gets a turn later."""
         now = monotonic()
         if now < self._rests and key != self._turn:
             self._skipped.setdefault(team, {})[group] = None
