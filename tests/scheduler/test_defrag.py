@@ -189,7 +189,7 @@ def test_moves_are_made_only_on_yes_and_make_room_for_all_of_a_gang(crowded: Wor
     proposed = defrag(crowded, "train")
     assert proposed.returncode == 0, proposed.stderr
     assert "2 moves (4 GPUs) make room on" in proposed.stdout
-    assert "nothing was changed; `--yes` does it" in proposed.stdout
+    assert "nothing was changed; `--yes` applies the moves" in proposed.stdout
     assert nodes_of(crowded, *jobs) == before
     done = defrag(crowded, "train", "--yes", "--timeout", "60")
     assert done.returncode == 0, done.stdout + done.stderr
