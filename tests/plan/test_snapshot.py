@@ -175,7 +175,7 @@ def test_no_rights_and_no_cluster_are_said_in_a_line(
         (b"[]", "not an avactl snapshot"),
         (b'{"format":"avactl-snapshot","version":2}', "version 2; this avactl reads version 1"),
         (b'{"format":"avactl-snapshot","version":1,"cluster":"a"}', "damaged"),
-        (b'{"format":"avactl-snapshot","version":1,"cluster":"a","obj', "cut off or damaged"),
+        (b'{"format":"avactl-snapshot","version":1,"cluster":"a","obj', "truncated or damaged"),
     ],
 )
 def test_what_is_no_snapshot_is_refused(text: bytes, words: str) -> None:
