@@ -20,10 +20,10 @@ MILLI_PER_GPU = 1000
 """Milli-GPUs per GPU."""
 
 MAX_GPUS = 16
-"""Most GPUs of a machine."""
+"""Maximum number of GPUs per machine."""
 
 ABSENT = -1
-"""Free milli of a nonexistent GPU; domain of a node without one."""
+"""Free milli of a nonexistent GPU; domain index of a node without a domain."""
 
 _UNKNOWN_MODEL = ""
 
@@ -66,15 +66,15 @@ class State:
     """Nodes and bookings. The arrays are read-only for callers; methods change them."""
 
     resources: tuple[str, ...]
-    """Names of the resources. The first is CPU in milli, which the fallback score packs by."""
+    """Names of the resources. The first must be CPU in milli, which the fallback score uses."""
     levels: tuple[str, ...] = ()
     """Names of the topology levels, widest first."""
     size: int = 0
     """Slots in use or formerly used; the arrays are longer."""
     width: int = 0
-    """Largest number of GPUs of any node so far."""
+    """Largest number of GPUs seen on a node."""
     most_cpu: int = 1
-    """Largest first amount of any node so far."""
+    """Largest first amount seen on a node."""
 
     names: list[str | None] = field(default_factory=list)
     slots: dict[str, int] = field(default_factory=dict)
@@ -240,7 +240,7 @@ class State:
         """
         slot = booking.node
         if key in self.bookings:
-            raise BookingError(f"{key} is booked on {self.names[self.bookings[key].node]} already")
+            raise BookingError(f"{key} is already booked on {self.names[self.bookings[key].node]}")
         if not 0 <= slot < self.size or self.names[slot] is None:
             raise BookingError(f"{key}: no node in slot {slot}")
         if not forced:

@@ -1,4 +1,4 @@
-"""Reasons why a request does not fit, and their messages: each node counts once, under the first thing it lacks."""
+"""Reasons why a request does not fit, and their messages: each node counts once, for its first unmet requirement."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Lack(Enum):
     """A requirement that a node does not meet."""
 
     NODE_SET = "node set"
-    """It is not among the nodes that the pod may run on."""
+    """The pod must not run on it."""
     MODEL = "GPU model"
     GPU_CAPACITY = "GPU capacity"
-    """It has too few GPUs even if it is empty."""
+    """It has too few GPUs even when empty."""
     CAPACITY = "capacity"
-    """It is too small even if it is empty: by one resource, or by all of them together."""
+    """It is too small even when empty, in one resource or in their combination."""
     TOPOLOGY = "topology"
-    """Its GPUs are not linked as required even if it is empty."""
+    """Its GPUs do not have the required link even when empty."""
     GPUS = "free GPUs"
     SHARE = "free GPU share"
     LINK = "free linked GPUs"
@@ -39,18 +39,18 @@ class Lack(Enum):
 
 
 class Cause(NamedTuple):
-    """Nodes that lack the same."""
+    """Nodes with the same unmet requirement."""
 
     lack: Lack
     nodes: int
     best: int
-    """The most that any of them has left of it, in its unit; 0 where that means nothing."""
+    """The largest amount left on one of them, in its unit; 0 if not applicable."""
     resource: str = ""
-    """The resource, where it is one of `State.resources`."""
+    """The resource, if it is one of `State.resources`."""
 
 
 class PodReason(NamedTuple):
-    """Why a pod fits on no node, or on which number it does."""
+    """Reasons why a pod does not fit, and the number of nodes where it does."""
 
     request: Request
     nodes: int
@@ -58,7 +58,7 @@ class PodReason(NamedTuple):
     ever: bool
     """True if it would fit on some empty node."""
     causes: tuple[Cause, ...]
-    """Most frequent first."""
+    """Causes, most frequent first."""
 
     @property
     def barred(self) -> bool:
@@ -68,7 +68,7 @@ class PodReason(NamedTuple):
 
 
 class DomainRoom(NamedTuple):
-    """Room for members of a gang in one domain."""
+    """Capacity for members of a gang in one domain."""
 
     name: Hashable
     room: int
@@ -77,24 +77,24 @@ class DomainRoom(NamedTuple):
 
 
 class GangReason(NamedTuple):
-    """Why a gang does not fit: of the first role that does not."""
+    """Reasons why a gang does not fit: those of its first role that does not."""
 
     role: Role
     within: str | None
     room: int
-    """Members that the fleet has room for now, or the best domain where one must hold all."""
+    """Members that fit now: in the cluster, or in the best domain if one must hold all."""
     domains: tuple[DomainRoom, ...]
-    """Those with most room; none where the gang may stretch over the fleet."""
+    """Domains with the most capacity; empty if the gang may span the cluster."""
     ever: bool
-    """True if it would fit on the empty cluster."""
+    """True if it would fit on an empty cluster."""
     per_node: int
-    """Members that fit on one node if that is empty."""
+    """Members that fit on one empty node."""
     pod: PodReason
     """Diagnosis of one member."""
 
 
 def why_pod(state: State, request: Request, among: npt.NDArray[np.bool_] | None = None) -> PodReason:
-    """Count what nodes lack for a request."""
+    """Count the nodes by the first requirement of a request that they do not meet."""
     slots = np.flatnonzero(state.capacity[: state.size, 0] != ABSENT)
     left = np.ones(len(slots), np.bool_)
     causes = []
@@ -148,9 +148,9 @@ def _lacks(
 
 
 def why_gang(state: State, gang: Gang, among: npt.NDArray[np.bool_] | None = None) -> GangReason | None:
-    """The first role, from the one with most GPUs on, that has no room; None where each alone has room.
+    """Return the reasons for the first role that does not fit, largest GPU requests first; None if each fits alone.
 
-    Then the gang fits, or its roles are in each other's way.
+    With None the gang fits, or its roles do not fit together.
     """
     slots = np.arange(state.size)
     for role in sorted(gang.roles, key=lambda role: -role.request.total_milli * role.least):
@@ -182,7 +182,7 @@ def fits_empty(
 
 
 def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
-    """The room of each domain, the most first; of the fleet where no level is required."""
+    """Return the capacity of each domain, largest first; of the whole cluster if no level is required."""
     if within is None:
         return [DomainRoom("", int(room.sum()))]
     level = state.levels.index(within)
@@ -198,21 +198,21 @@ def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
 # -- messages --------------------------------------------------------------------------------------------------------
 
 _NODE_SET = ("selector", "affinity", "taints", "cordon")
-"""The obstacles that may keep nodes out of a request's node set, where the caller does not count them."""
+"""Possible reasons for nodes outside a request's node set, if the caller does not count them."""
 
 
 def pod_message(reason: PodReason, obstacles: Sequence[str] = _NODE_SET) -> str:
     """Render `fits on none of 500 nodes: 300 have fewer than 8 free V100 (at most 5), 200 have no V100`.
 
-    `obstacles` keep nodes out of the node set.
+    `obstacles`: reasons for nodes outside the node set.
     """
     nodes = f"{reason.nodes} node{'' if reason.nodes == 1 else 's'}"
     if reason.fitting:
         return f"fits on {reason.fitting} of {nodes}"
     causes = ", ".join(f"{cause.nodes} {_describe(cause, reason.request, obstacles)}" for cause in reason.causes)
     small = any(each.lack is Lack.CAPACITY or (each.lack is Lack.GPU_CAPACITY and each.best) for each in reason.causes)
-    never = "" if reason.ever else f"; no node {'is large enough' if small else 'will do'} even if it is empty"
-    return f"fits on none of {nodes}: {causes}{never}" if causes else "there is no node"
+    never = "" if reason.ever else f"; no node {'is large enough' if small else 'is suitable'} even if it is empty"
+    return f"fits on none of {nodes}: {causes}{never}" if causes else "there are no nodes"
 
 
 def _describe(cause: Cause, request: Request, obstacles: Sequence[str]) -> str:
@@ -220,7 +220,7 @@ def _describe(cause: Cause, request: Request, obstacles: Sequence[str]) -> str:
     have, are = ("has", "is") if cause.nodes == 1 else ("have", "are")
     small = f"{are} too small (at most {cause.best} GPU{'' if cause.best == 1 else 's'})"
     return {
-        Lack.NODE_SET: f"may not run it ({', '.join(obstacles)})",
+        Lack.NODE_SET: f"{are} excluded ({', '.join(obstacles)})",
         Lack.MODEL: f"{have} no {model}",
         Lack.GPU_CAPACITY: small if cause.best else f"{have} no GPUs",
         Lack.CAPACITY: f"{are} too small" + (f" (too little {cause.resource})" if cause.resource else ""),
@@ -240,13 +240,13 @@ def gang_message(reason: GangReason, obstacles: Sequence[str] = _NODE_SET) -> st
         share = (
             f"{request.milli / MILLI_PER_GPU:g} of a free" if request.milli < MILLI_PER_GPU else f"{request.gpus} free"
         )
-        what = f"room for {role.least} pods with" if reason.per_node > 1 else f"{what} with"
+        what = f"capacity for {role.least} pods with" if reason.per_node > 1 else f"{what} with"
         what = f"{what} {share} {_model(request, request.gpus == 1)}"
         what += f" and link {request.link}" if request.required else ""
     else:
-        what = f"room for {role.least} pods"
+        what = f"capacity for {role.least} pods"
     if reason.within is None:
-        text = f"needs {what}; there {'is' if reason.room == 1 else 'are'} {reason.room}"
+        text = f"needs {what}; only {reason.room} available"
     else:
         level = short(reason.within)
         found = ", ".join(f"{_where(each, reason.within)} has {each.room}" for each in reason.domains if each.room)
@@ -257,17 +257,17 @@ def gang_message(reason: GangReason, obstacles: Sequence[str] = _NODE_SET) -> st
 
 
 def short(level: str) -> str:
-    """A level by its last word: `rack` of the node label `topology.kubernetes.io/rack`."""
+    """Return the last part of a level's name: `rack` of the node label `topology.kubernetes.io/rack`."""
     return level.rpartition("/")[2]
 
 
 def _where(domain: DomainRoom, level: str) -> str:
-    """`rack b1/r1`, or a node by its name."""
+    """Return `rack b1/r1`, or the name of a node."""
     return f"{domain.name} (without label {level})" if domain.alone else f"{short(level)} {_domain(domain.name)}"
 
 
 def _domain(name: Hashable) -> str:
-    """A domain; where racks of different blocks can have one name, with the block: `b1/r1`."""
+    """Return a domain's name, with its block if racks of different blocks can share a name: `b1/r1`."""
     return "/".join(part for part in name if part) if isinstance(name, tuple) else str(name)
 
 

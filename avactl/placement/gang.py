@@ -51,7 +51,7 @@ class Member(NamedTuple):
 def rooms(
     state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None = None, empty: bool = False
 ) -> Ints:
-    """Return the number of such pods that fit on each node, or would if it were `empty`.
+    """Return the number of such pods that fit on each node, with `empty` on each empty node.
 
     Exact except for required link levels, where sets of GPUs are taken greedily.
     """

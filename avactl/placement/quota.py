@@ -42,7 +42,7 @@ class Quota:
 
     name: str
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    """By GPU model. A model in neither this nor `shapes` may not be used."""
+    """Limits by GPU model. Models listed neither here nor in `shapes` must not be used."""
     shapes: tuple[Shape, ...] = ()
     parent: str | None = None
     amounts: tuple[int | None, ...] = ()
@@ -68,12 +68,12 @@ class TeamWorkload:
     least: int | None = None
     """Minimum members; None: all. The others are elastic surplus."""
     started: float = 0.0
-    """Any number that grows with time: the greatest is the youngest."""
+    """Any number that increases with time, so the youngest has the largest."""
     priority: int = 0
     serving: bool = False
     """Services rank above training of any priority."""
     preemptible: bool = True
-    """False for work that must not be stopped: it uses guaranteed GPUs only; its surplus can still be reclaimed."""
+    """False for non-preemptible work: it uses guaranteed GPUs only; its surplus can still be reclaimed."""
     amounts: tuple[int, ...] = ()
     """Amounts of each member, in the order of `State.resources`."""
     protected: bool = False
@@ -93,7 +93,7 @@ class TeamWorkload:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Return the rank within the team: greater starts first and stops last."""
+        """Return the rank within the team: higher ranks start first and stop last."""
         return self.serving, self.priority
 
 
@@ -149,7 +149,7 @@ class Ledger:
         """Book many running works at once. Raises ValueError as `start`."""
         new = {work.key: work for work in works}
         if len(new) < len(works) or not self.works.keys().isdisjoint(new):
-            raise ValueError("some of them are already running")
+            raise ValueError("some of the workloads are already running")
         self.works |= new
         alike = Counter((work.team, work.model, work.gpus, work.amounts, work.members) for work in works)
         for (team, model, gpus, amounts, members), count in alike.items():

@@ -24,13 +24,13 @@ Why = Literal["surplus", "borrowed", "priority"]
 
 
 class Reclaim(NamedTuple):
-    """Members that one work loses."""
+    """Members to reclaim from one workload."""
 
     key: Hashable
     members: int
     """Number of members."""
     whole: bool
-    """True if it loses all of them and stops."""
+    """True if all members are reclaimed."""
     why: Why
 
 

@@ -1,4 +1,4 @@
-"""Choose the best node and GPUs for a pod: scores by class of requests, updated where the cluster changed."""
+"""Choose the best node and GPUs for a pod: scores are cached per request and updated for changed nodes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""The scheduler in the cluster: watches, decides through `avactl.placement`, binds. Run as `avactl scheduler`."""
+"""The in-cluster scheduler: watches the API server, places pods with `avactl.placement`, binds them.
+
+Run as `avactl scheduler`."""

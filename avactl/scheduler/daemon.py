@@ -1,4 +1,4 @@
-"""The daemon: watches in, decisions out."""
+"""The scheduler daemon: leader election, watches, the scheduling loop and periodic tasks."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ _COLLECT = (200_000, 20, 100)
 _BOOKED = ("pods", "resourceclaims")
 """Kinds that record device assignments."""
 _BROKEN = 0.25
-"""Seconds that a decision that failed is charged: all is built anew after it."""
+"""Seconds charged for a failed decision, after which the state is rebuilt."""
 _FAILED, _REFUSED = 60.0, 5.0
-"""Seconds after which a unit is tried again on which a decision failed, or whose binding the API server refused."""
+"""Seconds until retry after a failed decision, and after a binding that the API server rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a replica."""
+    """Options of a scheduler replica."""
 
     policy: Policy
     lease: str = ""
-    """Name of the Lease; empty: no election, there is one replica only."""
+    """Name of the Lease; empty for a single replica without leader election."""
     namespace: str = ""
-    """Of the Lease and the ConfigMaps; empty: the policy's system namespace."""
+    """Namespace of the Lease and the ConfigMaps; empty for the policy's system namespace."""
     listen: str = ""
     qps: float = 1000.0
     burst: float = 2000.0
-    """Of requests; events have as much again, as with kube-scheduler."""
+    """Burst of API requests; events have a separate budget of the same size, as in kube-scheduler."""
     gang_grace: float = 30.0
-    """Seconds for which a part of a gang may hold GPUs."""
+    """Seconds for which a partial gang may hold GPUs."""
 
 
 class Daemon:
-    """One replica."""
+    """One replica of the scheduler."""
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
@@ -161,7 +161,7 @@ class Daemon:
     # -- running ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises LostError, in a group, where the lease is lost."""
+        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
         options = self._options
         runner = None
         if options.listen:
@@ -241,7 +241,7 @@ class Daemon:
             if unit.waiting:
                 self._throttle.spend(namespace, monotonic() - began)
         except Exception as error:  # one odd pod must not stop the scheduling of all
-            logs.error("decision failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
+            logs.error("scheduling failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
             for pod in unit.waiting:
                 self.reporter.unschedulable(pod, f"internal error of the scheduler: {error!r}")
@@ -284,7 +284,7 @@ class Daemon:
         try:
             look()
         except Exception as error:
-            logs.error("housekeeping failed", what=look.__qualname__, error=repr(error), trace=traceback.format_exc())
+            logs.error("periodic tasks failed", what=look.__qualname__, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
 
     # -- being looked at --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Effects of scheduling decisions: the daemon carries them out through the API server, `avactl plan` in memory."""
+"""Interfaces for the effects of decisions: API requests in the daemon, in-memory changes in `avactl plan`."""
 
 from __future__ import annotations
 
@@ -10,74 +10,75 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 
 class ClaimAllocation(NamedTuple):
-    """A ResourceClaim of a pod that is to be bound."""
+    """A ResourceClaim of a pod to bind."""
 
     claim: ResourceClaim
     allocation: dict[str, Any] | None
-    """Allocation to write; None if it is allocated already and is only reserved for one more pod."""
+    """Allocation to write; None if the claim is already allocated and only reserved for another pod."""
 
 
 class BindRequest(NamedTuple):
-    """A pod to be bound."""
+    """A pod to bind."""
 
     pod: PodInfo
     node: str
     devices: str
-    """GPU indexes, for the annotation; empty: none."""
+    """GPU indexes for the annotation; may be empty."""
     since: float
     claims: tuple[ClaimAllocation, ...] = ()
     volumes: tuple[str, ...] = ()
-    """PersistentVolumeClaims that get their volume once they know the node."""
+    """PersistentVolumeClaims to bind to a volume on the node."""
 
 
 class Victim(NamedTuple):
-    """A pod that must go."""
+    """A pod to evict."""
 
     pod: PodInfo
     why: str
-    """`elastic`, `quota-reclaim` or `priority`; `resumed` or `defrag` where others have chosen: label of the metric."""
+    """Reason label of the metric: `elastic`, `quota-reclaim`, `priority`, `resumed` or `defrag`."""
     note: str
-    """Message of its condition and its event."""
+    """Message for its condition and event."""
 
 
 class Eviction(NamedTuple):
-    """Pods that go so that a unit starts. First the unit's pods are nominated, then the victims marked, then deleted:
-    whoever finds this half done knows from the API server alone what it was for."""
+    """Eviction of pods for a scheduling unit: nominate its pods, mark the victims, then delete them.
+
+    In this order, an interrupted eviction can be resumed from the state of the API server alone."""
 
     unit: str
-    """Key of the pod's or gang's Unit."""
+    """Key of the `QueuedPodGroup` to start."""
     preemption: str
     """Value of the annotation `names.PREEMPTION` on nominated pods and victims."""
     places: Mapping[PodInfo, str]
-    """Node that each of its pods is to have."""
+    """Nominated node of each of its pods."""
     victims: Sequence[Victim]
 
 
 class BindingSink(Protocol):
-    """Sends decisions."""
+    """Executes bindings."""
 
     def put(self, order: BindRequest) -> None:
-        """Bind a pod that is assumed (`ClusterCache.assume`)."""
+        """Bind an assumed pod (`ClusterCache.assume`)."""
 
     def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
-        """Deallocate claims that nobody but this pod uses, which waits."""
+        """Deallocate the claims that only this pending pod uses."""
 
 
 class EvictionSink(Protocol):
-    """Makes room."""
+    """Executes evictions."""
 
     def evict(self, eviction: Eviction) -> None:
-        """Nominate, mark, delete. What becomes of the victims is told by the pods themselves (`Intake`)."""
+        """Nominate, mark and delete. Pod events report the result (`PodHandler`)."""
 
     def clear(self, pods: Sequence[PodInfo]) -> None:
-        """Take back the nomination of pods that wait."""
+        """Clear the nomination of pending pods."""
 
 
 class StatusSink(Protocol):
-    """Says why pods wait."""
+    """Reports why pods are pending."""
 
     def unschedulable(self, pod: PodInfo, message: str) -> None:
-        """A pod waits, and why."""
+        """Report an unschedulable pod and the reason."""
 
     def not_yet(self, pod: PodInfo, message: str) -> None:
-        """A pod waits for something on its way: it is told if that takes long."""
+        """Report a pod that waits for an expected event, once that takes long."""

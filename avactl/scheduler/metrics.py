@@ -1,4 +1,4 @@
-"""Prometheus metrics. Names follow Kubernetes' own where they say the same."""
+"""Prometheus metrics. Names follow those of kube-scheduler for equal metrics."""
 
 from __future__ import annotations
 
@@ -9,60 +9,61 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 3
 
 LEADER = Gauge("avactl_scheduler_leader", "1 on the replica that schedules.", registry=REGISTRY)
 PENDING = Gauge(
-    "avactl_scheduler_pending_pods", "Pods without a node: those to be tried next, and those that wait.",
+    "avactl_scheduler_pending_pods", "Pods without a node: queued for scheduling, or unschedulable.",
     ["queue"], registry=REGISTRY,
 )  # fmt: skip
 DECISIONS = Counter(
-    "avactl_scheduler_decisions_total", "Decisions on pods, by result: placed, unschedulable, failed.",
+    "avactl_scheduler_decisions_total", "Scheduling decisions, by result: placed, unschedulable, failed.",
     ["result"], registry=REGISTRY,
 )  # fmt: skip
 BINDINGS = Counter("avactl_scheduler_bindings_total", "Bindings sent, by result.", ["result"], registry=REGISTRY)
 DECISION_SECONDS = Histogram(
-    "avactl_scheduler_decision_seconds", "Time of one decision: a pod, or a whole gang.",
+    "avactl_scheduler_decision_seconds", "Duration of one decision, for a pod or a whole gang.",
     buckets=_SECONDS, registry=REGISTRY,
 )  # fmt: skip
 BINDING_SECONDS = Histogram(
-    "avactl_scheduler_binding_seconds", "From the decision to the API server's answer.",
+    "avactl_scheduler_binding_seconds", "Time from the decision to the API server's response.",
     buckets=_SECONDS, registry=REGISTRY,
 )  # fmt: skip
 QUEUE_SECONDS = Histogram(
-    "avactl_scheduler_queue_seconds", "From seeing a pod to its decision.", buckets=_SECONDS, registry=REGISTRY
+    "avactl_scheduler_queue_seconds",
+    "Time from observing a pod to its decision.",
+    buckets=_SECONDS,
+    registry=REGISTRY,
 )
 EVENTS = Counter("avactl_scheduler_events_total", "Events written, by result.", ["result"], registry=REGISTRY)
-EVICTIONS = Counter("avactl_scheduler_evictions_total", "Pods stopped, by reason.", ["reason"], registry=REGISTRY)
-WATCH_ERRORS = Counter("avactl_scheduler_watch_errors_total", "Watches that broke.", ["kind"], registry=REGISTRY)
+EVICTIONS = Counter("avactl_scheduler_evictions_total", "Evicted pods, by reason.", ["reason"], registry=REGISTRY)
+WATCH_ERRORS = Counter("avactl_scheduler_watch_errors_total", "Failed watches.", ["kind"], registry=REGISTRY)
 GPUS = Gauge("avactl_scheduler_gpus", "GPUs of the cluster, by model.", ["model"], registry=REGISTRY)
 GPUS_ALLOCATED = Gauge(
-    "avactl_scheduler_gpus_allocated", "GPUs that pods hold, by model; shares count as parts.",
+    "avactl_scheduler_gpus_allocated", "Allocated GPUs, by model; shared GPUs count as fractions.",
     ["model"], registry=REGISTRY,
 )  # fmt: skip
 _POOL, _TEAM = ["pool", "model"], ["team", "model"]
-POOL_GPUS = Gauge("avactl_scheduler_pool_gpus", "GPUs of a pool, of all its machines.", _POOL, registry=REGISTRY)
-POOL_ALLOCATED = Gauge(
-    "avactl_scheduler_pool_gpus_allocated", "GPUs of a pool that pods hold.", _POOL, registry=REGISTRY
-)
+POOL_GPUS = Gauge("avactl_scheduler_pool_gpus", "GPUs of all nodes of a pool.", _POOL, registry=REGISTRY)
+POOL_ALLOCATED = Gauge("avactl_scheduler_pool_gpus_allocated", "Allocated GPUs of a pool.", _POOL, registry=REGISTRY)
 POOL_FRAGMENTED = Gauge(
     "avactl_scheduler_pool_gpus_fragmented",
     "Free GPUs that the next pod of the expected workload for this model cannot use, on average (FGD's measure).",
     _POOL, registry=REGISTRY,
 )  # fmt: skip
 POOL_WHOLE = Gauge(
-    "avactl_scheduler_pool_machines_whole", "Machines that take pods and all of whose GPUs are free.",
+    "avactl_scheduler_pool_machines_whole", "Schedulable nodes whose GPUs are all free.",
     _POOL, registry=REGISTRY,
 )  # fmt: skip
-TEAM_GPUS = Gauge("avactl_scheduler_team_gpus", "GPUs that a team holds.", _TEAM, registry=REGISTRY)
+TEAM_GPUS = Gauge("avactl_scheduler_team_gpus", "GPUs allocated to a team.", _TEAM, registry=REGISTRY)
 TEAM_GUARANTEED = Gauge(
-    "avactl_scheduler_team_gpus_guaranteed", "What its quota guarantees, whole machines included.",
+    "avactl_scheduler_team_gpus_guaranteed", "GPUs that the team's quota guarantees, including whole machines.",
     _TEAM, registry=REGISTRY,
 )  # fmt: skip
 TEAM_BORROWED = Gauge(
-    "avactl_scheduler_team_gpus_borrowed", "Those that it holds beyond its guarantee.", _TEAM, registry=REGISTRY
+    "avactl_scheduler_team_gpus_borrowed", "GPUs allocated beyond the guarantee.", _TEAM, registry=REGISTRY
 )
 TEAM_RECLAIMABLE = Gauge(
-    "avactl_scheduler_team_gpus_reclaimable", "Those of the borrowed ones whose pods may be stopped.",
+    "avactl_scheduler_team_gpus_reclaimable", "Borrowed GPUs whose pods can be preempted.",
     _TEAM, registry=REGISTRY,
 )  # fmt: skip
 TEAM_WAITING = Gauge(
-    "avactl_scheduler_team_gpus_waiting", "GPUs that pods of the team wait for; without a model: any will do.",
+    "avactl_scheduler_team_gpus_waiting", "GPUs requested by the team's pending pods; without a model: any model.",
     _TEAM, registry=REGISTRY,
 )  # fmt: skip

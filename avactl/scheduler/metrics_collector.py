@@ -1,4 +1,4 @@
-"""The gauges of a fleet, brought up to date when somebody asks for the metrics."""
+"""Gauges of the cluster cache, updated when the metrics are scraped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _CHUNK = 500
 
 
 async def collect(cache: ClusterCache, measure: Measure) -> None:
-    """Models, pools and teams. `measure` is of the workload that is expected. What is gone is no series any more."""
+    """Update the gauges of GPU models, pools and teams, and remove the series of those that no longer exist.
+
+    `measure` is the fragmentation measure of the expected workload."""
     if cache.tables.stale:
         return
     state = cache.tables.state

@@ -1,4 +1,4 @@
-"""The scheduling cycle: from a unit of the queue to bindings, or to the reason why it waits."""
+"""The scheduling cycle: turn a unit of the queue into bindings, or a reason why it is pending."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _REASONS = 4
 
 
 class Placed(NamedTuple):
-    """Pods that fit."""
+    """The result for pods that fit."""
 
     bookings: Sequence[Booking]
-    """Of each pod, in their order; nothing is booked yet."""
+    """Proposed booking of each pod, in the order of the pods; not booked yet."""
 
 
 class Blocked(NamedTuple):
-    """Pods that must wait."""
+    """The result for pods that must wait."""
 
     reason: str
     group: WaitGroup
-    """Units that wait for the same."""
+    """Wait group of the unit."""
     preemption: PreemptionRequest | None = None
-    """The request that preemption may fulfil; None: it does not help."""
+    """Request for preemption; None if preemption cannot help."""
 
 
 class _Partly(NamedTuple):
@@ -75,7 +75,7 @@ class _Attempt(NamedTuple):
 
 
 class SchedulingCycle:
-    """Decides on one unit at a time, synchronously: nothing changes meanwhile. A single pod is a gang of one."""
+    """Schedules one unit at a time, synchronously, so the cache does not change meanwhile. A pod is a gang of one."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SchedulingCycle:
     ) -> None:
         """Without an evictor nobody gives way to others. Budgets say which services are spared; without: none.
 
-        At most a `share` of all time goes into plans for room that come to nothing.
+        At most a `share` of all time is spent on failed preemption attempts.
         """
         self.cache, self.queue, self.binder, self.reporter, self.volumes = cache, queue, binder, reporter, volumes
         self.preemptor = Preemptor(cache, queue, budgets or DisruptionBudgets(), evictor, self._choose, share)
@@ -101,12 +101,12 @@ class SchedulingCycle:
         """Why requests that may go anywhere fit nowhere, and how far everything was then."""
 
     def sync(self) -> None:
-        """Notice what was freed for whom. To be called after changes, when nothing may be left to decide."""
+        """Activate the units that freed resources may fit. Call it after changes, before taking the next unit."""
         self.cache.topology.drop_unused()
         self.preemptor.sync()
 
     def decide(self, unit: QueuedPodGroup) -> None:
-        """Place a unit, or say why not and let it wait."""
+        """Place a unit, or report why it is unschedulable and let it wait."""
         began = monotonic()
         self.preemptor.sync()
         if len(self._full) > _KNOWN:
@@ -179,7 +179,7 @@ class SchedulingCycle:
         within = unit.within if unit.gang else ""
         if within and within not in self.cache.tables.levels:
             known_levels = ", ".join(self.cache.tables.levels) or "none"
-            message = f"annotation {names.WITHIN}: `{quote(within)}` is no level of the cluster ({known_levels})"
+            message = f"annotation {names.WITHIN}: `{quote(within)}` is not a level of the cluster ({known_levels})"
             return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         try:
             requests = {pod.uid: self._request(pod) for pod in pods}
@@ -188,7 +188,7 @@ class SchedulingCycle:
             return Blocked(str(error), WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape))
         wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
         if len(wishes) > _ROLES:
-            message = f"its gang has {len(wishes)} kinds of pods by what they ask for; at most {_ROLES} are placed"
+            message = f"its gang has {len(wishes)} kinds of pods with different requests; the limit is {_ROLES}"
             return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         over, models = self.cache.quotas.refuse(wishes)
         reach = None if unit.gang else self._among(pods[0])
@@ -255,14 +255,14 @@ class SchedulingCycle:
             held = self.cache.claims.held(self.cache.dra.demand(pod))
             if held is not None:
                 lost = int((~held)[: self.cache.tables.state.size].sum())
-                more = f"{lost} out of reach of the devices that its ResourceClaim has"
+                more = f"{lost} without access to the devices of its ResourceClaim"
                 words = joined(words, more)
                 mask = narrower(mask, held)
         if pod.volumes:
             reach = self.volumes.among(pod)
             if reach is not None:
                 lost = int((~reach)[: self.cache.tables.state.size].sum())
-                more = f"{lost} out of reach of its volumes, or full of such" if lost else ""
+                more = f"{lost} without access to its volumes, or at the volume limit" if lost else ""
                 words = joined(words, more)
                 mask = narrower(mask, reach)
         return mask, words
@@ -273,13 +273,13 @@ class SchedulingCycle:
             self.cache.tables.scorer.learn(request)
 
     def forget(self, pod: PodInfo) -> None:
-        """A pod is gone."""
+        """Forget a removed pod."""
         self._learnt.discard(pod.uid)
         self._full.pop(pod.uid, None)
         self.preemptor.forget(pod)
 
     def clear(self) -> None:
-        """The state was built anew."""
+        """Reset after a rebuild of the state."""
         self._full.clear()
         self._told = ((0, 0, 0), {})
         self.preemptor.rebuilt()
@@ -363,7 +363,7 @@ class SchedulingCycle:
             words = joined(reach[1], self.cache.quotas.beyond(models))
             return self._pod_words(pods[0], requests[pods[0].uid], narrower(reach[0], models), words)
         if attempt.special:
-            where = f"needs one {short(unit.within)} for all: " if unit.within else ""
+            where = f"all pods need one {short(unit.within)}: " if unit.within else ""
             for among in gang_domains(self.cache.tables.state, unit, each=True)[-1:]:
                 return f"{where}{self._one_by_one(attempt, narrower(among, models)).reason}"
             return f"{where}no machine has the label {unit.within}"
@@ -372,7 +372,7 @@ class SchedulingCycle:
         reason = why_gang(self.cache.tables.state, gang, among)
         if reason is None:
             never = ", not even if the cluster is empty" if self.cache.requests.never(gang, among, untried=True) else ""
-            return f"its pods are in each other's way: each would fit, but not all of them together{never}"
+            return f"each of its pods would fit, but not all of them together{never}"
         if reason.pod.barred or not (reason.ever or self.cache.requests.never(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
         return gang_message(reason, self._obstacles(reason.role.request, self.cache.quotas.beyond(models)))
@@ -431,7 +431,7 @@ class SchedulingCycle:
             return False
         over, models = self.cache.quotas.refuse([StartRequest(request, [pod])])
         if over:
-            self.reporter.unschedulable(pod, f"the gang runs; more of it: {over}")
+            self.reporter.unschedulable(pod, f"the gang is running; additional pod: {over}")
             return False
         among, words = narrower(among, models), joined(words, self.cache.quotas.beyond(models))
         for near in gang_domains(self.cache.tables.state, unit):
@@ -439,7 +439,8 @@ class SchedulingCycle:
             if choice is not None:
                 self._bind([pod], [choice.booking(request)])
                 return True
-        self.reporter.unschedulable(pod, f"the gang runs; more of it: {self._pod_words(pod, request, among, words)}")
+        words = self._pod_words(pod, request, among, words)
+        self.reporter.unschedulable(pod, f"the gang is running; additional pod: {words}")
         return False
 
 

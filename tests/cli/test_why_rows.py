@@ -18,7 +18,7 @@ def pod(name: str, *, labels: dict[str, str] | None = None, deleted: bool = Fals
 
 
 def test_who_is_stopped_is_told_for_whom() -> None:
-    words = "Preempted for ads/rank: team vision has borrowed what team ads now needs"
+    words = "Preempted for ads/rank: team vision borrowed GPUs guaranteed to team ads"
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": words}
     found = rows(
         Found([pod("a-1", deleted=True, node="n", conditions=[condition]), pod("a-0", deleted=True, node="n")], [], {}),

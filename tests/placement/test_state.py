@@ -52,7 +52,7 @@ def test_nothing_is_given_twice(booking: Booking, words: str) -> None:
 def test_keys_hold_once() -> None:
     state = small()
     state.book("x", Booking(0, (1, 1)))
-    with pytest.raises(BookingError, match="booked on a already"):
+    with pytest.raises(BookingError, match="already booked on a"):
         state.book("x", Booking(1, (1, 1)))
     state.release("x")
     with pytest.raises(BookingError, match="has no booking"):

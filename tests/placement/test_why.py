@@ -49,7 +49,8 @@ def test_a_gang_that_can_never_fit_is_told_so() -> None:
     reason = why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 30),)))
     assert reason is not None
     assert gang_message(reason) == (
-        "needs room for 30 pods with 2 free H100; there are 21; the cluster is too small for it even if it is empty"
+        "needs capacity for 30 pods with 2 free H100; only 21 available; "
+        "the cluster is too small for it even if it is empty"
     )
     assert why_gang(fleet(), Gang((Role("worker", Request((1000, 1), 2, models=H100), 21),))) is None
 
@@ -58,7 +59,7 @@ def test_servers_without_gpus_have_reasons_too() -> None:
     gang = Gang((Role("worker", Request((1000, 1), 1), 1), Role("server", Request((60000, 1)), 9)))
     reason = why_gang(fleet(), gang)
     assert reason is not None
-    assert gang_message(reason).startswith("needs room for 9 pods; there are 7; the cluster is too small")
+    assert gang_message(reason).startswith("needs capacity for 9 pods; only 7 available; the cluster is too small")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_servers_without_gpus_have_reasons_too() -> None:
         ),
         (
             Request((1000, 1), 1, models=frozenset({"A100"})),
-            "fits on none of 8 nodes: 8 have no A100; no node will do even if it is empty",
+            "fits on none of 8 nodes: 8 have no A100; no node is suitable even if it is empty",
         ),
         (
             Request((1000, 1), 9),
@@ -94,7 +95,7 @@ def test_every_lack_has_its_words() -> None:
         "fits on none of 8 nodes: 5 have too little cpu left, 2 have no H100, 1 has fewer than 4 free H100 (at most 3)"
     )
     assert words(state, Request((3000, 1), 3, link="socket", required=True, nodes="tolerated")) == (
-        "fits on none of 8 nodes: 5 may not run it (selector, affinity, taints, cordon), "
+        "fits on none of 8 nodes: 5 are excluded (selector, affinity, taints, cordon), "
         "2 have no 3 GPUs that are known to have link socket, 1 has no 3 free GPUs with link socket"
     )
     assert words(state, Request((3000, 1), 3, models=frozenset({"V100"}), link="socket", required=True)) == (
@@ -106,7 +107,7 @@ def test_every_lack_has_its_words() -> None:
         "fits on none of 8 nodes: 7 have no V100, 1 has no V100 with 0.5 free"
     )
     assert words(state, Request((0, 600), 1, nodes="tolerated")) == (
-        "fits on none of 8 nodes: 5 may not run it (selector, affinity, taints, cordon), "
+        "fits on none of 8 nodes: 5 are excluded (selector, affinity, taints, cordon), "
         "3 are too small (too little memory); no node is large enough even if it is empty"
     )
 
@@ -118,14 +119,14 @@ def test_links_that_no_machine_has_are_not_called_a_lack_of_size() -> None:
     state.put_node(Node("cpu", (64000,)))
     assert words(state, Request((1,), 6, link="socket", required=True)) == (
         "fits on none of 3 nodes: 2 have no 6 GPUs that are known to have link socket, 1 has no GPUs; "
-        "no node will do even if it is empty"
+        "no node is suitable even if it is empty"
     )
     gang = Gang((Role("w", Request((1,), 2, link="pcieSwitch", required=True), 4),))
     assert why_gang(state, gang) is None
     state.book("one", Booking(0, (0,), 1))
     reason = why_gang(state, gang)
     assert reason is not None
-    assert gang_message(reason) == "needs room for 4 pods with 2 free GPUs and link pcieSwitch; there are 3"
+    assert gang_message(reason) == "needs capacity for 4 pods with 2 free GPUs and link pcieSwitch; only 3 available"
 
 
 def test_a_node_in_no_rack_is_not_called_a_rack() -> None:
@@ -157,16 +158,16 @@ def test_shares_where_there_are_no_gpus() -> None:
     state = State(("cpu",))
     state.put_node(Node("cpu", (4,)))
     assert words(state, Request((1,), 1, 500)) == (
-        "fits on none of 1 node: 1 has no GPUs; no node will do even if it is empty"
+        "fits on none of 1 node: 1 has no GPUs; no node is suitable even if it is empty"
     )
 
 
 def test_an_empty_fleet_has_an_answer() -> None:
     state = State(("cpu",))
-    assert pod_message(why_pod(state, Request((1,), 1))) == "there is no node"
+    assert pod_message(why_pod(state, Request((1,), 1))) == "there are no nodes"
     reason = why_gang(state, Gang((Role("w", Request((1,), 1), 1),)))
     assert reason is not None
-    assert "there are 0" in gang_message(reason)
+    assert "only 0 available" in gang_message(reason)
     assert Scorer(state).choose(Request((1,), 1)) is None
 
 

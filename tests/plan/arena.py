@@ -37,8 +37,8 @@ SYSTEM = "avactl-system"
 KEEP = os.environ.get("AVACTL_KEEP_SETS", "")
 """A directory for the snapshots of sets on which the two differ."""
 _NEVER = re.compile(
-    r"even if it is empty|with this quota it never starts|"
-    r"fits on none of (\d+) nodes?: \1 may not run it \((?!.*(taint|cordoned))"
+    r"even if it is empty|it can never start with this quota|"
+    r"fits on none of (\d+) nodes?: \1 (?:is|are) excluded \((?!.*(taint|cordoned))"
 )
 _STILL = 0.3
 """Seconds for which nothing changes any more once all is decided."""

@@ -326,7 +326,7 @@ def unsettled(kube: KubeClient, namespaces: Iterable[str], ended: bool = False) 
     for name, claim in claims.items():
         users = (claim.get("status") or {}).get("reservedFor") or ()
         if users and any(user["uid"] not in uids for user in users):
-            found.append(f"claim {name} is reserved for a pod that is gone")
+            found.append(f"claim {name} is reserved for a pod that was deleted")
         elif devices_of(claim) and not any(user["uid"] in placed for user in users):
             found.append(f"claim {name} has devices for nobody, or for pods that wait")
     return found

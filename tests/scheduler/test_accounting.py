@@ -148,7 +148,7 @@ def test_devices_of_a_driver_that_starts_anew_count_for_the_quota() -> None:
     world.asking("q", "d")
     world.settle()
     assert set(world.where()) == {"p"}
-    assert "asks for 2 V100, has 2" in world.said["q"]
+    assert "requests 2 V100, uses 2" in world.said["q"]
 
 
 def test_another_scheduler_counts_victims_that_keep_a_pod_away_once() -> None:

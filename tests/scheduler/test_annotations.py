@@ -11,13 +11,13 @@ from tests.scheduler import offline
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("link", "nvlnik", "annotation avactl.dev/link: `nvlnik` is none of nvlink, pcieSwitch, socket, node, any"),
-        ("link_policy", "Required", "annotation avactl.dev/link-policy: `Required` is none of preferred, required"),
-        ("preemptible", "False", "annotation avactl.dev/preemptible: `False` is none of true, false"),
-        ("gang_size", "x", "avactl.dev/gang-size: `x` is no number of pods, such as 4"),
-        ("gang_size", "0", "avactl.dev/gang-size: `0` is no number of pods, such as 4"),
-        ("gang_size", "²", "avactl.dev/gang-size: `²` is no number of pods, such as 4"),
-        ("gpu_share", "1.7", "annotation avactl.dev/gpu-share: `1.7` is no part of one GPU, such as 0.5"),
+        ("link", "nvlnik", "annotation avactl.dev/link: `nvlnik` is not one of nvlink, pcieSwitch, socket, node, any"),
+        ("link_policy", "Required", "annotation avactl.dev/link-policy: `Required` is not one of preferred, required"),
+        ("preemptible", "False", "annotation avactl.dev/preemptible: `False` is not one of true, false"),
+        ("gang_size", "x", "avactl.dev/gang-size: `x` is not a number of pods such as 4"),
+        ("gang_size", "0", "avactl.dev/gang-size: `0` is not a number of pods such as 4"),
+        ("gang_size", "²", "avactl.dev/gang-size: `²` is not a number of pods such as 4"),
+        ("gpu_share", "1.7", "annotation avactl.dev/gpu-share: `1.7` is not a share of one GPU such as 0.5"),
     ],
 )
 def test_wrong_ones_are_refused(name: str, value: str, words: str) -> None:
@@ -35,7 +35,7 @@ def test_wrong_ones_are_refused(name: str, value: str, words: str) -> None:
 def test_the_size_of_a_gang_may_be_a_label() -> None:
     item = offline.pod("odd", 1)
     item["metadata"]["labels"] |= {"avactl.dev/gang": "g", "avactl.dev/gang-size": "four"}
-    assert PodInfo(item, 0.0).shape.refused == "avactl.dev/gang-size: `four` is no number of pods, such as 4"
+    assert PodInfo(item, 0.0).shape.refused == "avactl.dev/gang-size: `four` is not a number of pods such as 4"
     item["metadata"]["labels"]["avactl.dev/gang-size"] = "4"
     assert (PodInfo(item, 0.0).shape.refused, PodInfo(item, 0.0).gang_size) == ("", 4)
 

@@ -117,7 +117,7 @@ def test_who_waits_for_devices_does_not_speak_for_others() -> None:
     world.settle()
     nodes = {name: item["spec"].get("nodeName") for name, item in world.items.items()}
     assert nodes == {"a/first": "n0", "a/second": None, "a/plain": "n0"}
-    assert "1 without free devices as its ResourceClaim asks for" in world.said["second"]
+    assert "1 without free devices for its ResourceClaim" in world.said["second"]
     world.cache.claims.drop("a/nics")
     world.settle()
     assert world.items["a/second"]["spec"]["nodeName"] == "n0"
@@ -172,8 +172,8 @@ def test_a_gang_shares_a_claim_or_gets_nothing() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"resourceClaimName": "mine"}, "waits for its ResourceClaim mine, which is not there yet"),
-        ({"resourceClaimTemplateName": "t"}, "waits for its ResourceClaim gpu: is its ResourceClaimTemplate there?"),
+        ({"resourceClaimName": "mine"}, "waits for its ResourceClaim mine, which does not exist yet"),
+        ({"resourceClaimTemplateName": "t"}, "waits for its ResourceClaim gpu: does its ResourceClaimTemplate exist?"),
     ],
 )
 def test_a_claim_that_is_missing_is_named(given: dict[str, str], words: str) -> None:

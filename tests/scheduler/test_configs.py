@@ -91,7 +91,7 @@ def test_what_was_known_before_is_kept_and_what_is_wrong_is_told() -> None:
     known = leaves["vision"]
     put(edited(QUOTA, ("gpus", 0, "guaranteed"), "16"))
     assert leaves == {"vision": known}
-    assert configs.broken == {"s/q": "gpus[0].guaranteed is no whole number"}
+    assert configs.broken == {"s/q": "gpus[0].guaranteed is not an integer"}
     put({**QUOTA, "team": "speech"})
     assert leaves["vision"] is None
     assert leaves["speech"] is not None

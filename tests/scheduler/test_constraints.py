@@ -42,7 +42,7 @@ def test_selector_affinity_taints_and_cordons(world: World) -> None:
     found = world.bound("any", "tolerant")
     assert (found["any"], found["tolerant"]) == ("plain", "tainted")
     assert world.waiting("nowhere") == (
-        "fits on none of 3 nodes: 3 may not run it (1 cordoned, 1 other labels than it selects, 1 taint team=x)"
+        "fits on none of 3 nodes: 3 are excluded (1 cordoned, 1 node selector or affinity mismatch, 1 taint team=x)"
     )
 
 
@@ -57,9 +57,9 @@ def test_pod_affinity_and_anti_affinity(world: World) -> None:
     assert int(found["foe"][1:]) // 2 != home
     # The foe keeps others of its kind away too.
     world.pod("late", labels={"app": "a"}, nodeSelector={"zone": f"z{1 - home}"})
-    assert "near a pod that keeps it away" in world.waiting("late")
+    assert "anti-affinity of another pod" in world.waiting("late")
     world.pod("lonely", **near("podAffinity", "nobody"))
-    assert "no pod of its affinity near" in world.waiting("lonely")
+    assert "no pod matching its affinity" in world.waiting("lonely")
     world.pod("company", labels={"app": "nobody"}, nodeSelector={"kubernetes.io/hostname": "n3"})
     assert int(world.bound("lonely")["lonely"][1:]) // 2 == 1
 
@@ -120,7 +120,7 @@ def test_volumes(world: World) -> None:
     world.pod("there", volumes=using("bound"))
     assert world.bound("there")["there"] in ("n2", "n3")
     world.pod("missing", volumes=using("nobody"))
-    assert "PersistentVolumeClaim nobody, which is not there" in world.waiting("missing")
+    assert "PersistentVolumeClaim nobody, which does not exist" in world.waiting("missing")
     world.pod("fresh", volumes=using("later"), nodeSelector={"kubernetes.io/hostname": "n1"})
     selected = "volume.kubernetes.io/selected-node"
     world.kube.wait_for(

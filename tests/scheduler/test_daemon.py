@@ -41,7 +41,7 @@ def test_a_pod_that_fits_nowhere_is_told_why_and_bound_once_it_fits(world: World
     world.bound("first")
     world.pod("second", 4)
     text = world.waiting("second")
-    assert text == "fits on none of 2 nodes: 1 may not run it (1 cordoned), 1 has fewer than 4 free GPUs (at most 2)"
+    assert text == "fits on none of 2 nodes: 1 is excluded (1 cordoned), 1 has fewer than 4 free GPUs (at most 2)"
     world.wait(lambda: world.events("FailedScheduling"))
     world.kube.delete("v1", "Pod", "first", world.namespace)
     assert world.bound("second")["second"] == "a"
@@ -120,10 +120,10 @@ def test_what_is_not_supported_is_refused_in_words(world: World) -> None:
     world.ready()
     world.start()
     world.pod("share", notes={"avactl.dev/gpu-share": "1.5"})
-    assert world.waiting("share") == "annotation avactl.dev/gpu-share: `1.5` is no part of one GPU, such as 0.5"
+    assert world.waiting("share") == "annotation avactl.dev/gpu-share: `1.5` is not a share of one GPU such as 0.5"
     limits = {"requests": {"example.com/odd": "1"}, "limits": {"example.com/odd": "1"}}
     world.pod("odd", container={"resources": limits})
-    assert world.waiting("odd") == "no node has the resource example.com/odd"
+    assert world.waiting("odd") == "no node has resource example.com/odd"
 
 
 def test_gpus_that_a_machine_loses_are_not_given(world: World) -> None:
@@ -171,12 +171,12 @@ def test_a_binding_that_is_refused_is_told_and_not_tried_at_once(world: World) -
             time.sleep(0.1)
         world.start()
         world.pod("refused", 1)
-        told = world.waiting("refused", "the API server refuses to bind it to a: ")
+        told = world.waiting("refused", "the API server rejected its binding to a: ")
         assert "nobody is bound here" in told
         time.sleep(1)
     finally:
         world.kube.delete(api, kind, name)
         world.kube.delete(api, "ValidatingAdmissionPolicy", name)
     log = max(world.folder.glob("scheduler-*.log"), key=lambda each: each.stat().st_mtime).read_text()
-    assert log.count('"binding refused"') == 1
+    assert log.count('"binding rejected"') == 1
     world.bound("refused", timeout=60)

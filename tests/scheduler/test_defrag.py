@@ -71,7 +71,7 @@ def test_the_fewest_moves_make_room() -> None:
     [
         ({"preemptible": "false"}, "not preemptible"),
         ({"every": ""}, "without checkpoints"),
-        ({"within": "topology.kubernetes.io/rack"}, "bound to other pods"),
+        ({"within": "topology.kubernetes.io/rack"}, "restricted by other pods"),
     ],
 )
 def test_who_does_not_allow_it_is_not_moved(change: dict[str, str], why: str) -> None:
@@ -101,12 +101,12 @@ def test_a_gang_is_given_machines_by_index_and_its_own_pods_stay() -> None:
     assert len(made.moves) == 1
     assert len(set(made.places.values())) == 2
     assert made.moves[0].target not in made.places.values()
-    with pytest.raises(NoPlanError, match="1 pods of its gang are not there yet"):
+    with pytest.raises(NoPlanError, match="1 pods of its gang do not exist yet"):
         plan(view(NODES, gang[:1]), "train")
 
 
 def test_no_moves_help_a_pod_that_is_refused() -> None:
-    with pytest.raises(NoPlanError, match=r"annotation avactl\.dev/link: `nvlnik` is none of"):
+    with pytest.raises(NoPlanError, match=r"annotation avactl\.dev/link: `nvlnik` is not one of"):
         plan(view(NODES, [*BUSY, offline.pod("odd", 8, link="nvlnik")]), "odd")
 
 
@@ -114,9 +114,9 @@ def test_room_for_pods_that_do_not_exist() -> None:
     seen = view([*NODES, offline.node("d", unschedulable=True)], BUSY)
     made = planner.for_request(seen, planner.request(seen, 8, "A100"), 1)
     assert [move.source for move in made.moves] == ["a"]
-    with pytest.raises(NoPlanError, match="no moves make room: needs 3 machines with 8 free A100"):
+    with pytest.raises(NoPlanError, match="no moves can free enough capacity: needs 3 machines with 8 free A100"):
         planner.for_request(seen, planner.request(seen, 8, "A100"), 3)
-    with pytest.raises(NoPlanError, match="there is no job nobody"):
+    with pytest.raises(NoPlanError, match="has no job nobody"):
         planner.unit_of(seen, "vision", "nobody")
 
 
@@ -184,11 +184,11 @@ def crowded(world: World) -> Iterator[World]:
 def test_moves_are_made_only_on_yes_and_make_room_for_all_of_a_gang(crowded: World) -> None:
     jobs = ("one", "two", "three")
     crowded.gang("train", 2)
-    crowded.waiting("train-1", "needs 2 machines with 8 free GPUs; there are 0")
+    crowded.waiting("train-1", "needs 2 machines with 8 free GPUs; only 0 available")
     before = nodes_of(crowded, *jobs)
     proposed = defrag(crowded, "train")
     assert proposed.returncode == 0, proposed.stderr
-    assert "2 moves (4 GPUs) make room on" in proposed.stdout
+    assert "2 moves (4 GPUs) free capacity on" in proposed.stdout
     assert "nothing was changed; `--yes` applies the moves" in proposed.stdout
     assert nodes_of(crowded, *jobs) == before
     done = defrag(crowded, "train", "--yes", "--timeout", "60")
@@ -220,7 +220,7 @@ def test_pods_with_claims_are_moved_too(dra: World) -> None:
     dra.waiting("big")
     done = defrag(dra, "big", "--yes", "--timeout", "60")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 move (2 GPUs) make room on" in done.stdout
+    assert "1 move (2 GPUs) free capacity on" in done.stdout
     dra.wait(lambda: all(nodes_of(dra, "one", "two").values()))
     assert len({*nodes_of(dra, "one", "two").values(), dra.nodes_of()["big"]}) == 2
     assert dra.nodes_of()["big"] not in nodes_of(dra, "one", "two").values()

@@ -107,7 +107,7 @@ def test_gpus_with_their_nics_alternatives_and_shared_claims(drivers: World) -> 
     assert len({*first, *second, *devices(drivers, "three")}) == 6
     claim(drivers, "none", exactly("nic", "nic"))
     pod(drivers, "none", "none")
-    assert "1 without free devices as its ResourceClaim asks for" in drivers.waiting("none")
+    assert "1 without free devices for its ResourceClaim" in drivers.waiting("none")
 
 
 def test_parts_of_devices(drivers: World) -> None:

@@ -71,7 +71,7 @@ def test_claims_are_allocated_and_reserved(dra: World) -> None:
     for number in range(3):
         pod(dra, f"p{number}", four)
     dra.bound("p0", "p1")
-    assert dra.waiting("p2").startswith("fits on none of 2 nodes: 1 may not run it (1 no devices as its ResourceClaim")
+    assert dra.waiting("p2").startswith("fits on none of 2 nodes: 1 is excluded (1 no devices for its ResourceClaim")
     devices = allocated(dra)
     assert devices["p0"] | devices["p1"] == {("a", f"gpu-{number}") for number in range(8)}
     dra.kube.delete("v1", "Pod", "p0", dra.namespace)
@@ -149,12 +149,12 @@ def test_what_is_not_supported_is_refused_in_words(dra: World) -> None:
     assert "`.replace()` is not supported" in dra.waiting("odd")
     limits = {"limits": {"deviceclass.resource.kubernetes.io/test-v100": "1"}}
     dra.pod("resource", container={"resources": {**limits, "requests": limits["limits"]}})
-    assert dra.waiting("resource").endswith("stands for DeviceClass test-v100: ask for it by a ResourceClaim instead")
+    assert dra.waiting("resource").endswith("is provided by DeviceClass test-v100: use a ResourceClaim instead")
     # kube-scheduler would give it devices of a class; here nobody has GPUs by that name, until a machine has.
     spec = {"extendedResourceName": "nvidia.com/gpu"}
     dra.kube.create({"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": "test-named"}, "spec": spec})
     dra.pod("named", gpus=1)
-    dra.waiting("named", "nvidia.com/gpu stands for DeviceClass test-named")
+    dra.waiting("named", "nvidia.com/gpu is provided by DeviceClass test-named")
     dra.node("plugin", gpus=1)
     assert dra.bound("named")["named"] == "plugin"
     dra.kube.delete(API, "DeviceClass", "test-named")

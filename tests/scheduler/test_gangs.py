@@ -23,7 +23,7 @@ def test_a_gang_waits_until_all_fit_and_is_bound_into_one_rack(world: World) -> 
     world.gang("train", 3, size=4)
     assert world.waiting("train-0") == "waits for the other pods of its gang: 3 of 4 are there"
     world.gang("train", 4, first=3)
-    assert world.waiting("train-0", "needs", 40).startswith("needs 4 machines with 8 free GPUs; there are 3")
+    assert world.waiting("train-0", "needs", 40).startswith("needs 4 machines with 8 free GPUs; only 3 available")
     assert not any(node for name, node in world.nodes_of().items() if name.startswith("train"))
     world.kube.delete("v1", "Pod", "blocker", world.namespace)
     world.bound()
@@ -39,7 +39,7 @@ def test_an_elastic_gang_starts_with_what_it_needs(world: World) -> None:
     world.start()
     world.gang("train", 3, size=2)
     world.wait(lambda: len([node for node in world.nodes_of().values() if node]) == 2)
-    assert world.waiting("train-2").startswith("the gang runs; more of it: fits on none of 2 nodes")
+    assert world.waiting("train-2").startswith("the gang is running; additional pod: fits on none of 2 nodes")
     world.node("n2")
     world.bound()
 

@@ -53,11 +53,11 @@ def test_amounts_are_capped() -> None:
         (
             "gpu_share",
             "1e-99999999",
-            "annotation avactl.dev/gpu-share: `1e-99999999` is no part of one GPU, such as 0.5",
+            "annotation avactl.dev/gpu-share: `1e-99999999` is not a share of one GPU such as 0.5",
         ),
         ("gpu_share", LONG, "annotation avactl.dev/gpu-share: its value has 5000 characters; at most 64 are read"),
         ("devices", LONG, "annotation avactl.dev/devices: its value has 5000 characters; at most 64 are read"),
-        ("link", "x\x1b[31m\n" * 4, "`x?[31m?x?[31m?x?[31m?x?[31m?` is none of nvlink,"),
+        ("link", "x\x1b[31m\n" * 4, "`x?[31m?x?[31m?x?[31m?x?[31m?` is not one of nvlink,"),
         ("within", "x" * 318, "annotation avactl.dev/within: its value has 318 characters; at most 317 are read"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_pod_that_cannot_be_read_at_all_is_in_the_books() -> None:
     item["spec"]["volumes"] = [{"persistentVolumeClaim": {}}]  # no API server lets that through
     made = offline.cache([offline.node("a")], [item])
     assert made.tables.state.gpu_total[made.tables.state.slots["a"]] == 6000
-    assert "cannot read this pod" in made.tables.pods["vision/odd"].shape.refused
+    assert "cannot parse this pod" in made.tables.pods["vision/odd"].shape.refused
 
 
 def test_requests_beyond_all_machines_do_not_overflow() -> None:
@@ -209,5 +209,5 @@ def test_a_selector_that_is_slow_for_every_device_is_given_up() -> None:
     slow = compile_selector("[1,2,3,4,5,6,7,8].all(a, [1,2,3,4,5,6,7,8].all(b, [1,2,3,4,5,6,7,8].all(c, a+b+c > 0)))")
     answers = [slow(DEVICE) for _ in range(100)]
     assert all(answers)
-    with pytest.raises(CelError, match="steps for a device"):
+    with pytest.raises(CelError, match="steps per device"):
         slow(DEVICE)

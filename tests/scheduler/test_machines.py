@@ -54,7 +54,7 @@ def test_links_are_counted_on_where_they_are_known(
     made = world(machine, gpus)
     assert starts(made, 4, link) is expected
     if not expected:
-        assert f"1 has no 4 GPUs that are known to have link {link}; no node will do" in made.said["p"]
+        assert f"1 has no 4 GPUs that are known to have link {link}; no node is suitable" in made.said["p"]
 
 
 def test_a_machine_that_differs_has_no_links_through_nvswitch() -> None:
@@ -84,14 +84,14 @@ def test_shares_that_there_are_not(share: str) -> None:
     made = world(PCIE, 8)
     made.pod("a", "p", 0, {names.GPU_SHARE: share})
     made.settle()
-    assert made.said["p"] == f"annotation {names.GPU_SHARE}: `{share}` is no part of one GPU, such as 0.5"
+    assert made.said["p"] == f"annotation {names.GPU_SHARE}: `{share}` is not a share of one GPU such as 0.5"
 
 
 def test_a_part_of_a_gpu_beside_whole_ones() -> None:
     made = world(PCIE, 8)
     made.pod("a", "p", 1, {names.GPU_SHARE: "0.5"})
     made.settle()
-    assert "a part of a GPU" in made.said["p"]
+    assert "a share of a GPU" in made.said["p"]
     made.drop("a", "p")
     made.pod("a", "q", 0, {names.GPU_SHARE: "0.5"})
     made.settle()
@@ -102,7 +102,7 @@ def test_shares_in_a_cluster_without_gpus() -> None:
     made = world(None, 0)
     made.pod("a", "p", 0, {names.GPU_SHARE: "0.5"})
     made.settle()
-    assert made.said["p"] == "fits on none of 1 node: 1 may not run it (1 no GPUs to share)"
+    assert made.said["p"] == "fits on none of 1 node: 1 is excluded (1 no shareable GPUs)"
 
 
 def test_a_gang_whose_roles_never_fit_together() -> None:
@@ -158,4 +158,4 @@ def test_machines_are_counted_once() -> None:
         node(made, name, 8, model, **spec)
     made.pod("a", "p", 8, nodeSelector={names.GPU_LABEL: "V100"})
     made.settle()
-    assert made.said["p"] == ("fits on none of 3 nodes: 2 may not run it (1 cordoned, 1 taint upgrade), 1 has no V100")
+    assert made.said["p"] == ("fits on none of 3 nodes: 2 are excluded (1 cordoned, 1 taint upgrade), 1 has no V100")

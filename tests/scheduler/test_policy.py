@@ -20,7 +20,7 @@ def test_the_objective_reaches_the_scheduler(tmp_path: Path) -> None:
     assert found.objective == "spread"
     assert found.levels == ("example.com/block", "example.com/rack")
     policy.write_text(policy.read_text().replace("spread", "spraed"))
-    with pytest.raises(ValueError, match="objective `spraed` is none of pack, links, spread"):
+    with pytest.raises(ValueError, match="objective `spraed` is not one of pack, links, spread"):
         Policy.read(policy)
 
 
@@ -28,9 +28,12 @@ def test_the_objective_reaches_the_scheduler(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[]", "not an object"),
-        ('{"cluster": 3}', "`cluster` is no text"),
+        ('{"cluster": 3}', "`cluster` is not a string"),
         ('{"cluster": "a", "gpuDriver": "g"}', "`systemNamespace` is missing"),
-        ('{"cluster": "a", "gpuDriver": "g", "systemNamespace": "s", "levels": "rack"}', "`levels` is no list of node"),
+        (
+            '{"cluster": "a", "gpuDriver": "g", "systemNamespace": "s", "levels": "rack"}',
+            "`levels` is not a list of node",
+        ),
         ('{"cluster": "a", ', "unexpected end of data"),
     ],
 )

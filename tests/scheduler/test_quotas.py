@@ -30,11 +30,9 @@ def test_a_team_gets_what_its_quota_says_and_no_more(team: World) -> None:
         team.pod(f"p{number}", 4)
     team.bound()
     team.pod("more", 1)
-    assert team.waiting("more") == (
-        "quota of team vision: asks for 1 V100, has 12, and may have 12 (8 guaranteed + 4 borrowed)"
-    )
+    assert team.waiting("more") == ("quota of team vision: requests 1 V100, uses 12 of 12 (8 guaranteed + 4 borrowed)")
     team.pod("cpus", cpu="38")
-    assert team.waiting("cpus") == "quota of team vision: asks for 38 CPUs, has 3, and may have 40"
+    assert team.waiting("cpus") == "quota of team vision: requests 38 CPUs, uses 3 of 40"
     team.kube.delete("v1", "Pod", "p0", team.namespace)
     team.bound("more")
 
@@ -56,5 +54,5 @@ def test_a_gang_starts_only_if_all_of_it_is_within_the_quota(team: World) -> Non
     team.ready()
     team.start()
     team.gang("train", 2)
-    assert "asks for 16 V100, has 0, and may have 12" in team.waiting("train-0")
+    assert "requests 16 V100, uses 0 of 12" in team.waiting("train-0")
     assert not any(team.nodes_of().values())

@@ -82,7 +82,7 @@ def test_a_guarantee_comes_back_elastic_surplus_first(teams: World) -> None:
         assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Pod", "elastic-1")
         assert event["note"] == (
             f"Preempted for {teams.namespace.removesuffix('-guest')}/first: "
-            "team guest has borrowed what team owner now needs"
+            "team guest borrowed GPUs guaranteed to team owner"
         )
     teams.pod("second", 8)
     teams.bound("second")

@@ -68,8 +68,8 @@ def test_gpus_of_which_nobody_says_the_model_are_in_no_quota() -> None:
     assert "p1" not in world.where()
     assert "light" in world.where()
     assert world.said["p1"] == (
-        "fits on none of 3 nodes: 2 may not run it (1 no nvidia.com/gpu, "
-        "1 without label avactl.dev/gpu, so in no quota), 1 has fewer than 8 free GPUs (at most 0)"
+        "fits on none of 3 nodes: 2 are excluded (1 no nvidia.com/gpu, "
+        "1 without label avactl.dev/gpu, so not covered by quotas), 1 has fewer than 8 free GPUs (at most 0)"
     )
 
 
@@ -79,14 +79,14 @@ def test_what_a_quota_never_allows_is_told_at_once() -> None:
     world.gang("a", "large", 2, 8)
     world.pod("a", "sure", 8, {"avactl.dev/preemptible": "false"})
     world.settle()
-    never = "; with this quota it never starts"
-    assert world.said["large-0"].endswith(f"asks for 16 V100, has 0, and may have 8 (4 guaranteed + 4 borrowed){never}")
+    never = "; it can never start with this quota"
+    assert world.said["large-0"].endswith(f"requests 16 V100, uses 0 of 8 (4 guaranteed + 4 borrowed){never}")
     assert world.said["sure"].endswith(never)
     world.pod("a", "small", 4)
     world.settle()
     world.pod("a", "more", 8)
     world.settle()
-    assert world.said["more"].endswith("has 4, and may have 8 (4 guaranteed + 4 borrowed)")
+    assert world.said["more"].endswith("uses 4 of 8 (4 guaranteed + 4 borrowed)")
     # Nor is there anything to wait for where no machines will do.
     world.quota("a", 0, 16)
     world.quota("b", 0, 40)
@@ -97,9 +97,9 @@ def test_what_a_quota_never_allows_is_told_at_once() -> None:
     world.gang("a", "waits", 2, 8)
     world.settle()
     small = "; the cluster is too small for it even if it is empty"
-    assert world.said["wide-0"].endswith(f"has 4, and may have 40 (0 guaranteed + 40 borrowed){small}")
-    assert world.said["huge"].endswith(f"has 12, and may have 16 (0 guaranteed + 16 borrowed){small}")
-    assert world.said["waits-0"].endswith("has 12, and may have 16 (0 guaranteed + 16 borrowed)")
+    assert world.said["wide-0"].endswith(f"uses 4 of 40 (0 guaranteed + 40 borrowed){small}")
+    assert world.said["huge"].endswith(f"uses 12 of 16 (0 guaranteed + 16 borrowed){small}")
+    assert world.said["waits-0"].endswith("uses 12 of 16 (0 guaranteed + 16 borrowed)")
 
 
 def test_elastic_surplus_goes_first_from_its_last_index_and_does_not_come_back(lent: Memory) -> None:
@@ -320,7 +320,7 @@ def test_over_the_limit_a_team_makes_room_among_its_own() -> None:
     world.pod("a", "high", 4, **HIGH)
     world.settle()
     assert evicted(world) == ["low"]
-    assert world.said["high"].startswith("quota of team a: asks for 4 V100, has 8, and may have 8; 8 more GPUs when")
+    assert world.said["high"].startswith("quota of team a: requests 4 V100, uses 8 of 8; 8 more GPUs when")
     world.go()
     world.settle()
     assert list(world.where()) == ["high"]
@@ -336,7 +336,7 @@ def test_what_ends_by_itself_is_waited_for(lent: Memory) -> None:
     lent.pod("owner", "mine", 8)
     lent.settle()
     assert not lent.evictions
-    assert lent.said["mine"].endswith("there is room as soon as pods that are ending are gone")
+    assert lent.said["mine"].endswith("enough capacity will be free once terminating pods have ended")
     lent.drop("guest", "ends")
     lent.settle()
     assert "mine" in lent.where()
@@ -360,13 +360,13 @@ def test_members_that_must_be_in_one_domain() -> None:
     world.gang("a", "apart", 2, 8, notes=within, affinity=apart)
     world.settle()
     assert "apart-0" not in world.where()
-    assert world.said["apart-0"].startswith("needs one rack for all: 1 of 2 fit")
+    assert world.said["apart-0"].startswith("all pods need one rack: 1 of 2 fit")
     world.drop("a", "n2")
     world.settle()
     assert {world.where()["near-0"], world.where()["near-1"]} == {"n2", "n3"}
     world.gang("a", "odd", 2, 8, notes={"avactl.dev/within": "rack"})
     world.settle()
-    assert "`rack` is no level of the cluster (example.com/block, example.com/rack)" in world.said["odd-0"]
+    assert "`rack` is not a level of the cluster (example.com/block, example.com/rack)" in world.said["odd-0"]
 
 
 def spread(rng: random.Random, world: Memory) -> None:

@@ -52,7 +52,7 @@ def test_top_tells_teams_pools_and_jobs(busy: World) -> None:
     assert "vision any 0 8" in lines
     assert any(line.startswith("v100 V100 3 1 24 6.5 17.5 1 ") for line in lines)
     waits = next(line for line in lines if "/big " in line)
-    assert "pending: quota of team vision: asks for 8 V100, has 6.5, and may have 12" in waits
+    assert "pending: quota of team vision: requests 8 V100, uses 6.5 of 12" in waits
     data = json.loads(avactl(busy, "top", "-o", "json").stdout)
     assert {team["model"]: (team["used"], team["reclaimable"]) for team in data["teams"]} == {
         "": (0, 0), "V100": (6.5, 2.5)
@@ -94,7 +94,7 @@ def test_who_may_see_one_namespace_only_is_told_so(busy: World, tmp_path: Path) 
     refused = avactl(busy, "top", kubeconfig=mine)
     assert refused.returncode == 3
     assert refused.stderr.splitlines() == [
-        "avactl: this account may not read pods of all namespaces",
+        "avactl: this account is not permitted to read pods of all namespaces",
         "        `-n NAMESPACE` shows the jobs of one namespace",
     ]
     done = avactl(busy, "top", "-n", space, kubeconfig=mine)

@@ -82,7 +82,7 @@ def test_a_machine_takes_so_many_volumes_of_a_driver(storage: World) -> None:
     storage.pod("two", volumes=using("data-0", "data-1"))
     assert storage.bound("two")["two"] == "n0"
     storage.pod("third", volumes=using("data-2"))
-    assert "2 out of reach of its volumes, or full of such" in storage.waiting("third")
+    assert "2 without access to its volumes, or at the volume limit" in storage.waiting("third")
     # What is there already is no more.
     storage.pod("again", volumes=using("data-1"))
     assert storage.bound("again")["again"] == "n0"
@@ -106,7 +106,7 @@ def test_a_claim_for_one_pod_has_one(storage: World) -> None:
     storage.pod("first", volumes=using("one"))
     storage.bound("first")
     storage.pod("second", volumes=using("one"))
-    assert storage.waiting("second") == "the PersistentVolumeClaim one is ReadWriteOncePod, and another pod uses it"
+    assert storage.waiting("second") == "PersistentVolumeClaim one is ReadWriteOncePod and in use by another pod"
     storage.kube.delete("v1", "Pod", "first", storage.namespace)
     storage.bound("second")
 
@@ -132,7 +132,7 @@ def test_new_volumes_are_made_where_there_is_room(storage: World) -> None:
         return str((item["metadata"].get("annotations") or {}).get("volume.kubernetes.io/selected-node"))
 
     storage.wait(lambda: selected() == "n1")
-    assert "2 out of reach of its volumes" in storage.waiting("huge")
+    assert "2 without access to its volumes" in storage.waiting("huge")
 
 
 def test_volumes_that_are_there_are_bound_by_the_scheduler(storage: World) -> None:
@@ -154,7 +154,7 @@ def test_volumes_that_are_there_are_bound_by_the_scheduler(storage: World) -> No
     storage.pod("third", volumes=using("three"))
     assert storage.bound("third")["third"] == "n0"
     storage.pod("fourth", volumes=using("four"))
-    assert "2 out of reach of its volumes" in storage.waiting("fourth")
+    assert "2 without access to its volumes" in storage.waiting("fourth")
 
 
 def test_volumes_are_reached_from_their_zones_only(world: World) -> None:
@@ -171,7 +171,7 @@ def test_volumes_are_reached_from_their_zones_only(world: World) -> None:
         world.pod(f"p{number}", volumes=using("data"))
     assert set(world.bound().values()) == {"b"}
     world.pod("elsewhere", volumes=using("data"), nodeSelector={zone: "a"})
-    assert "2 out of reach of its volumes" in world.waiting("elsewhere")
+    assert "2 without access to its volumes" in world.waiting("elsewhere")
     world.kube.delete("v1", "PersistentVolume", named)
 
 
@@ -183,12 +183,12 @@ def test_what_a_claim_says_of_itself_counts(storage: World) -> None:
     volume(storage, "gold", storageClassName="local", csi=csi, volumeAttributesClassName="gold")
     claim(storage, "plain", storageClassName="local")
     storage.pod("plain", volumes=using("plain"))
-    assert "2 out of reach of its volumes" in storage.waiting("plain")
+    assert "2 without access to its volumes" in storage.waiting("plain")
     # The annotation that came before the field, and the node for which it is being made.
     notes = {"volume.beta.kubernetes.io/storage-class": "made", "volume.kubernetes.io/selected-node": "n1"}
     claim(storage, "selected", notes=notes)
     storage.pod("there", volumes=using("selected"), nodeSelector={"kubernetes.io/hostname": "n0"})
-    assert "1 out of reach of its volumes" in storage.waiting("there")
+    assert "1 without access to its volumes" in storage.waiting("there")
     # The claim of an ephemeral volume is the pod's own.
     claim(storage, "stray-scratch", storageClassName="made")
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}

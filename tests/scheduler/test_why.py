@@ -32,7 +32,7 @@ def test_a_job_and_its_pods(world: World) -> None:
     title, _, line = told.stdout.splitlines()
     assert title == f"{world.namespace}/train"
     assert line.startswith("train-0, train-1  waits")
-    assert "needs 2 machines with 8 free GPUs; there are 0" in line
+    assert "needs 2 machines with 8 free GPUs; only 0 available" in line
     told = why(world, f"{world.namespace}/runs")
     assert "has a node" in told.stdout
     assert "a, GPUs " in told.stdout
@@ -68,10 +68,12 @@ def test_pods_that_are_not_made(world: World) -> None:
 
     refused = 'pods "{}" is forbidden: no PriorityClass with name nobody was found'
     world.wait(lambda: told("classless")[0].startswith("Job classless refused"))
-    assert told("classless")[0].endswith(f"2 of 2 pods are not made: Error creating: {refused.format('classless-')}")
-    assert told("the-asleep")[0].endswith("it is suspended: its pods are made once somebody starts it")
+    assert told("classless")[0].endswith(
+        f"2 of 2 pods were not created: Error creating: {refused.format('classless-')}"
+    )
+    assert told("the-asleep")[0].endswith("it is suspended: its pods are created once it is resumed")
     world.wait(lambda: told("home")[0].startswith("StatefulSet home refused"))
-    assert "1 of 1 pods are not made: Create Pod home-0 in StatefulSet home" in told("the-home")[0]
+    assert "1 of 1 pods were not created: Create Pod home-0 in StatefulSet home" in told("the-home")[0]
     assert told("the-home")[0].endswith(refused.format("home-0"))
     assert told("none")[0].endswith("it is scaled to 0 pods")
     # By the Deployment's name, and by the instance that its pods are of.

@@ -125,7 +125,7 @@ class World:
 
     def defects(self) -> list[str]:
         """What the daemons logged of failures that are nobody's but their own."""
-        own = ("decision failed", "housekeeping failed", "object not understood", "pod not understood", "Traceback")
+        own = ("scheduling failed", "periodic tasks failed", "invalid object", "invalid pod", "Traceback")
         lines = [line for log in self._logs for line in log.read_text().splitlines()]
         return [line for line in lines if any(words in line for words in own)]
 

@@ -1,4 +1,4 @@
-"""`avactl defrag`: make room for a waiting job by moving as few pods as possible."""
+"""`avactl defrag`: let a pending job start by moving as few pods as possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def defrag(
-    job: Annotated[str | None, typer.Argument(help="Waiting job: NAME or NAMESPACE/NAME.", show_default=False)] = None,
+    job: Annotated[str | None, typer.Argument(help="Pending job: NAME or NAMESPACE/NAME.", show_default=False)] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
     gpus: Annotated[int, typer.Option(min=1, max=16, help="Without a job: GPUs per pod.")] = 8,
     gpu: Annotated[str, typer.Option(help="Without a job: GPU model.", show_default="any")] = "",
@@ -35,14 +35,14 @@ def defrag(
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
-    """Propose the fewest moves that make room for a job, or for the pods described by options; `--yes` applies them.
+    """Propose the fewest pod moves that let a job, or the pods described by options, start; `--yes` applies them.
 
     Only pods of preemptible jobs with checkpoints are moved. They resume elsewhere from their last checkpoint.
     """
     if job is not None and "/" in job:
         namespace, job = job.split("/", 1)
     if yes and job is None:
-        fail("`--yes` needs a job: without one the freed room would not stay free", USAGE)
+        fail("`--yes` needs a job, because the freed capacity is reserved for it", USAGE)
     if output not in ("table", "json"):
         fail(f"`--output {output}` must be table or json", USAGE)
 
@@ -100,7 +100,7 @@ def _print(title: str, plan: DefragPlan, output: str, yes: bool) -> None:
         return
     _table(plan.moves)
     gpus, count = sum(move.gpus for move in plan.moves), len(plan.moves)
-    print(f"\n{title}: {count} move{'' if count == 1 else 's'} ({gpus:g} GPUs) make room on {shown}")
+    print(f"\n{title}: {count} move{'' if count == 1 else 's'} ({gpus:g} GPUs) free capacity on {shown}")
     if not yes:
         print("nothing was changed; `--yes` applies the moves. Target nodes are estimates: the scheduler decides")
 

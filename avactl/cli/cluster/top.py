@@ -50,7 +50,7 @@ def top(
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
-    """Show teams with their quotas, pools, and running and waiting jobs: live, until Ctrl-C. Read-only."""
+    """Show teams with their quotas, pools, and running and pending jobs, live until Ctrl-C. Read-only."""
     from avactl.cli.common import fail
     from avactl.exit_codes import USAGE
 
@@ -147,7 +147,7 @@ def _page(view: ClusterView, namespace: str, height: int | None = None) -> Rende
         parts += [_teams([team for team in teams if team in kept], len(teams) - len(kept)), ""]
     if pools:
         parts += [_pools(pools[: rows[1]], len(pools) - min(len(pools), rows[1])), ""]
-    parts.append(_jobs(jobs[: rows[2]]) if jobs else "no jobs with GPUs and no waiting jobs")
+    parts.append(_jobs(jobs[: rows[2]]) if jobs else "no jobs with GPUs and no pending jobs")
     if rows[2] < len(jobs):
         parts.append(f"… and {len(jobs) - rows[2]} more (`avactl top --once` shows all)")
     return Group(*parts, *hidden)
@@ -182,11 +182,11 @@ def _hidden(view: ClusterView) -> list[str]:
 
 def _unseen(view: ClusterView) -> list[str]:
     if "pods" in view.hidden:
-        return ["teams and pools are not shown: this account may only read the pods of this namespace"]
+        return ["teams and pools are not shown: this account can read the pods of this namespace only"]
     if "nodes" in view.hidden:
-        return ["teams and pools are not shown: this account may not read nodes"]
+        return ["teams and pools are not shown: this account is not permitted to read nodes"]
     if "configmaps" in view.hidden:
-        return ["quotas and GPU links are unknown: this account may not read the ConfigMaps of the system namespace"]
+        return ["quotas and GPU links are unknown: no permission to read ConfigMaps of the system namespace"]
     if "policy" in view.hidden:
         return [f"racks and possibly quotas are unknown: {plain(view.hidden['policy'])}; try `--system-namespace`"]
     return []

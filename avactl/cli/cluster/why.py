@@ -1,4 +1,4 @@
-"""`avactl why`: explain why a pod or a job does not run, from the status set by scheduler and pod controllers."""
+"""`avactl why`: explain why a pod or job is pending, from the status set by the scheduler and pod controllers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def why(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Explain why a pod or a job is waiting, and show where its other pods run."""
+    """Explain why a pod or job is pending, and show where its other pods run."""
     if "/" in name:
         namespace, name = name.split("/", 1)
     if not name or not namespace or "/" in name:

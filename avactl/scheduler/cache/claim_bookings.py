@@ -92,7 +92,7 @@ class ClaimBookings:
                 try:
                     state.book(uid, booking, forced=True)
                 except BookingError as error:
-                    logs.error("devices are allocated twice", claim=uid, error=str(error))
+                    logs.error("device allocated twice", claim=uid, error=str(error))
                     self._tables.stale = True  # what claims have comes before what is kept for others
 
     def _release(self, uid: str) -> None:
@@ -107,13 +107,13 @@ class ClaimBookings:
         return sum(not each.admin and self._dra.counts(each.key) for each in held)
 
     def held_gpus(self, pod: PodInfo) -> int:
-        """Return the GPU milli that a pod with a node holds, by its claims and by its requests."""
+        """Return the GPUs, in milli, that a bound pod holds through its claims and its requests."""
         if pod.claims:
             return MILLI_PER_GPU * (self.gpus(pod) + self._requests.gpu_count(pod.shape))
         return pod.shape.share or MILLI_PER_GPU * self._requests.gpu_count(pod.shape)
 
     def counted(self, pod: PodInfo) -> Iterator[ResourceClaim]:
-        """Yield the claims that count for a pod. A shared claim counts for the first of its pods that got a node."""
+        """Yield the claims counted for a pod. A shared claim counts for its first pod with a node."""
         for claim in self._of(pod):
             if next(iter(self._tables.claim_users.get(claim.key, ())), pod.uid) == pod.uid:
                 yield claim
@@ -131,7 +131,7 @@ class ClaimBookings:
         return list(found)
 
     def gpu_devices(self, node: str, gpus: int) -> tuple[Result, ...]:
-        """Return the devices behind a mask of GPUs, as a reservation holds them: whole and exclusively."""
+        """Return the devices of a GPU mask as a reservation holds them: entire and exclusive."""
         return tuple(Result(key, False, False, ()) for key in self._dra.keys(node, gpus))
 
     def _of(self, pod: PodInfo) -> list[ResourceClaim]:
@@ -202,7 +202,7 @@ class ClaimBookings:
         prefer: set[Key] = set(self._dra.keys(name, gpus))
         found = self._dra.search(name, self._tables.nodes[name].labels, claims, prefer)
         if found is None:
-            raise StuckError("what was free is not")
+            raise StuckError("the free devices were taken meanwhile")
         return found
 
     def _numbers(self, found: list[list[AllocatedDevice]]) -> int:
@@ -234,7 +234,7 @@ class ClaimBookings:
         return [info.name for info in self._tables.nodes.values() if match(info.name, info.labels)]
 
     def searched(self, pod: PodInfo) -> bool:
-        """Return True if only the allocator can place a pod: its claims are shared, or ask for more than GPUs."""
+        """Return True if only the allocator can place a pod: its claims are shared, or request more than GPUs."""
         if not pod.claims:
             return False
         demand = self._dra.demand(pod)
@@ -246,12 +246,12 @@ class ClaimBookings:
         return bool(demand.wanted) and not any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
 
     def counts(self, pod: PodInfo) -> bool:
-        """Return True if the GPUs of a decision are those of the pod's claims."""
+        """Return True if the GPUs of a decision belong to the pod's claims."""
         demand = self._dra.demand(pod)
         return bool(demand.wanted) and demand.gpus > 0
 
     def explain(self, pod: PodInfo, request: Request) -> tuple[Request, Mask, str] | None:
-        """Return the request, the nodes that claims leave, and why not the others; None if the engine can tell."""
+        """Return the request, the nodes that claims allow, and reasons for the others, unless the engine knows them."""
         demand = self._dra.demand(pod)
         nodes = self._tables.nodes.values()
         if not demand.wanted or (
@@ -261,7 +261,7 @@ class ClaimBookings:
         offers = self._dra.offers(demand, self._tables.nodes)
         mask = self._tables.mask(offers.yes)
         lost = len(self._tables.nodes) - len(offers.yes)
-        words = [f"{lost} without free devices as its ResourceClaim asks for"] if lost else []
+        words = [f"{lost} without free devices for its ResourceClaim"] if lost else []
         words += sorted(set(offers.words.values()))[:1]
         if demand.gpus:
             request = self._requests.searched(request, pod.shape)
@@ -271,7 +271,7 @@ class ClaimBookings:
     # -- what is given ----------------------------------------------------------------------------------------------
 
     def give(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
-        """Book the devices of a decision for the pod's claims and return each one's allocation. Raises BookingError."""
+        """Book the devices of a decision; return the allocation of each claim. Raises BookingError."""
         demand, name = self._dra.demand(pod), self._tables.state.names[booking.node]
         assert name is not None
         result = [ClaimAllocation(claim, self._dra.giving.get(claim.uid)) for claim in demand.held]
@@ -296,7 +296,7 @@ class ClaimBookings:
         return result
 
     def forget(self, pod: PodInfo) -> None:
-        """Release the devices that were being allocated for a pod whose binding failed."""
+        """Release the devices assumed for a pod whose binding failed."""
         mine = self.given.pop(pod.uid, ())
         for uid in mine:
             shared = any(uid in others for others in self.given.values())

@@ -57,7 +57,7 @@ class ClusterCache:
             self._pools_changed()
 
     def drop_pool(self, name: str) -> None:
-        """Remove a pool; its nodes are then nodes without a pool."""
+        """Remove a pool; its nodes remain, without a pool."""
         if self.tables.pools.pop(name, None) is not None:
             self._pools_changed()
 
@@ -149,7 +149,7 @@ class ClusterCache:
     # -- pods -------------------------------------------------------------------------------------------------------
 
     def put_pod(self, item: Mapping[str, Any]) -> PodInfo | None:
-        """Add or change a pod; return None for a pod that neither holds resources nor is avactl's to schedule."""
+        """Add or change a pod; return None if it neither holds resources nor uses this scheduler."""
         tables, metadata = self.tables, item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         pod = tables.pods.get(key)
@@ -239,7 +239,7 @@ class ClusterCache:
         return self.claims.choose(pod, request, among) if pod.claims else self.tables.scorer.choose(request, among)
 
     def take(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
-        """Assume a pod, and return the allocations of its claims. Raises BookingError, and changes nothing then."""
+        """Assume a pod, and return the allocations of its claims. Raises BookingError without any change."""
         name = self.tables.state.names[booking.node]
         assert name is not None
         given: list[ClaimAllocation] = []

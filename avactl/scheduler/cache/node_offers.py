@@ -1,4 +1,4 @@
-"""Nodes in the placement state: the resources, GPUs, links and topology domains that each one offers to pods."""
+"""Nodes in the placement state: their resources, GPUs, links and topology domains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from avactl.scheduler.objects.node_info import NodeInfo
 
 
 class NodeOffers:
-    """Places nodes in the state and keeps the bookings of their pods."""
+    """Adds nodes to the state and preserves the bookings of their pods."""
 
     def __init__(self, tables: ClusterTables, dra: DraManager, requests: RequestBuilder, bookings: PodBookings) -> None:
         self._tables, self._dra, self._requests, self._bookings = tables, dra, requests, bookings
@@ -69,7 +69,7 @@ class NodeOffers:
 def _unlinked(machine: Machine, gpus: int, differs: bool) -> Machine:
     """Return a machine type with so many GPUs and no known links: pods that require a link go elsewhere.
 
-    NVSwitch remains where some GPUs are absent: it connects the others, whichever they are.
+    If some GPUs are absent, NVSwitch still connects all others.
     """
     switched = machine.nvlink is not None and machine.nvlink.switch_links > 0
     kept = machine.nvlink if switched and not differs and gpus < machine.gpus else None

@@ -1,4 +1,4 @@
-"""Bookings of pods that run already: their GPUs as their annotation names them, else as many as they asked for."""
+"""Bookings of running pods: the GPUs in their annotation, otherwise the number they requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pods that ask for more than their node has, but until then they are booked, and 
 
 
 class PodBookings(ChangeListener):
-    """Books pods with a node in the placement state, whatever their annotations claim."""
+    """Bookings of bound pods in the placement state; annotations are not trusted."""
 
     def __init__(self, tables: ClusterTables, requests: RequestBuilder) -> None:
         self._tables, self._requests = tables, requests
@@ -27,15 +27,15 @@ class PodBookings(ChangeListener):
         tables.subscribe(self)
 
     def state_cleared(self) -> None:
-        """Forget substitutions: all pods are booked again."""
+        """Forget substitutions, before all pods are booked again."""
         self._substituted.clear()
 
     def pod_removed(self, pod: PodInfo, node: str) -> None:
-        """Have the state rebuilt where another pod may now get the GPUs that it names."""
+        """Request a rebuild if another pod can now get the GPUs in its annotation."""
         self._tables.stale |= node in self._substituted
 
     def book(self, pod: PodInfo) -> None:
-        """Book a pod that runs. A pod that is booked, or whose node is unknown, is left as it is."""
+        """Book a running pod, unless it is already booked or its node is unknown."""
         state = self._tables.state
         slot = state.slots.get(pod.assumed or pod.node)
         if slot is None or pod.uid in state.bookings:
@@ -57,15 +57,14 @@ class PodBookings(ChangeListener):
         return pods
 
     def devices(self, pod: PodInfo) -> str:
-        """Return the GPUs that are booked for a pod, in the form of its annotation."""
+        """Return the GPUs booked for a pod, in annotation format."""
         booking = self._tables.state.bookings.get(pod.uid)
         return format_devices(booking.gpus) if booking else ""
 
     def _devices(self, pod: PodInfo, slot: int, milli: int) -> int:
         """Return the mask of GPUs to book for a pod.
 
-        Any free GPUs substitute for those that are unknown or absent: the pod holds as many of the node's GPUs,
-        whichever they are.
+        Free GPUs are substituted for unknown or absent ones, because the pod holds that number of the node's GPUs.
         """
         count = self._gpu_count(pod)
         if not count:
@@ -93,14 +92,14 @@ class PodBookings(ChangeListener):
         return sum(1 << gpu for gpu in found)
 
     def _gpu_count(self, pod: PodInfo) -> int:
-        """Return the GPUs that a pod asks for by a resource or a share."""
+        """Return the GPUs that a pod requests by a resource or a share."""
         return 1 if pod.shape.share else self._requests.gpu_count(pod.shape)
 
     @staticmethod
     def _named_devices(pod: PodInfo, count: int) -> int:
         """Return the mask of GPUs that a pod's annotation names; 0 unless they are as many as it asks for.
 
-        The scheduler writes no other annotations, so one that differs was written by somebody else.
+        The scheduler never writes a different annotation, so one that differs is not its own.
         """
         mask = parse_devices(pod.devices) if pod.managed else 0
         return mask if mask.bit_count() == count else 0

@@ -1,7 +1,8 @@
 """Constraints between pods: host ports, disks, required pod affinity and anti-affinity, topology spread.
 
-As kube-scheduler's plugins NodePorts, VolumeRestrictions, InterPodAffinity and PodTopologySpread filter. Counts of
-matching pods by node are kept from their first use on; a decision is then a few sums over topology domains.
+Equivalent to the filters of kube-scheduler's plugins NodePorts, VolumeRestrictions, InterPodAffinity and
+PodTopologySpread. Counts of matching pods per node are cached after the first use, so a decision only sums over
+topology domains.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _add_to(there: dict[_Single, Counts], what: _Single, node: str, change: int)
 
 
 class PodTopology(ChangeListener):
-    """Counts of pods by node, and the nodes that they leave to another pod."""
+    """Pod counts per node, and the nodes that the constraints between pods allow."""
 
     def __init__(self, tables: ClusterTables) -> None:
         self._tables = tables
@@ -144,7 +145,7 @@ class PodTopology(ChangeListener):
         self._count(pod, node, 1)
 
     def drop_unused(self) -> None:
-        """Drop tallies that are no longer used: each costs time for every pod."""
+        """Drop unused tallies, each of which costs time for every pod."""
         if self._passed <= len(self._tables.pods) + _IDLE:
             return
         self._passed = 0
@@ -154,7 +155,7 @@ class PodTopology(ChangeListener):
             tally.asked = False
 
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
-        """Count a pod by its labels of now instead of those before."""
+        """Count a pod by its current labels instead of its previous ones."""
         now = pod.labels, pod.deleting
         pod.labels, pod.deleting = labels, deleting
         was = [tally.match(pod) for tally in self._tallies.values()]
@@ -249,17 +250,17 @@ class PodTopology(ChangeListener):
         return pod.shape.constrained or any(True for _ in self._opposing(pod))
 
     def among(self, pod: PodInfo) -> tuple[Mask, str]:
-        """Return the nodes that other pods leave, and the reasons for the others. Raises RuleError."""
+        """Return the nodes that other pods allow, and reasons for the others. Raises RuleError."""
         mask: Mask = np.ones(len(self._tables.state.free), np.bool_)
         alive = self._tables.state.capacity[:, 0] >= 0
         reasons = []
         for words, part in (
             ("host ports in use", self._free(pod.shape.ports, self._ports)),
             ("disks in use", self._free(pod.shape.disks, self._disks)),
-            ("near a pod that keeps it away", self._unopposed(pod)),
-            ("no pod of its affinity near", self._near(pod)),
-            ("near a pod of its anti-affinity", self._away(pod)),
-            ("too uneven a topology spread", self._even(pod)),
+            ("anti-affinity of another pod", self._unopposed(pod)),
+            ("no pod matching its affinity", self._near(pod)),
+            ("its own anti-affinity", self._away(pod)),
+            ("topology spread over maxSkew", self._even(pod)),
         ):
             if part is not None:
                 lost = int((mask & ~part & alive).sum())

@@ -1,4 +1,4 @@
-"""From what pods ask for to what the engine is asked: requests, and the sets of nodes that pods may run on."""
+"""Convert pod requirements to placement requests and node sets."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _SETS = 512
 
 
 class DeviceSource(NamedTuple):
-    """The devices that nodes must have to be in a node set."""
+    """Devices that a node must have to belong to a node set."""
 
     resource: str = ""
     """An extended resource; empty: none."""
     shared: bool = False
-    """GPUs of any resource, as for pods that share one."""
+    """True for GPUs of any resource, for pods that share one."""
     claims: str = ""
-    """Key of a `ClaimDemand`; empty: no ResourceClaim wants devices."""
+    """Key of a `ClaimDemand`; empty if no ResourceClaim requests devices."""
     searched: bool = False
-    """The allocator searches the devices of the claims: every node may have them."""
+    """True if the allocator searches the devices of the claims, so that no node is excluded."""
 
 
 _ANY_NODE = DeviceSource()
 
 
 class RequestBuilder(ChangeListener):
-    """Requests of shapes, kept as long as the fleet's resources are the same."""
+    """Requests by pod requirements, cached until the cluster's resources change."""
 
     def __init__(self, tables: ClusterTables, dra: DraManager) -> None:
         self._tables, self._dra = tables, dra
@@ -55,7 +55,7 @@ class RequestBuilder(ChangeListener):
         self._looked_at = 0
         """Nodes that there were then."""
         self._small: tuple[int, dict[Gang, bool]] = (-1, {})
-        """For which gangs the fleet is too small, as of `node_epoch`."""
+        """Gangs for which the cluster is too small, as of `node_epoch`."""
 
     def state_cleared(self) -> None:
         """Forget all requests and node sets."""
@@ -65,7 +65,7 @@ class RequestBuilder(ChangeListener):
         self._small = (-1, {})
 
     def gpu_count(self, shape: PodRequirements) -> int:
-        """Whole GPUs that a pod of a shape asks for by an extended resource."""
+        """Return the whole GPUs that a pod requests through an extended resource."""
         return sum(value for name, value in shape.amounts.items() if name in self.gpu_resources)
 
     def amounts(self, shape: PodRequirements) -> tuple[int, ...]:
@@ -73,12 +73,12 @@ class RequestBuilder(ChangeListener):
         return tuple(shape.amounts.get(name, 0) for name in self._tables.state.resources)
 
     def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request:
-        """Return the request of pods of a shape. Raises UnsupportedError where no node will ever do."""
+        """Return the request for pod requirements. Raises UnsupportedError if no node can ever satisfy them."""
         source, wanted = self._source(shape), demand if demand is not None and demand.wanted else None
         if wanted is not None:
             if wanted.gpus and source is not _ANY_NODE:
                 raise UnsupportedError(
-                    "asks for GPUs by a resource and by ResourceClaims in one pod, which is not supported"
+                    "requests GPUs through both an extended resource and ResourceClaims, which is not supported"
                 )
             source = source._replace(claims=wanted.key, searched=not wanted.exact)
         nodes = self._set(shape, source)
@@ -90,23 +90,21 @@ class RequestBuilder(ChangeListener):
                 device_class = self._dra.stands_for(name)
                 if device_class:
                     raise UnsupportedError(
-                        f"{name} stands for DeviceClass {device_class}: ask for it by a ResourceClaim instead"
+                        f"{name} is provided by DeviceClass {device_class}: use a ResourceClaim instead"
                     )
                 if name not in self.gpu_resources:
-                    raise UnsupportedError(f"no node has the resource {name}")
+                    raise UnsupportedError(f"no node has resource {name}")
         if shape.share and self.gpu_count(shape):
-            raise UnsupportedError(
-                f"asks for a part of a GPU (annotation {names.GPU_SHARE}) and for whole ones in one pod"
-            )
+            raise UnsupportedError(f"requests both a share of a GPU (annotation {names.GPU_SHARE}) and whole GPUs")
         gpus = 1 if shape.share else self.gpu_count(shape)
         if wanted is not None and wanted.gpus:
             gpus = wanted.gpus
         if source.searched:
             gpus = min(gpus, MAX_GPUS)
         if gpus > MAX_GPUS:
-            raise UnsupportedError(f"asks for {gpus} GPUs; a machine has at most {MAX_GPUS}")
+            raise UnsupportedError(f"requests {gpus} GPUs; a machine has at most {MAX_GPUS}")
         if len([name for name in shape.amounts if name in self.gpu_resources]) > 1:
-            raise UnsupportedError("asks for GPUs of two kinds in one pod, which is not supported")
+            raise UnsupportedError("requests two kinds of GPU, which is not supported")
         if len(self._requests) > 4 * _SETS:
             self._requests.clear()
         request = self._requests[shape, source, nodes] = Request(
@@ -133,7 +131,7 @@ class RequestBuilder(ChangeListener):
         return any(info.gpu_resource == name for info in self._tables.nodes.values())
 
     def searched(self, request: Request, shape: PodRequirements) -> Request:
-        """The same on all nodes that the shape's rules leave, whatever devices they have."""
+        """Return the same request on all nodes that the node rules allow, regardless of devices."""
         return replace(request, nodes=self._set(shape, _ANY_NODE))
 
     def _set(self, shape: PodRequirements, source: DeviceSource) -> int:
@@ -156,7 +154,7 @@ class RequestBuilder(ChangeListener):
         return found
 
     def put_node(self, info: NodeInfo, slot: int) -> None:
-        """Bring the sets up to date for a node."""
+        """Update the node sets for a node."""
         self._reasons.clear()
         for (rules, source), number in self._sets.items():
             may = not self._obstacle(rules, source, info)
@@ -193,7 +191,7 @@ class RequestBuilder(ChangeListener):
     def never(self, gang: Gang, among: Mask | None = None, untried: bool = False) -> bool:
         """Return True if the gang will never fit, even once taints and cordons are gone.
 
-        `untried`: nobody knows yet whether it is too small, for the roles fit by themselves.
+        `untried`: only single roles were tried, so the cluster may still be too small for all of them.
         """
         sets = {role.request.nodes: self._lasting(role.request) for role in gang.roles}
         wider = {key: mask for key, mask in sets.items() if mask is not None}

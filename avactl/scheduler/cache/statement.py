@@ -16,7 +16,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 
 class Statement:
-    """A context whose changes are rolled back at its end unless they were committed. Statements may be nested."""
+    """A context that rolls back its changes at the end unless they were committed. Statements may be nested."""
 
     def __init__(self, cache: ClusterCache, topology: bool = True) -> None:
         """`topology`: evicted pods no longer count for the affinity, spread, ports and disks of others."""
@@ -41,7 +41,7 @@ class Statement:
             self._rollback()
 
     def commit(self) -> None:
-        """Let all changes stand; an outer statement can still undo the bookings among them."""
+        """Keep all changes; an outer statement can still roll back the bookings."""
         self._open = False
         self._cache.tables.state.keep(self._mark)
 
@@ -78,9 +78,9 @@ class Statement:
         self._reserve_devices(str(key), ())
 
     def evict_only(self, pods: Iterable[PodInfo]) -> None:
-        """Evict these pods, and restore those that are evicted and not among them.
+        """Evict these pods, and restore all other evicted pods.
 
-        The cost is proportional to the difference, so that searches for the fewest victims may call it often.
+        The cost is proportional to the difference, so searches for the fewest victims can call it often.
         """
         topology, wanted = self._cache.topology, dict.fromkeys(pods)
         self._evict_claims(wanted)

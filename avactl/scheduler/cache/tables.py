@@ -1,7 +1,7 @@
 """Tables of the cluster cache: nodes, pods, the placement state, and the change events that its parts listen to.
 
 `ClusterCache` writes the tables. Its parts (`requests`, `claim_bookings`, `pod_topology`, `team_usage`,
-`volume_binding`, `volume_limits`) read them, count their own changes in `change_epoch`, and know nothing of the cache.
+`volume_binding`, `volume_limits`) read them, count their own changes in `change_epoch`, and do not depend on the cache.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class ChangeListener:
         """Handle a pod that no longer holds resources of a node."""
 
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
-        """Handle a pod on a node that had these labels before, and was being deleted or not."""
+        """Handle changed labels or deletion of a pod on a node; the arguments are the previous values."""
 
     def nodes_changed(self) -> None:
         """Handle nodes that were added, removed or relabelled, or that have other slots."""
 
     def namespace_changed(self, name: str, before: Mapping[str, str]) -> None:
-        """Handle a namespace that had these labels before."""
+        """Handle changed labels of a namespace; the arguments are the previous ones."""
 
     def claim_changed(self, claim: str) -> None:
-        """Handle a ResourceClaim, by `namespace/name`, that has other devices or one user less."""
+        """Handle a ResourceClaim, by `namespace/name`, whose devices changed or that lost a user."""
 
     def state_cleared(self) -> None:
         """Handle a placement state that is about to be rebuilt."""
@@ -122,7 +122,7 @@ class ClusterTables:
             handle()
 
     def reset_scorer(self, keep_workload: bool) -> None:
-        """Replace the scorer by one of the current state, with the workload learnt so far or with none."""
+        """Replace the scorer by one for the current state; keep or reset the learned workload."""
         workload = self.scorer.workload
         self.scorer = Scorer(self.state, objective=self.objective)
         if keep_workload:
@@ -155,7 +155,7 @@ class ClusterTables:
                 handlers.append(getattr(listener, event))
 
     def add_pod(self, pod: PodInfo, node: str) -> None:
-        """Enter a pod on a node."""
+        """Add a pod to a node."""
         self.pods_by_node.setdefault(node, {})[pod.uid] = pod
         for name in pod.volumes:
             self.volume_users.setdefault(f"{pod.namespace}/{name}", {})[pod.uid] = node
@@ -189,7 +189,7 @@ class ClusterTables:
         return True
 
     def relabel_pod(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
-        """Announce that a pod on a node had these labels before, and was being deleted or not."""
+        """Announce changed labels or deletion of a pod on a node; the arguments are the previous values."""
         for handle in self._handlers["pod_relabelled"]:
             handle(pod, labels, deleting)
 
@@ -205,7 +205,7 @@ class ClusterTables:
                 handle(name, before or {})
 
     def claim_changed(self, claim: str) -> None:
-        """Announce a ResourceClaim, by `namespace/name`, that has other devices or one user less."""
+        """Announce a ResourceClaim, by `namespace/name`, whose devices changed or that lost a user."""
         for handle in self._handlers["claim_changed"]:
             handle(claim)
 

@@ -1,4 +1,4 @@
-"""Usage and quotas of teams, and admission of pods by quota. GPUs are counted in milli, because pods can share them."""
+"""Usage and quotas of teams, and admission of pods by quota. GPUs are counted in milli, as pods can share them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StartRequest(NamedTuple):
 
 
 class QuotaExceeded(NamedTuple):
-    """A quota that keeps pods from starting."""
+    """An exceeded quota that blocks pods."""
 
     refusals: Sequence[Refusal]
     preemptible: bool
@@ -36,31 +36,32 @@ class QuotaExceeded(NamedTuple):
     """True if they may borrow: preemptible pods may, unless capacity is reserved for others of the team."""
 
     def __str__(self) -> str:
-        """Render `quota of team vision: asks for 8 V100, has 24, and may have 24 (16 guaranteed + 8 borrowed)`."""
+        """Render `quota of team vision: requests 8 V100, uses 24 of 24 (16 guaranteed + 8 borrowed)`."""
         parts = "; ".join(map(self._describe, self.refusals))
-        # A team that must not borrow for now is not refused for ever.
+        # A team that cannot borrow at present may be able to later.
         for_now = self.preemptible and not self.borrows
         never = not for_now and any(each.asked > each.limit for each in self.refusals)
-        return f"quota of team {self.refusals[0].quota}: {parts}{'; with this quota it never starts' if never else ''}"
+        suffix = "; it can never start with this quota" if never else ""
+        return f"quota of team {self.refusals[0].quota}: {parts}{suffix}"
 
     def _describe(self, refusal: Refusal) -> str:
         if isinstance(refusal.resource, int):
             name, unit, suffix = (("CPUs", 1000, ""), ("memory", 1 << 30, " GiB"))[refusal.resource]
-            have = f"has {refusal.used / unit:g}{suffix}, and may have {refusal.limit / unit:g}{suffix}"
-            return f"asks for {refusal.asked / unit:g}{suffix} {name}, {have}"
+            have = f"uses {refusal.used / unit:g} of {refusal.limit / unit:g}{suffix}"
+            return f"requests {refusal.asked / unit:g}{suffix} {name}, {have}"
         guaranteed, most = refusal.guaranteed / MILLI_PER_GPU, refusal.limit / MILLI_PER_GPU
         borrowed = f" ({guaranteed:g} guaranteed + {most - guaranteed:g} borrowed)" if most > guaranteed else ""
         if self.preemptible and not self.borrows:
-            borrowed = " (what it may borrow is kept for others of the team)"
+            borrowed = " (capacity for borrowing is reserved for other workloads of the team)"
         elif not self.borrows:
-            borrowed = " (what must not be stopped runs on guaranteed GPUs only)"
-        have = f"has {refusal.used / MILLI_PER_GPU:g}, and may have {most:g}{borrowed}"
+            borrowed = " (non-preemptible pods use guaranteed GPUs only)"
+        have = f"uses {refusal.used / MILLI_PER_GPU:g} of {most:g}{borrowed}"
         model = refusal.resource or f"GPUs without a model (nodes without label {names.GPU_LABEL})"
-        return f"asks for {refusal.asked / MILLI_PER_GPU:g} {model}, {have}"
+        return f"requests {refusal.asked / MILLI_PER_GPU:g} {model}, {have}"
 
 
 class TeamUsage(ChangeListener):
-    """Ledger of the teams, kept up to date with the pods that hold resources."""
+    """Ledger of the teams, updated with the pods that hold resources."""
 
     def __init__(self, tables: ClusterTables, held_gpus: Callable[[PodInfo], int]) -> None:
         """`held_gpus` returns the GPU milli of a pod that has a node."""
@@ -103,11 +104,11 @@ class TeamUsage(ChangeListener):
         self._tables.change_epoch += 1
 
     def state_cleared(self) -> None:
-        """Have the ledger rebuilt."""
+        """Request a rebuild of the ledger."""
         self._stale = True
 
     def pod_added(self, pod: PodInfo, node: str) -> None:
-        """Enter a pod in the ledger."""
+        """Add a pod to the ledger."""
         if self._stale or pod in self._ledger.works:
             return
         work = self._work(pod, node)
@@ -120,17 +121,17 @@ class TeamUsage(ChangeListener):
             self._tables.change_epoch += 1  # what it lends may now come back to those that wait
 
     def pod_removed(self, pod: PodInfo, node: str) -> None:
-        """Take a pod out of the ledger."""
+        """Remove a pod from the ledger."""
         if not self._stale and pod in self._ledger.works:
             self._count(pod, self._ledger.end(pod).team, -1)
 
     def recount(self, pod: PodInfo, node: str) -> None:
-        """Enter a pod on a node again, with the resources that it holds now."""
+        """Count a pod on a node again, with its current resources."""
         self.pod_removed(pod, node)
         self.pod_added(pod, node)
 
     def namespace_changed(self, name: str, before: Mapping[str, str]) -> None:
-        """Count a namespace's pods for the team that its labels name now."""
+        """Count a namespace's pods for the team in its current labels."""
         if before.get(names.TEAM_LABEL) == self._tables.namespaces.get(name, {}).get(names.TEAM_LABEL):
             return
         for node, pods in self._tables.pods_by_node.items():
@@ -158,7 +159,7 @@ class TeamUsage(ChangeListener):
             _add(self._surplus, team, change * beyond)
 
     def fresh(self) -> Ledger:
-        """Return the ledger, in which each pod is a workload of its own; read-only."""
+        """Return the current ledger, with one workload per pod; read-only."""
         if self._stale:
             self._ledger = Ledger([_in_milli(leaf.quota) for leaf in self._leaves.values()], {})
             self._ranks, self._members, self._surplus = {}, Counter(), Counter()
@@ -169,12 +170,12 @@ class TeamUsage(ChangeListener):
         return self._ledger
 
     def team(self, pod: PodInfo) -> str:
-        """The team that a pod counts for: of its namespace, by quota or by label; else the namespace for itself."""
+        """Return the team of a pod: that of its namespace by quota or label, otherwise the namespace itself."""
         labels = self._tables.namespaces.get(pod.namespace, {})
         return self._teams.get(pod.namespace) or labels.get(names.TEAM_LABEL) or pod.namespace
 
     def owner(self, pod: PodInfo) -> QuotaOwner:
-        """Return the properties of a pod that quotas and preemption look at."""
+        """Return the properties of a pod that quotas and preemption use."""
         return QuotaOwner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
 
     def _work(self, pod: PodInfo, node: str) -> TeamWorkload | None:
@@ -192,9 +193,9 @@ class TeamUsage(ChangeListener):
     # -- asking -----------------------------------------------------------------------------------------------------
 
     def refuse(self, wishes: Sequence[StartRequest]) -> tuple[QuotaExceeded | None, Mask | None]:
-        """Return the quota that keeps pods from starting, or the nodes whose GPU models it permits; None: all.
+        """Return the quota that blocks pods, or the nodes whose GPU models it permits; None for all.
 
-        Pods that name no model may start on those that their team has room for.
+        Pods without a GPU model may start on all models that their team's quota permits.
         """
         if not self._leaves:
             return None, None
@@ -223,15 +224,15 @@ class TeamUsage(ChangeListener):
         return None, mask
 
     def beyond(self, models: Mask | None) -> str:
-        """How many machines with GPUs `refuse` keeps a pod from, in words."""
+        """Describe how many GPU machines `refuse` excludes for a pod."""
         if models is None:
             return ""
         state = self._tables.state
         kept = ~models & (state.gpu_count > 0)
         nobody_knows = kept & (state.model == (state.models.index("") if "" in state.models else -1))
         unnamed, lost = int(nobody_knows.sum()), int((kept & ~nobody_knows).sum())
-        words = [f"{lost} of a GPU model beyond its quota"] if lost else []
-        words += [f"{unnamed} without label {names.GPU_LABEL}, so in no quota"] if unnamed else []
+        words = [f"{lost} with a GPU model beyond its quota"] if lost else []
+        words += [f"{unnamed} without label {names.GPU_LABEL}, so not covered by quotas"] if unnamed else []
         return ", ".join(words)
 
     def _unnamed(self) -> bool:
@@ -267,7 +268,7 @@ class TeamUsage(ChangeListener):
         return exceeded
 
     def may_give(self, pod: PodInfo, models: Iterable[str]) -> bool:
-        """Return True if any workload could be preempted for a pod. Cheap: called for thousands of pods."""
+        """Return True if any workload could be preempted for a pod. Fast, because it runs for thousands of pods."""
         ledger, team = self.fresh(), self.team(pod)
         if any(rank < pod.rank for rank in self._ranks.get(team, ())):
             return True
@@ -277,7 +278,7 @@ class TeamUsage(ChangeListener):
         return self._surplus[team] > 0
 
     def model_mask(self, model: str) -> Mask:
-        """The nodes with a GPU model."""
+        """Return the nodes with a GPU model."""
         state = self._tables.state
         known = np.array([each == model for each in state.models], np.bool_)
         mask: Mask = known[state.model] if len(known) else np.zeros(len(state.model), np.bool_)
@@ -285,11 +286,11 @@ class TeamUsage(ChangeListener):
 
     @property
     def shared(self) -> bool:
-        """True if teams lend to each other: only if there are quotas."""
+        """True if there are quotas, so that teams lend to each other."""
         return bool(self._leaves)
 
     def usage(self) -> Iterable[tuple[str, str, float, float]]:
-        """Team, model, GPUs in use, and how many of them are borrowed."""
+        """Yield team, model, GPUs in use, and how many of them are borrowed."""
         ledger = self.fresh()
         for team, leaf in self._leaves.items():
             for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}:

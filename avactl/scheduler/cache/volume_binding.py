@@ -1,7 +1,7 @@
-"""Nodes that a pod's volumes allow: reach of volumes that exist or can be provisioned, and limits by node.
+"""Nodes that a pod's volumes allow: access to existing or provisionable volumes, and volume limits.
 
-As kube-scheduler's plugins VolumeBinding, VolumeZone, VolumeRestrictions (ReadWriteOncePod) and NodeVolumeLimits (CSI)
-filter.
+Equivalent to the filters of kube-scheduler's plugins VolumeBinding, VolumeZone, VolumeRestrictions (ReadWriteOncePod)
+and NodeVolumeLimits (CSI).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IMMEDIATE = StorageClass("Immediate", "", b"")
 
 
 class VolumeBinding:
-    """PersistentVolumeClaims, PersistentVolumes, StorageClasses, and the capacity that CSI drivers report."""
+    """PersistentVolumeClaims, PersistentVolumes, StorageClasses, and the storage capacity that CSI drivers report."""
 
     def __init__(self, tables: ClusterTables, owned: bool = True) -> None:
         """`owned`: claims of ephemeral volumes have an owner reference."""
@@ -54,7 +54,7 @@ class VolumeBinding:
         """Add or change a PersistentVolumeClaim."""
         claim = VolumeClaim.parse(item)
         if reason := selector_excess(claim.selector):
-            claim = claim._replace(selector=None, gone=f"is not read: {reason}")
+            claim = claim._replace(selector=None, gone=f"is invalid: {reason}")
         if self._claims.get(claim.key) != claim:
             self._claims[claim.key] = claim
             self.attached.claim_changed(claim.key)
@@ -165,24 +165,24 @@ class VolumeBinding:
         claim = self._claims.get(f"{pod.namespace}/{name}")
         key = f"volume claim {pod.namespace}/{name}"
         if claim is None:
-            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not there", key)
+            raise NotYetError(f"waits for PersistentVolumeClaim {name}, which does not exist", key)
         if claim.gone:
-            raise NotYetError(f"the PersistentVolumeClaim {name} {claim.gone}", key)
+            raise NotYetError(f"PersistentVolumeClaim {name} {claim.gone}", key)
         if self._owned and name in pod.ephemeral_claims and claim.owner != pod.uid:
-            raise RuleError(f"the PersistentVolumeClaim {name} is not the pod's own, whose ephemeral volume needs it")
+            raise RuleError(f"PersistentVolumeClaim {name} for its ephemeral volume exists but is not owned by the pod")
         if claim.one_pod and any(uid != pod.uid for uid in self.attached.users(claim.key)):
-            raise RuleError(f"the PersistentVolumeClaim {name} is ReadWriteOncePod, and another pod uses it")
+            raise RuleError(f"PersistentVolumeClaim {name} is ReadWriteOncePod and in use by another pod")
         if claim.volume:
             volume = self._volumes.get(claim.volume)
             if volume is None:
-                words = f"waits for the PersistentVolume {claim.volume} of claim {name}, which is not there"
+                words = f"waits for PersistentVolume {claim.volume} of claim {name}, which does not exist"
                 raise NotYetError(words, f"volume {claim.volume}")
             return _both(
                 self._selected(volume.affinity), self._in_zones(volume) if name not in pod.ephemeral_claims else None
             )
         known = self._classes.get(claim.class_name, _IMMEDIATE)
         if known.mode != LATER or claim.asked:
-            raise NotYetError(f"waits for the PersistentVolumeClaim {name}, which is not bound yet", key)
+            raise NotYetError(f"waits for PersistentVolumeClaim {name} to be bound", key)
         static = self._static(claim)
         if not self.makes(pod, name):
             unmade.append(claim)
@@ -289,7 +289,7 @@ class VolumeBinding:
     # -- what a pod gets --------------------------------------------------------------------------------------------
 
     def unbound(self, pod: PodInfo) -> tuple[str, ...]:
-        """Return the claims of a pod that get a volume only once its node is chosen."""
+        """Return the claims of a pod that are bound after node selection (WaitForFirstConsumer)."""
         found = (self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes)
         return tuple(claim.name for claim in found if claim is not None and not claim.volume)
 
@@ -299,7 +299,7 @@ class VolumeBinding:
         return all(claim is not None and claim.volume for claim in known)
 
     def meant_for(self, pod: PodInfo, name: str, node: str) -> bool:
-        """Return True if a claim is bound, or waits for a volume on this node."""
+        """Return True if a claim is bound, or assigned a volume on this node."""
         claim = self._claims.get(f"{pod.namespace}/{name}")
         return claim is not None and bool(claim.volume or claim.selected == node)
 
@@ -323,7 +323,7 @@ class VolumeBinding:
         return result
 
     def settled(self, volumes: Iterable[Volume]) -> None:
-        """End the assignment of volumes that are bound now, or could not be."""
+        """End the assignment of volumes that are now bound or failed to bind."""
         for volume in volumes:
             self._assigned.pop(volume.name, None)
 

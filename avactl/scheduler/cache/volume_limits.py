@@ -13,7 +13,7 @@ Handle = tuple[str, str]
 
 
 class VolumeLimits(ChangeListener):
-    """Counts of different volumes by driver, of pods and attachments, as kube-scheduler's plugin NodeVolumeLimits."""
+    """Counts of distinct volumes of pods and attachments by driver, as in kube-scheduler's plugin NodeVolumeLimits."""
 
     def __init__(
         self,
@@ -84,16 +84,16 @@ class VolumeLimits(ChangeListener):
         return list(self._attachments)
 
     def claim_changed(self, key: str) -> None:
-        """Recount the nodes of a claim that may have another volume."""
+        """Recount the nodes of a claim whose volume may have changed."""
         for node in self._tables.volume_users.get(key, {}).values():
             self._nodes.pop(node, None)
 
     def clear(self) -> None:
-        """Recount all nodes, after volumes were added that claims may refer to already."""
+        """Recount all nodes after adding volumes that existing claims may refer to."""
         self._nodes.clear()
 
     def pod_added(self, pod: PodInfo, node: str) -> None:
-        """Count a node's volumes again."""
+        """Recount a node's volumes."""
         if pod.volumes:
             self._nodes.pop(node, None)
 

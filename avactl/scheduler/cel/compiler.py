@@ -1,9 +1,9 @@
-"""CEL as device selectors use it, evaluated safely: no unbounded loops, no functions but those named in `cel_values`.
+"""A safe subset of CEL for device selectors: bounded loops, and only the functions of `avactl.scheduler.cel.values`.
 
-What it has: `device.driver`, `device.attributes["d"].name`, `device.capacity["d"].name`,
+Supported: `device.driver`, `device.attributes["d"].name`, `device.capacity["d"].name`,
 `device.allowMultipleAllocations`, literals, lists, `&& || ! == != < <= > >= in + - * / %`, `a ? b : c`, `has()`,
 `cel.bind()`, optional values (`.?name`, `[?key]`, `orValue()`), the macros `all exists exists_one filter map`, and the
-functions and methods of `cel_values`. As in CEL, `&&` and `||` forgive an error on one side where the other decides.
+functions and methods of `values`. As in CEL, `&&` and `||` ignore an error on one side if the other side decides.
 Source: https://kubernetes.io/docs/reference/kubernetes-api/resource-k8s-io (CELDeviceSelector), cel-spec.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["CelError", "Device", "Quantity", "Version", "compile_selector", "qua
 
 Value = Any
 Scope = Mapping[str, Value]
-"""The device, and what is bound to names; the work that is left, under an empty name."""
+"""The device, the bound names, and the remaining evaluation steps under an empty name."""
 Evaluate = Callable[[Scope], Value]
 
 _TOKEN = re.compile(
@@ -35,7 +35,7 @@ _DEPTH = 40
 _WORK = 50_000
 """Tokens that one evaluation goes through, those in macros once for each item."""
 _MEAN, _SAMPLE = 1000, 100
-"""Tokens of an evaluation on average, and evaluations after which the average counts: devices are many."""
+"""Maximum average steps per evaluation, and the number of evaluations after which the average is checked."""
 _DIGITS = 19
 _MACROS = ("all", "exists", "exists_one", "filter", "map")
 _SUMS = {"+": values.plus, "-": values.minus}
@@ -44,26 +44,26 @@ _PRODUCTS = {"*": values.times, "/": values.over, "%": values.rest}
 
 @lru_cache(maxsize=1024)
 def compile_selector(expression: str) -> Callable[[Device], bool]:
-    """The expression as a function. It raises CelError for devices for which the expression has no value.
+    """Compile an expression into a function, which raises CelError if evaluation fails for a device.
 
-    Raises CelError for what is not supported.
+    Raises CelError for unsupported expressions.
     """
     parser = _Parser(expression)
     try:
         evaluate = parser.expression()
     except RecursionError:
-        raise CelError("the expression is nested too deep") from None
+        raise CelError("the expression is too deeply nested") from None
     parser.end()
     spent = [0, 0]  # evaluations, and tokens that they went through
 
     def selects(device: Device) -> bool:
         if spent[0] >= _SAMPLE and spent[1] > _MEAN * spent[0]:
-            raise CelError(f"the expression takes {spent[1] // spent[0]} steps for a device; at most {_MEAN} are made")
+            raise CelError(f"the expression takes {spent[1] // spent[0]} steps per device; the limit is {_MEAN}")
         left = [_WORK - parser.size]
         try:
             found = evaluate({"device": device, "": left})
         except RecursionError:
-            raise CelError("the expression is nested too deep") from None
+            raise CelError("the expression is too deeply nested") from None
         finally:
             spent[0] += 1
             spent[1] += _WORK - left[0]
@@ -106,7 +106,7 @@ class _Parser:
 
     def _expect(self, text: str) -> None:
         if not self._take(text):
-            raise CelError(f"`{text}` expected, found `{self._peek() or 'the end'}` in `{self._expression[:80]}`")
+            raise CelError(f"expected `{text}`, found `{self._peek() or 'the end'}` in `{self._expression[:80]}`")
 
     def end(self) -> None:
         """Nothing may follow."""
@@ -119,7 +119,7 @@ class _Parser:
         """`a ? b : c`, and all that binds tighter."""
         self._depth += 1
         if self._depth > _DEPTH:
-            raise CelError("the expression is nested too deep")
+            raise CelError("the expression is too deeply nested")
         found = self._either()
         if self._take("?"):
             test, yes = found, self._either()
@@ -184,7 +184,7 @@ class _Parser:
             items = self._arguments("]")
             return lambda scope: [item(scope) for item in items]
         if self._at >= len(self._tokens):
-            raise CelError(f"`{self._expression[:80]}` ends too early")
+            raise CelError(f"`{self._expression[:80]}` ends unexpectedly")
         kind, text = self._tokens[self._at]
         self._at += 1
         if kind == "number":
@@ -234,7 +234,7 @@ class _Parser:
     def _variable(self) -> str:
         kind, name = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
         if kind != "name":
-            raise CelError(f"a name expected, found `{name or 'the end'}` in `{self._expression[:80]}`")
+            raise CelError(f"expected a name, found `{name or 'the end'}` in `{self._expression[:80]}`")
         self._at += 1
         self._expect(",")
         return name
@@ -279,7 +279,7 @@ class _Parser:
                 optional = self._take("?")
                 kind, name = self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
                 if kind != "name":
-                    raise CelError(f"a name expected after `.` in `{self._expression[:80]}`")
+                    raise CelError(f"expected a name after `.` in `{self._expression[:80]}`")
                 self._at += 1
                 value = self._method(value, name) if self._take("(") else _field(value, name, optional)
             elif self._take("["):

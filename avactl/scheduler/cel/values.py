@@ -1,4 +1,4 @@
-"""Values of CEL as device selectors meet them (quantities, versions, optional values), and what is done with them."""
+"""CEL values in device selectors (quantities, versions, optional values), and their operations."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(ma
 
 
 class CelError(ValueError):
-    """An expression that is not supported, or that has no value for a device."""
+    """An unsupported expression, or a failed evaluation."""
 
 
 class MissingError(CelError):
-    """A key that is not there."""
+    """A missing key."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -60,7 +60,7 @@ class Version(NamedTuple):
 
 
 class Optional(NamedTuple):
-    """A value that may not be there."""
+    """A CEL optional value."""
 
     there: bool
     value: Value = None
@@ -70,7 +70,7 @@ NOTHING = Optional(False)
 
 
 class Device(NamedTuple):
-    """A device as selectors see it: attributes and capacities by domain, then by name."""
+    """A device as seen by selectors: attributes and capacities by domain, then by name."""
 
     driver: str
     attributes: Mapping[str, Mapping[str, Value]]
@@ -81,7 +81,10 @@ class Device(NamedTuple):
 
 @lru_cache(maxsize=16_384)
 def quantity(text: str) -> Quantity:
-    """Raises CelError. Source: k8s.io/apimachinery/pkg/api/resource, ParseQuantity: no digits are a zero."""
+    """Parse a quantity; no digits mean zero. Raises CelError.
+
+    Source: k8s.io/apimachinery/pkg/api/resource, ParseQuantity.
+    """
     digits = f"0{text[match.end() :]}" if text and (match := _NO_DIGITS.match(text)) else text
     try:
         if not text.isascii() or (digits is not text and text.endswith(("Pi", "Ei"))):
@@ -115,7 +118,7 @@ def version(text: str) -> Version:
 
 
 class Domains(NamedTuple):
-    """Attributes or capacities by domain; a domain that a device does not have is empty."""
+    """Attributes or capacities by domain; a missing domain is empty."""
 
     names: Mapping[str, Mapping[str, Value]]
 
@@ -177,7 +180,7 @@ def equal(one: Value, other: Value) -> bool:
 
 
 def differs(one: Value, other: Value) -> bool:
-    """`!=`: also where `==` has no value."""
+    """`!=`, also defined for values that `==` cannot compare."""
     try:
         return not equal(one, other)
     except CelError:
@@ -188,7 +191,7 @@ def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value]
     def ordered(one: Value, other: Value) -> bool:
         _alike(one, other)
         if isinstance(one, Quantity | Version):
-            raise CelError("quantities and versions are compared by `.compareTo()`")
+            raise CelError("use `.compareTo()` to compare quantities and versions")
         return compare(one, other)
 
     return ordered
@@ -211,11 +214,11 @@ def _small(number: int) -> int:
 
 
 def plus(one: Value, other: Value) -> Value:
-    """Numbers, strings or lists together. Raises CelError."""
+    """`+` for numbers, strings and lists. Raises CelError."""
     _alike(one, other)
     if isinstance(one, str | list):
         if len(one) + len(other) > _LONGEST:
-            raise CelError(f"a text or list longer than {_LONGEST}")
+            raise CelError(f"a string or list longer than {_LONGEST}")
         return one + other
     return _small(integer(one) + integer(other))
 
@@ -231,7 +234,7 @@ def times(one: Value, other: Value) -> int:
 
 
 def over(one: Value, other: Value) -> int:
-    """Division as CEL has it, towards zero. Raises CelError."""
+    """`/`; integer division truncates towards zero, as in CEL. Raises CelError."""
     if not integer(other):
         raise CelError("division by zero")
     quotient: int = abs(integer(one)) // abs(other)
@@ -298,7 +301,7 @@ def member(value: Value, name: str) -> Value:
 def _compare(one: Value, other: Value) -> int:
     _alike(one, other)
     if not isinstance(one, Quantity | Version):
-        raise CelError("`.compareTo()` is of quantities and versions")
+        raise CelError("`.compareTo()` requires quantities or versions")
     return int(one > other) - int(one < other)
 
 
@@ -310,7 +313,7 @@ def _pattern(pattern: str) -> Callable[[str], object]:
     try:
         search: Callable[[str], object] = re2.compile(pattern, options=options).search
     except re2.error as error:
-        raise CelError(f"`{pattern[:80]}` is no regular expression: {error}") from None
+        raise CelError(f"`{pattern[:80]}` is not a regular expression: {error}") from None
     return search
 
 
@@ -321,14 +324,14 @@ def _optional(value: Value) -> Optional:
 
 
 def inner(value: Value) -> Value:
-    """For `orValue()`: what is not optional is itself, as cel-go has it."""
+    """Return the inner value for `orValue()`; a non-optional value is returned unchanged, as in cel-go."""
     return value.value if isinstance(value, Optional) else value
 
 
 def _value(value: Value) -> Value:
     found = _optional(value)
     if not found.there:
-        raise CelError("an optional value is not there")
+        raise CelError("the optional value is absent")
     return found.value
 
 
@@ -369,7 +372,7 @@ def size(value: Value) -> int:
 
 
 def sure(make: Callable[[str], Value]) -> Callable[[Value], bool]:
-    """Return a predicate: can the text be parsed?"""
+    """Return a predicate that is True if the text can be parsed."""
 
     def can(value: Value) -> bool:
         try:

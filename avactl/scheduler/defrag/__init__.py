@@ -1,1 +1,1 @@
-"""Defragmentation: the fewest moves that let a job start, proposed and carried out."""
+"""Defragmentation: propose and execute the fewest moves that let a job start."""

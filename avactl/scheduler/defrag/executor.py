@@ -2,7 +2,7 @@
 
 This uses the scheduler's own preemption (`avactl.scheduler.preemption.preemptor`) from outside: it evicts the marked
 pods, reserves the capacity they free for the nominated ones, and places the moved pods elsewhere. Everything written
-before the last nomination can be taken back, and is taken back on failure.
+before the last nomination is reverted on failure.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _TAKEN_UP = 30.0
 
 
 class StoppedError(Exception):
-    """It was not done, and why. All is as it was before."""
+    """The moves were not started; the message says why. All changes were reverted."""
 
 
 class DefragExecutor:
-    """One proposal."""
+    """Executes one defragmentation plan."""
 
     def __init__(
         self, client: Client, view: ClusterView, unit: QueuedPodGroup, plan: DefragPlan, tell: Callable[[str], None]
@@ -41,7 +41,7 @@ class DefragExecutor:
         self._nominees = [pod for pod in unit.waiting if pod.uid in plan.places]
 
     async def run(self, timeout: float) -> bool:
-        """Move; whether the job had its place after `timeout` seconds. Raises StoppedError."""
+        """Execute the moves; return True if the job was placed within `timeout` seconds. Raises StoppedError."""
         await self._ask()
         changed = asyncio.Event()
         following = asyncio.ensure_future(self._view.follow(changed.set))
@@ -50,8 +50,8 @@ class DefragExecutor:
                 await self._until(lambda: self._begun() or self._refused(), changed)
             if not self._begun():
                 await self._undo()
-                raise StoppedError("the cluster has changed meanwhile: ask again")
-            self._tell("the scheduler has taken it up")
+                raise StoppedError("the cluster has changed meanwhile: run the command again")
+            self._tell("the scheduler has started the moves")
             async with asyncio.timeout(timeout):
                 await self._until(self._placed, changed)
             return True
@@ -59,7 +59,7 @@ class DefragExecutor:
             if self._begun():
                 return False
             await self._undo()
-            raise StoppedError("no scheduler has taken it up: does `avactl-scheduler` run?") from None
+            raise StoppedError("no scheduler has started the moves: is `avactl-scheduler` running?") from None
         except asyncio.CancelledError:
             if not self._begun():
                 await self._undo()
@@ -71,7 +71,7 @@ class DefragExecutor:
 
     async def _ask(self) -> None:
         """Mark, then nominate. Each patch names the pod's uid: one that is another by now is not touched."""
-        note = f"{preempted_for_message(self._unit)}moved by `avactl defrag`, to where there is room"
+        note = f"{preempted_for_message(self._unit)}moved by `avactl defrag` to a node with free capacity"
         preemption = new_preemption(self._nominees)
         try:
             for pod in self._moved:
@@ -96,7 +96,7 @@ class DefragExecutor:
             except ApiError:
                 continue
             except UnreachableError as error:
-                self._tell(f"not taken back: {error}")
+                self._tell(f"not reverted: {error}")
                 return
 
     async def _patch(self, pod: PodInfo, body: Mapping[str, Any]) -> None:

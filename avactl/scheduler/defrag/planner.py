@@ -1,4 +1,4 @@
-"""Which pods to move so that a waiting job finds its place: a proposal, from what a person sees of the cluster."""
+"""Plan the fewest pod moves that let a pending job start, from a read-only view of the cluster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from avactl.scheduler.queue.gang_request import roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 _WANTED = "wanted"
-_CLAIMS = "with ResourceClaims that are shared, or ask for more than GPUs"
+_TOGETHER = "each of its pods would fit, but not all of them together"
+_CLAIMS = "with ResourceClaims that are shared or request devices other than GPUs"
 
 
 class NoPlanError(Exception):
-    """There is nothing to propose, and why."""
+    """There is no plan; the message says why."""
 
 
 class Move(NamedTuple):
-    """A pod that goes from one machine to another."""
+    """The move of a pod from one machine to another."""
 
     pod: PodInfo
     job: str
@@ -40,28 +41,28 @@ class Move(NamedTuple):
     target: str
     """Node that has capacity for it now; the scheduler makes the final decision."""
     lost: float
-    """Seconds of work that are done again at the most: since its last checkpoint, which nobody here knows."""
+    """Maximum seconds of lost work: the checkpoint interval, or the running time if shorter."""
     with_it: int
-    """Pods of its gang that go back to the last checkpoint with it."""
+    """Other pods of its gang that also resume from the last checkpoint."""
 
 
 class DefragPlan(NamedTuple):
-    """Moves after which pods fit. None are needed where they fit already."""
+    """Moves after which the pods fit; empty if they already fit."""
 
     moves: list[Move]
     places: dict[str, str]
-    """By pod (its uid; for pods that are only asked about a number), the machine that it gets."""
+    """Machine by pod: by UID, or by number for hypothetical pods."""
 
 
 class Movable(NamedTuple):
-    """Pods that may be moved and what they ask for; and how many may not, by why."""
+    """Movable pods and their requests, and counts of other pods by reason."""
 
     requests: dict[Hashable, Request]
     kept: dict[str, int]
 
 
 def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
-    """The pods of a job that waits: a gang, or the first of its pods. Raises NoPlanError."""
+    """Return the unit of a pending job: its gang, or the first of its pods. Raises NoPlanError."""
     mine = [
         pod
         for pod in view.cache.tables.pods.values()
@@ -71,10 +72,10 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
     if not mine:
         others = [pod for pod in view.strangers.values() if pod.namespace == namespace and name in _names(pod)]
         if others:
-            raise NoPlanError(f"{namespace}/{name} waits for another scheduler")
-        raise NoPlanError(f"there is no job {name} in namespace {namespace}")
+            raise NoPlanError(f"{namespace}/{name} uses another scheduler")
+        raise NoPlanError(f"namespace {namespace} has no job {name}")
     if not waiting:
-        raise NoPlanError(f"no pod of {namespace}/{name} waits")
+        raise NoPlanError(f"no pod of {namespace}/{name} is pending")
     first = waiting[0]
     unit = QueuedPodGroup(first.gang or first.uid, bool(first.gang))
     for pod in view.cache.tables.pods.values() if first.gang else (first,):
@@ -88,19 +89,19 @@ def _names(pod: PodInfo) -> tuple[str, ...]:
 
 
 def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
-    """Moves for a job that waits. Raises NoPlanError."""
+    """Return the moves for a pending job. Raises NoPlanError."""
     cache = view.cache
     waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name))
     need = unit.missing
     if need <= 0:
-        raise NoPlanError("the job runs; pods that it could use beyond its size are nothing to move others for")
+        raise NoPlanError("the job is running; additional elastic pods do not justify moves")
     if need > len(waiting):
-        raise NoPlanError(f"{need - len(waiting)} pods of its gang are not there yet")
+        raise NoPlanError(f"{need - len(waiting)} pods of its gang do not exist yet")
     pods = waiting[:need]
     requests = {}
     for pod in pods:
         if _bound(view, pod):
-            raise NoPlanError(f"{_bound(view, pod)}: no moves are planned for it")
+            raise NoPlanError(f"{_bound(view, pod)}: not supported by defrag")
         if pod.shape.refused:
             raise NoPlanError(pod.shape.refused)
         try:
@@ -110,7 +111,7 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
     roles = roles_of(pods, requests)
     over, _ = cache.quotas.refuse([StartRequest(request, members) for request, members in roles.items()])
     if over:
-        raise NoPlanError(f"room would not help: {over}")
+        raise NoPlanError(f"more free capacity would not help: {over}")
     gang = Gang(
         tuple(Role(str(number), request, len(members)) for number, (request, members) in enumerate(roles.items())),
         unit.within or None,
@@ -121,15 +122,15 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
 
 
 def for_request(view: ClusterView, request: Request, pods: int) -> DefragPlan:
-    """Moves for pods that do not exist. Raises NoPlanError."""
+    """Return the moves for hypothetical pods. Raises NoPlanError."""
     gang = Gang((Role("0", request, pods),))
     return _plan(view, gang, [[str(number) for number in range(pods)]], movable(view))
 
 
 def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: str = "") -> Movable:
-    """Pods that say how often they save themselves, that may be stopped, and that are made anew elsewhere.
+    """Return the preemptible pods with a checkpoint interval and a controller that recreates them.
 
-    None that ranks above `rank`, and none of the job `without`.
+    Excludes pods that rank above `rank`, and the job `without`.
     """
     cache, found, kept = view.cache, dict[Hashable, Request](), dict[str, int]()
     for pod in cache.tables.pods.values():
@@ -138,7 +139,7 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
         booking = cache.tables.state.bookings.get(pod.uid)
         if booking is None or not (booking.gpus or cache.claims.held_gpus(pod)):
             continue
-        why = _obstacle(view, pod, rank) if pod.managed else "of another scheduler"
+        why = _obstacle(view, pod, rank) if pod.managed else "using another scheduler"
         try:
             if not why:
                 found[pod.uid] = _freed(view, pod) if pod.claims else cache.requests.request(pod.shape)
@@ -184,7 +185,7 @@ def _freed(view: ClusterView, pod: PodInfo) -> Request:
 
 
 def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) -> str:
-    """Why a pod stays where it is."""
+    """Return the reason why a pod cannot be moved, or an empty string."""
     if pod.deleting:
         return "ending already"
     if pod.uid not in view.checkpoints:
@@ -195,15 +196,15 @@ def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) ->
         return "of no Job"
     if rank is not None and pod.rank > rank:
         return "of higher rank"
-    return "bound to other pods" if pod.within else _bound(view, pod)
+    return "restricted by other pods" if pod.within else _bound(view, pod)
 
 
 def _bound(view: ClusterView, pod: PodInfo) -> str:
     """Return a reason that the pod cannot move, or an empty string."""
     if view.cache.topology.touch(pod):
-        return "bound to other pods"
+        return "restricted by other pods"
     try:
-        return "bound to volumes" if view.volumes.among(pod) is not None else ""
+        return "restricted by volumes" if view.volumes.among(pod) is not None else ""
     except RuleError as error:
         return str(error)
 
@@ -214,10 +215,10 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
     moves = make_whole(scorer, _WANTED, gang, may.requests)
     if moves is None:
         reason = why_gang(state, gang)
-        text = "its pods are in each other's way"
+        text = _TOGETHER
         if reason is not None:
             text = gang_message(reason)
-        raise NoPlanError(f"no moves make room: {text}; {_who(may)}")
+        raise NoPlanError(f"no moves can free enough capacity: {text}; {_who(may)}")
     mark = state.mark()
     try:
         for move in moves:
@@ -227,7 +228,7 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
             state.book(move.key, Booking(move.target, request.amounts, move.gpus, request.milli))
         placed = place_gang(scorer, _WANTED, gang)
         if placed is None:
-            raise NoPlanError("no moves make room: its pods would be in each other's way")
+            raise NoPlanError(f"no moves can free enough capacity: {_TOGETHER}")
         members: dict[str, list[str]] = {}
         for member in placed:
             members.setdefault(member.role, []).append(str(state.names[member.node]))
@@ -276,7 +277,7 @@ def _count(number: int) -> str:
 
 
 def models(view: ClusterView) -> Mapping[str, int]:
-    """GPU models of the cluster, and how many GPUs each has."""
+    """Return the GPU count of the cluster by model."""
     state = view.cache.tables.state
     return {name: int(state.gpu_count[state.model == number].sum()) for number, name in enumerate(state.models) if name}
 

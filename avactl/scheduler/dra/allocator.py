@@ -1,7 +1,7 @@
-"""Devices of one node for the claims of one pod: a search, exact within a number of steps.
+"""Allocate devices of one node to the claims of one pod: a search, exact within a limit of steps.
 
-The same rules as kube-scheduler's allocator, which tries devices in their order; here those come first that the caller
-prefers, and of devices that are alike only one is tried. Source: k8s.io/dynamic-resource-allocation/structured.
+The rules are those of kube-scheduler's allocator. Unlike it, the search tries the caller's preferred devices first, and
+only one of several equivalent devices. Source: k8s.io/dynamic-resource-allocation/structured.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _STEPS = 20_000
 
 
 class AllocatedDevice(NamedTuple):
-    """A device for a request."""
+    """A device allocated to a request."""
 
     wanted: DeviceRequest
     device: Device
     consumed: Mapping[str, tuple[int, str]]
-    """Of a device that is shared."""
+    """Capacity consumed on a shared device."""
 
 
 class StuckError(Exception):
-    """Nothing was found, for a reason that is more than what is free; in words."""
+    """The search failed for a reason other than free capacity; the message says why."""
 
 
 def tolerated(device: Device, wanted: DeviceRequest) -> bool:
@@ -52,7 +52,7 @@ def takes(wanted: DeviceRequest, device: Device) -> bool:
 
 
 class Allocator:
-    """One search. Nothing is booked by it."""
+    """One search, which books nothing."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Allocator:
         self._failed = ""
 
     def run(self) -> list[list[AllocatedDevice]] | None:
-        """The devices of each claim; None where there are none. Raises StuckError."""
+        """Return the devices of each claim; None if there is no allocation. Raises StuckError."""
         if self._every and self._trouble():
             raise StuckError(self._trouble())
         if self._request(0, 0):
@@ -118,7 +118,7 @@ class Allocator:
     def _step(self) -> None:
         self._steps += 1
         if self._steps > _STEPS:
-            raise StuckError("its ResourceClaims can be met in too many ways to try them all")
+            raise StuckError("its ResourceClaims have too many possible allocations to search")
 
     def _some(self, claim: int, request: int, wanted: DeviceRequest, count: int, start: int) -> bool:
         """`count` more devices for a request, from the candidate at `start` on, and all that comes after it."""
@@ -282,4 +282,4 @@ class Allocator:
 
 
 def _fails(error: cel.CelError) -> str:
-    return f"a selector of its ResourceClaim has no value for a device: {error}"
+    return f"a selector of its ResourceClaim cannot be evaluated for a device: {error}"

@@ -1,8 +1,8 @@
-"""Dynamic resource allocation: which nodes can give a pod's claims what they ask for, and what claims then get.
+"""Dynamic resource allocation: find the nodes that can satisfy a pod's claims, and allocate devices.
 
-There are two ways. On nodes whose GPUs all do for a request of so many GPUs, the placement engine counts and chooses
-them, as it does those of device plugins. For everything else (parts of devices, alternatives, constraints, other
-drivers, devices of several nodes) the allocator searches each node, and is asked again only about those that changed.
+On nodes where every GPU matches a request for a number of GPUs, the placement engine counts and chooses them, as for
+device plugins. For all other requests (parts of devices, alternatives, constraints, other drivers, devices of several
+nodes) the allocator searches each node, and repeats the search only for changed nodes.
 Source: resource.k8s.io/v1.
 """
 
@@ -35,28 +35,28 @@ _DEMANDS = 512
 _MEMORY = 200_000
 """Answers of selectors that are remembered."""
 CONSUMERS = 256
-"""Pods that can share a claim. Source: resource.k8s.io/v1, ResourceClaimReservedForMaxSize."""
+"""Maximum pods that can share a claim. Source: resource.k8s.io/v1, ResourceClaimReservedForMaxSize."""
 
 
 class ClaimDemand(NamedTuple):
     """Devices that the unallocated claims of a pod request."""
 
     key: str
-    """Equal for pods that ask for the same."""
+    """Equal for pods with equal requests."""
     wanted: tuple[tuple[ResourceClaim, ParsedClaim], ...]
-    """Claims without devices yet."""
+    """Unallocated claims."""
     held: tuple[ResourceClaim, ...]
-    """Claims that have them, or are being given them."""
+    """Claims that are allocated or being allocated."""
     gpus: int
-    """GPUs that are to be allocated: of alternatives the most."""
+    """GPUs to allocate: the maximum over alternatives."""
     exact: bool
-    """True if it is a plain number of whole GPUs."""
+    """True for a plain number of whole GPUs."""
     counted: bool
     """True if the number does not depend on the node."""
 
 
 class Offers:
-    """Nodes that can meet a demand now, and why others cannot."""
+    """Nodes that can satisfy a demand now, and reasons for the others."""
 
     __slots__ = ("changed", "position", "words", "yes")
 
@@ -70,7 +70,7 @@ class Offers:
 
 
 class DraManager:
-    """Slices, classes and claims."""
+    """ResourceSlices, DeviceClasses and ResourceClaims of the cluster."""
 
     def __init__(self, driver: str) -> None:
         """`driver` is the one whose devices are GPUs where a node has devices of several."""
@@ -101,19 +101,19 @@ class DraManager:
     # -- what is there ----------------------------------------------------------------------------------------------
 
     def put_slice(self, item: Mapping[str, Any]) -> bool:
-        """A slice is there, or has changed; whether that changes anything here."""
+        """Add or update a slice; return True if anything relevant changed."""
         changed = self.devices.put(item)
         if changed:
             self._forget()
         return changed
 
     def drop_slice(self, name: str) -> bool:
-        """A slice is gone; whether it was known."""
+        """Remove a slice; return True if it was known."""
         self._forget()
         return self.devices.drop(name)
 
     def put_class(self, item: Mapping[str, Any]) -> bool:
-        """A DeviceClass is there, or has changed; whether that changes anything here."""
+        """Add or update a DeviceClass; return True if anything relevant changed."""
         name, found = item["metadata"]["name"], DeviceClass.parse(item)
         if self.classes.get(name) == found:
             return False
@@ -122,12 +122,12 @@ class DraManager:
         return True
 
     def drop_class(self, name: str) -> bool:
-        """A DeviceClass is gone; whether it was known."""
+        """Remove a DeviceClass; return True if it was known."""
         self._forget_classes()
         return self.classes.pop(name, None) is not None
 
     def stands_for(self, resource: str) -> str:
-        """The DeviceClass that an extended resource stands for; empty: none."""
+        """Return the DeviceClass behind an extended resource; empty if there is none."""
         name = resource.removeprefix("deviceclass.resource.kubernetes.io/")
         if name != resource:
             return name
@@ -148,7 +148,7 @@ class DraManager:
         self._memory.clear()
 
     def node_changed(self, name: str) -> None:
-        """A node came, went, or has other labels."""
+        """Handle a node that was added, removed or relabelled."""
         self.devices.node_changed(name)
         self._simple.pop(name, None)
         self._gpus.pop(name, None)
@@ -156,7 +156,7 @@ class DraManager:
     # -- GPUs by number ---------------------------------------------------------------------------------------------
 
     def number(self, name: str, labels: Labels) -> int:
-        """Number the GPUs of a node as the machine does; how many there are."""
+        """Number the GPUs of a node in machine order; return their count."""
         known = self._gpus.get(name)
         if known is not None:
             return len(known)
@@ -177,12 +177,15 @@ class DraManager:
         return len(gpus)
 
     def place(self, key: Key) -> tuple[str, int] | None:
-        """Node and number of a device; None for one that is no GPU of a machine."""
+        """Return node and number of a device; None if it is not a GPU of a node."""
         return self._places.get(key)
 
     def counts(self, key: Key) -> bool:
-        """Return True if a device is a whole GPU. If it is not published now, as while a driver restarts, the name of
-        its driver tells: who has it has it still."""
+        """Return True if a device is a whole GPU.
+
+        For an unpublished device, such as during a driver restart, the driver name decides, because the device may
+        still be allocated.
+        """
         if key in self._places:
             return True
         device = self.devices.find(key)
@@ -191,11 +194,11 @@ class DraManager:
         return key[0] in self.drivers or "gpu" in key[0]
 
     def gpus(self, node: str) -> tuple[Device, ...]:
-        """The GPUs of a node, as they are numbered."""
+        """Return the GPUs of a node, by number."""
         return self._gpus.get(node, ())
 
     def keys(self, node: str, gpus: int) -> list[Key]:
-        """The devices of a mask of GPUs."""
+        """Return the devices of a GPU mask."""
         return [device.key for number, device in enumerate(self._gpus.get(node, ())) if gpus >> number & 1]
 
     # -- what is asked for ------------------------------------------------------------------------------------------
@@ -221,13 +224,13 @@ class DraManager:
             key = f"{pod.namespace}/{made}"
             claim = self.claims.get(key) if made else None
             if claim is None or claim.deleting:
-                late = f"{made}, which is not there yet" if made else f"{name}: is its ResourceClaimTemplate there?"
+                late = f"{made}, which does not exist yet" if made else f"{name}: does its ResourceClaimTemplate exist?"
                 raise NotYetError(f"waits for its ResourceClaim {late}", f"claim {key}")
             if claim.uid in self.returning:
-                raise NotYetError(f"waits until ResourceClaim {made} has given its devices back", f"claim {key}")
+                raise NotYetError(f"waits for ResourceClaim {made} to be deallocated", f"claim {key}")
             if claim.allocated or claim.uid in self.giving:
                 if len(claim.reserved) >= CONSUMERS and all(each["uid"] != pod.uid for each in claim.reserved):
-                    raise RuleError(f"ResourceClaim {made} is in use by {CONSUMERS} pods, which is the most")
+                    raise RuleError(f"ResourceClaim {made} is in use by {CONSUMERS} pods, which is the limit")
                 if claim not in held:
                     held.append(claim)
             elif all(claim is not other for other, _ in wanted):
@@ -317,9 +320,9 @@ class DraManager:
         )
 
     def offers(self, demand: ClaimDemand, nodes: Mapping[str, NodeInfo]) -> Offers:
-        """The nodes on which the allocator finds what a demand asks for, as things are now.
+        """Return the nodes where the allocator can currently satisfy a demand.
 
-        Nodes whose GPUs the engine counts for it are left out.
+        Excludes nodes whose GPUs the placement engine counts.
         """
         devices, known = self.devices, self._offers.get(demand.key, Offers())
         old = known.position < devices.forgotten
@@ -346,13 +349,13 @@ class DraManager:
     def search(
         self, node: str, labels: Labels, claims: tuple[ParsedClaim, ...], prefer: Collection[Key] = ()
     ) -> list[list[AllocatedDevice]] | None:
-        """Devices of a node for claims, those preferred first; None where there are none. Raises StuckError."""
+        """Return devices of a node for claims, preferred devices first; None if there are none. Raises StuckError."""
         return Allocator(self.devices, self.devices.pools(node, labels), claims, self.selects, prefer).run()
 
     # -- what is given ----------------------------------------------------------------------------------------------
 
     def split(self, demand: ClaimDemand, node: str, gpus: int) -> list[list[AllocatedDevice]]:
-        """The GPUs that the engine chose, to the claims of a demand that is exact."""
+        """Divide the GPUs chosen by the engine among the claims of an exact demand."""
         here = [device for number, device in enumerate(self._gpus[node]) if gpus >> number & 1]
         result = []
         for _, parsed in demand.wanted:
@@ -364,7 +367,7 @@ class DraManager:
         return result
 
     def allocation(self, claim: ResourceClaim, found: Iterable[AllocatedDevice], node: str) -> dict[str, Any]:
-        """`status.allocation` of a claim that gets these devices."""
+        """Return `status.allocation` of a claim with these devices."""
         results: list[dict[str, Any]] = []
         chosen: dict[str, str] = {}
         for wanted, device, consumed in found:

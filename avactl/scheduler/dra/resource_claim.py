@@ -14,7 +14,7 @@ from avactl.scheduler.objects.node_rules import RuleError
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 MOST = 32
-"""Devices of one claim. Source: resource.k8s.io/v1, AllocationResultsMaxSize."""
+"""Maximum devices of one claim. Source: resource.k8s.io/v1, AllocationResultsMaxSize."""
 ALL = -1
 
 
@@ -24,18 +24,18 @@ class DeviceClass(NamedTuple):
     selectors: tuple[str, ...]
     config: tuple[dict[str, Any], ...]
     resource: str
-    """The extended resource that stands for it; empty: none."""
+    """Extended resource that maps to it; empty if there is none."""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> DeviceClass:
-        """From the object."""
+        """Parse the Kubernetes object."""
         spec = item.get("spec") or {}
         expressions = tuple(each["cel"]["expression"] for each in spec.get("selectors") or () if "cel" in each)
         return cls(expressions, tuple(spec.get("config") or ()), spec.get("extendedResourceName") or "")
 
 
 class DeviceRequest(NamedTuple):
-    """One request of a claim, or one of its alternatives: so many devices that all selectors take."""
+    """One request of a claim, or one of its alternatives: a number of devices that match all selectors."""
 
     name: str
     """`request`, or `request/alternative`."""
@@ -43,7 +43,7 @@ class DeviceRequest(NamedTuple):
     selectors: tuple[str, ...]
     """CEL expressions."""
     number: int
-    """ALL: every device that there is."""
+    """`ALL` for every device."""
     device_class: str
     admin: bool
     """True for adminAccess: its devices may be in use, and it does not reserve them."""
@@ -59,7 +59,7 @@ class Constraint(NamedTuple):
     """True if the values must differ, False if they must be equal."""
     attribute: str
     requests: frozenset[str]
-    """Empty: all."""
+    """Requests it applies to; empty for all."""
 
     def covers(self, wanted: DeviceRequest) -> bool:
         """Return True if the constraint covers a request's devices."""
@@ -67,7 +67,7 @@ class Constraint(NamedTuple):
 
 
 class ClaimSpec:
-    """`spec.devices` of claims: one object for all that are equal."""
+    """`spec.devices` of claims: equal specs share one object."""
 
     __slots__ = ("__weakref__", "config", "constraints", "requests", "text")
 
@@ -147,7 +147,7 @@ class ParsedClaim(NamedTuple):
     """Requests of a claim, resolved against the known DeviceClasses."""
 
     requests: tuple[tuple[DeviceRequest, ...], ...]
-    """Of each request the alternatives, the best first."""
+    """Alternatives of each request, best first."""
     constraints: tuple[Constraint, ...]
 
     @property
@@ -160,7 +160,7 @@ class ParsedClaim(NamedTuple):
 
 
 def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
-    """Raises RuleError for what there is not, or what is not supported."""
+    """Parse a claim. Raises RuleError for missing DeviceClasses and unsupported fields."""
     requests: list[tuple[DeviceRequest, ...]] = []
     for request in spec.requests:
         name = request["name"]
@@ -171,15 +171,15 @@ def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
                 tuple(_wanted(f"{name}/{each['name']}", name, each, classes) for each in request["firstAvailable"])
             )
         else:
-            raise RuleError(f"request {name} of its ResourceClaim is of a kind that is not supported")
+            raise RuleError(f"request {name} of its ResourceClaim has an unsupported type")
     least = sum(min(max(each.number, 0) for each in request) for request in requests)
     if least > MOST:
-        raise RuleError(f"its ResourceClaim asks for {least} devices; a claim has at most {MOST}: use several claims")
+        raise RuleError(f"its ResourceClaim requests {least} devices; the limit is {MOST}: use several claims")
     constraints = []
     for given in spec.constraints:
         attribute = given.get("matchAttribute") or given.get("distinctAttribute")
         if not attribute:
-            raise RuleError("its ResourceClaim has a constraint of a kind that is not supported")
+            raise RuleError("its ResourceClaim has a constraint of an unsupported type")
         names = frozenset(given.get("requests") or ())
         constraints.append(Constraint("distinctAttribute" in given, attribute, names))
     return ParsedClaim(tuple(requests), tuple(constraints))
@@ -188,14 +188,14 @@ def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
 def _wanted(name: str, request: str, given: Mapping[str, Any], classes: Mapping[str, DeviceClass]) -> DeviceRequest:
     mode = given.get("allocationMode") or "ExactCount"
     if mode not in ("ExactCount", "All"):
-        raise RuleError(f"its ResourceClaim asks with allocationMode {mode}, which is not supported")
+        raise RuleError(f"its ResourceClaim has allocationMode {mode}, which is not supported")
     device_class = given["deviceClassName"]
     if device_class not in classes:
-        raise RuleError(f"its ResourceClaim asks for the DeviceClass {device_class}, which is not there")
+        raise RuleError(f"its ResourceClaim requests DeviceClass {device_class}, which does not exist")
     selectors = list(classes[device_class].selectors)
     for each in given.get("selectors") or ():
         if "cel" not in each:
-            raise RuleError("its ResourceClaim has a selector of a kind that is not supported")
+            raise RuleError("its ResourceClaim has a selector of an unsupported type")
         selectors.append(each["cel"]["expression"])
     for expression in selectors:
         try:

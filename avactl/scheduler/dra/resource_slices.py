@@ -1,6 +1,7 @@
 """ResourceSlices: devices by pool, the devices that each node reaches, and those in use.
 
-As kube-scheduler's allocator gathers it. Source: k8s.io/dynamic-resource-allocation/structured, pools and constraints.
+Equivalent to the pools of kube-scheduler's allocator.
+Source: k8s.io/dynamic-resource-allocation/structured, pools and constraints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LOG = 100_000
 
 
 class Capacity(NamedTuple):
-    """One capacity of a device, in nano units beside its text."""
+    """One capacity of a device, in nano units and as text."""
 
     value: int
     text: str
@@ -123,18 +124,18 @@ def _reach(given: Mapping[str, Any]) -> Reach:
 
 
 class ReachablePool(NamedTuple):
-    """A pool as one node sees it."""
+    """A pool as visible to one node."""
 
     key: PoolKey
     devices: tuple[Device, ...]
     trouble: str
-    """Why nothing of it can be had now; empty: it can."""
+    """Reason why the pool is unusable now; empty if it is usable."""
     counted: bool
     """True if devices consume shared counters."""
 
 
 class Result(NamedTuple):
-    """A device that a claim has."""
+    """A device allocated to a claim."""
 
     key: Key
     admin: bool
@@ -143,14 +144,14 @@ class Result(NamedTuple):
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> Result:
-        """From `status.allocation.devices.results`."""
+        """Parse an entry of `status.allocation.devices.results`."""
         consumed = tuple((name, cel.quantity(text).nano) for name, text in (item.get("consumedCapacity") or {}).items())
         share = bool(item.get("shareID"))
         return cls((item["driver"], item["pool"], item["device"]), bool(item.get("adminAccess")), share, consumed)
 
 
 class DeviceInventory:
-    """All of them, and what claims have of them."""
+    """All ResourceSlices, and the allocations of their devices."""
 
     def __init__(self) -> None:
         self.slices: dict[str, Slice] = {}
@@ -175,7 +176,7 @@ class DeviceInventory:
     # -- slices -----------------------------------------------------------------------------------------------------
 
     def put(self, item: Mapping[str, Any]) -> bool:
-        """A slice is there, or has changed; whether that changes anything here."""
+        """Add or update a slice; return True if anything relevant changed."""
         digest = hash(orjson.dumps(item["spec"]))
         known = self.slices.get(item["metadata"]["name"])
         if known is not None and known.digest == digest:
@@ -195,7 +196,7 @@ class DeviceInventory:
         return True
 
     def drop(self, name: str) -> bool:
-        """A slice is gone; whether it was known."""
+        """Remove a slice; return True if it was known."""
         known = self.slices.pop(name, None)
         if known is None:
             return False
@@ -220,12 +221,12 @@ class DeviceInventory:
         self.changed("")
 
     def node_changed(self, name: str) -> None:
-        """A node came, went, or has other labels."""
+        """Handle a node that was added, removed or relabelled."""
         if self._views.pop(name, None) is not None:
             self.changed(name)
 
     def pools(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
-        """The pools that a node reaches, in the order in which devices are taken from them."""
+        """Return the pools that a node reaches, in allocation order."""
         found = self._views.get(name)
         if found is None:
             found = self._views[name] = self._gather(name, labels)
@@ -266,24 +267,24 @@ class DeviceInventory:
         return tuple(result)
 
     def find(self, key: Key) -> Device | None:
-        """A device by its key."""
+        """Return a device by its key."""
         known = self._where.get(key)
         return next((device for device in known.devices if device.key == key), None) if known is not None else None
 
     def node_of(self, key: Key) -> str:
-        """The node whose device it is; empty where that is not one node's."""
+        """Return the node of a device; empty if it does not belong to a single node."""
         known = self._where.get(key)
         return known.node if known is not None else ""
 
     def selector(self, key: Key) -> Mapping[str, Any] | None:
-        """The node selector of a device's slice."""
+        """Return the node selector of a device's slice."""
         known = self._where.get(key)
         return None if known is None or known.each else known.selector
 
     # -- what is in use ---------------------------------------------------------------------------------------------
 
     def hold(self, uid: str, results: tuple[Result, ...]) -> None:
-        """A claim has these devices, whatever it had before."""
+        """Set the devices of a claim, replacing previous ones."""
         if self._held.get(uid) == results:
             return
         self.release(uid)
@@ -291,7 +292,7 @@ class DeviceInventory:
         self._count(results, 1)
 
     def release(self, uid: str) -> bool:
-        """A claim has nothing any more; whether it had."""
+        """Release the devices of a claim; return True if it had any."""
         results = self._held.pop(uid, None)
         if results is None:
             return False
@@ -321,7 +322,7 @@ class DeviceInventory:
             self.changed(nodes.pop() if len(nodes) == 1 else "")
 
     def changed(self, node: str) -> None:
-        """Something about a node's devices is different now; empty: about those of all nodes."""
+        """Record a change of a node's devices; an empty name stands for all nodes."""
         if len(self.changes) >= _LOG:
             self.forgotten += len(self.changes)
             self.changes.clear()
@@ -373,7 +374,7 @@ def _trouble(slices: Iterable[Slice], every: Iterable[Slice]) -> str:
         for device in each.devices:
             for name, counter, _ in device.counters:
                 if counter not in counters.get(name, ()):
-                    return f"{where} device {device.key[2]} takes from counter {name}/{counter}, which is not there"
+                    return f"{where} device {device.key[2]} consumes counter {name}/{counter}, which does not exist"
     return ""
 
 
@@ -384,7 +385,7 @@ def _facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.Device:
         try:
             value = cel.version(given["version"]) if "version" in given else next(iter(given.values()))
         except cel.CelError as error:
-            logs.warn("attribute not understood", device=item["name"], attribute=name, error=str(error))
+            logs.warn("invalid attribute", device=item["name"], attribute=name, error=str(error))
             continue
         attributes.setdefault(domain or driver, {})[short] = value
     capacity: dict[str, dict[str, Any]] = {}
@@ -395,7 +396,7 @@ def _facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.Device:
 
 
 def gpu_order(device: Device) -> tuple[Any, ...]:
-    """Sorts the GPUs of a machine as the machine numbers them."""
+    """Return a sort key for the GPUs of a machine, in machine order."""
     own = device.facts.attributes.get(device.key[0], {})
     index = next((own[name] for name in ("index", "minor") if isinstance(own.get(name), int)), -1)
     bus = device.facts.attributes.get("resource.kubernetes.io", {}).get("pciBusID", "")

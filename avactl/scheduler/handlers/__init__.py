@@ -1,1 +1,1 @@
-"""Event handlers: watched objects into the cache and the queue."""
+"""Event handlers: update the cache and the queue from watched objects."""

@@ -1,4 +1,4 @@
-"""Pods into the fleet and the queue: the same in the cluster, where watches tell of them, and in a plan."""
+"""Event handlers for pods: update the cache and the queue, in the daemon and in plans."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQu
 
 
 class PodHandler:
-    """Keeps the queue in step with the pods. `forget` is called with pods of ours that are gone."""
+    """Keeps cache and queue in sync with the pods. Calls `forget` with removed pods of this scheduler."""
 
     def __init__(self, cache: ClusterCache, queue: SchedulingQueue, forget: Callable[[PodInfo], None]) -> None:
         self._cache, self._queue, self._forget = cache, queue, forget
 
     def put(self, item: Mapping[str, Any]) -> None:
-        """A pod is there, or has changed."""
+        """Add or update a pod."""
         metadata = item["metadata"]
         before = self._cache.tables.pods.get(f"{metadata['namespace']}/{metadata['name']}")
         if before is not None and before.uid != metadata["uid"]:
@@ -27,19 +27,19 @@ class PodHandler:
         if pod is None or not pod.managed:
             return
         if pod.ended and not pod.gang:
-            self._gone(pod)  # for the fleet too: its deletion is told nobody
+            self._gone(pod)  # the cache sees no deletion event either
         else:
             # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
             self._enqueue(pod, other=pod.claims != claims or pod.shape is not shape)
 
     def drop(self, key: str) -> None:
-        """A pod, by `namespace/name`, is gone."""
+        """Remove a pod, by `namespace/name`."""
         pod = self._cache.drop_pod(key)
         if pod is not None and pod.managed:
             self._gone(pod)
 
     def returned(self, pod: PodInfo) -> bool:
-        """A binding failed; whether the pod is tried again."""
+        """Requeue a pod whose binding failed; return True if it will be retried."""
         unit = self._queue.units.get(pod.gang or pod.uid)
         if unit is None or not pod.waiting:
             return False
@@ -61,7 +61,7 @@ class PodHandler:
         self._cache.tables.waits.wait_for("", key)
 
     def _enqueue(self, pod: PodInfo, other: bool = False) -> None:
-        """Bring the unit of a pod up to date; `other`: its claims have other names now, or it asks for other things."""
+        """Update the unit of a pod; `other`: its claims have other names now, or it asks for other things."""
         key = pod.gang or pod.uid
         unit = self._queue.units.get(key)
         if unit is None:

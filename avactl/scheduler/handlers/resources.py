@@ -17,7 +17,7 @@ from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 
 
 class CallbackStore:
-    """A store of three functions."""
+    """A watch store made of three functions."""
 
     def __init__(
         self,
@@ -28,25 +28,25 @@ class CallbackStore:
         self._put, self._remove, self._keys = put, remove, keys
 
     def put(self, item: dict[str, Any]) -> None:
-        """An object is there, or has changed."""
+        """Add or update an object."""
         self._put(item)
 
     def remove(self, key: str) -> None:
-        """An object is gone."""
+        """Remove an object."""
         self._remove(key)
 
     def keys(self) -> list[str]:
-        """The objects that it has."""
+        """Return the keys of the known objects."""
         return list(self._keys())
 
 
 def nodes(cache: ClusterCache) -> CallbackStore:
-    """Nodes."""
+    """Return the store of Nodes."""
     return CallbackStore(cache.put_node, cache.drop_node, lambda: cache.tables.nodes)
 
 
 def namespaces(cache: ClusterCache) -> CallbackStore:
-    """Namespaces, for selectors of pod affinity."""
+    """Return the store of Namespaces, for selectors of pod affinity."""
     tables = cache.tables
 
     def put(item: dict[str, Any]) -> None:
@@ -56,49 +56,49 @@ def namespaces(cache: ClusterCache) -> CallbackStore:
 
 
 def claims(volumes: VolumeBinding) -> CallbackStore:
-    """PersistentVolumeClaims."""
+    """Return the store of PersistentVolumeClaims."""
     return CallbackStore(volumes.put_claim, volumes.drop_claim, lambda: volumes.keys("claims"))
 
 
 def persistent_volumes(volumes: VolumeBinding) -> CallbackStore:
-    """PersistentVolumes."""
+    """Return the store of PersistentVolumes."""
     return CallbackStore(volumes.put_volume, volumes.drop_volume, lambda: volumes.keys("volumes"))
 
 
 def storage_classes(volumes: VolumeBinding) -> CallbackStore:
-    """StorageClasses."""
+    """Return the store of StorageClasses."""
     return CallbackStore(volumes.put_class, volumes.drop_class, lambda: volumes.keys("classes"))
 
 
 def budgets(budgets: DisruptionBudgets) -> CallbackStore:
-    """PodDisruptionBudgets."""
+    """Return the store of PodDisruptionBudgets."""
     return CallbackStore(budgets.put, budgets.drop, budgets.keys)
 
 
 def csi_nodes(volumes: VolumeBinding) -> CallbackStore:
-    """CSINodes, for how many volumes of a driver a node takes."""
+    """Return the store of CSINodes, for volume limits."""
     attached = volumes.attached
     return CallbackStore(attached.put_node, attached.drop_node, attached.nodes)
 
 
 def volume_attachments(volumes: VolumeBinding) -> CallbackStore:
-    """VolumeAttachments: volumes count until they are detached."""
+    """Return the store of VolumeAttachments: volumes count until they are detached."""
     attached = volumes.attached
     return CallbackStore(attached.put_attachment, attached.drop_attachment, attached.attachments)
 
 
 def csi_drivers(volumes: VolumeBinding) -> CallbackStore:
-    """CSIDrivers, for whether they say how much room they have."""
+    """Return the store of CSIDrivers, for whether they report storage capacity."""
     return CallbackStore(volumes.put_driver, volumes.drop_driver, lambda: volumes.keys("drivers"))
 
 
 def storage_capacities(volumes: VolumeBinding) -> CallbackStore:
-    """CSIStorageCapacities."""
+    """Return the store of CSIStorageCapacities."""
     return CallbackStore(volumes.put_room, volumes.drop_room, lambda: volumes.keys("rooms"))
 
 
 def slices(cache: ClusterCache) -> CallbackStore:
-    """ResourceSlices. They change rarely, and renumber GPUs: the state is built anew."""
+    """Return the store of ResourceSlices. A rare change renumbers GPUs, so the state is rebuilt."""
 
     def put(item: dict[str, Any]) -> None:
         cache.tables.stale |= cache.dra.put_slice(item)
@@ -110,7 +110,7 @@ def slices(cache: ClusterCache) -> CallbackStore:
 
 
 def device_classes(cache: ClusterCache) -> CallbackStore:
-    """DeviceClasses. They change rarely, and with them which GPUs do for whom: the state is built anew."""
+    """Return the store of DeviceClasses. A rare change affects which GPUs match requests, so the state is rebuilt."""
 
     def put(item: dict[str, Any]) -> None:
         cache.tables.stale |= cache.dra.put_class(item)
@@ -122,12 +122,12 @@ def device_classes(cache: ClusterCache) -> CallbackStore:
 
 
 def resource_claims(cache: ClusterCache) -> CallbackStore:
-    """ResourceClaims."""
+    """Return the store of ResourceClaims."""
     return CallbackStore(cache.claims.put, cache.claims.drop, lambda: cache.dra.claims)
 
 
 class ConfigMapHandler:
-    """The ConfigMaps of pools and quotas. One that cannot be read leaves what was known before."""
+    """The ConfigMaps of pools and quotas. The last valid content of an invalid ConfigMap stays in use."""
 
     def __init__(self, cache: ClusterCache, quota: Callable[[str, TeamQuota | None], None]) -> None:
         """`quota` is told of leaves by ConfigMap, and that they are gone."""
@@ -138,7 +138,7 @@ class ConfigMapHandler:
         """Those that cannot be read, by key, and why."""
 
     def put(self, item: dict[str, Any]) -> None:
-        """A ConfigMap is there, or has changed."""
+        """Add or update a ConfigMap."""
         key = object_key(item)
         kind = (item["metadata"].get("labels") or {}).get(names.CONFIG_LABEL, "")
         data = item.get("data") or {}
@@ -153,7 +153,7 @@ class ConfigMapHandler:
                 self._quota(leaf.team, leaf)
         except ValueError as error:
             self.broken[key] = str(error)
-            logs.error("ConfigMap not understood", name=key, kind=kind, error=str(error))
+            logs.error("invalid ConfigMap", name=key, kind=kind, error=str(error))
         else:
             self.broken.pop(key, None)
 
@@ -163,7 +163,7 @@ class ConfigMapHandler:
         self._known[key] = (kind, name)
 
     def remove(self, key: str) -> None:
-        """A ConfigMap is gone."""
+        """Remove a ConfigMap."""
         self.broken.pop(key, None)
         kind, name = self._known.pop(key, ("", ""))
         if kind == "topology":
@@ -172,5 +172,5 @@ class ConfigMapHandler:
             self._quota(name, None)
 
     def keys(self) -> list[str]:
-        """The ConfigMaps that it has."""
+        """Return the keys of the known ConfigMaps."""
         return list(self._known)

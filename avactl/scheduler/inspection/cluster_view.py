@@ -1,4 +1,4 @@
-"""The cluster as a person may see it: read-only, with the rights of a kubeconfig, and without a daemon."""
+"""A read-only view of a cluster, with the permissions of a kubeconfig and without the scheduler daemon."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ClusterView:
         self.freed_requests: dict[str, Request] = {}
         """Pods, by uid, whose claims are thought of as not allocated, and what they then ask for."""
         self.owned: set[str] = set()
-        """Pods, by uid, that somebody makes anew."""
+        """UIDs of pods that a controller recreates."""
         self.messages: dict[str, str] = {}
         """Messages of pending pods of other schedulers, by `namespace/name`."""
         self.hidden: dict[str, str] = {}
@@ -62,7 +62,7 @@ class ClusterView:
         self._reflectors: list[Reflector] = []
 
     async def load(self) -> None:
-        """Read all once; what is not shown is in `hidden`. Raises ApiError and UnreachableError."""
+        """Read all objects once; those that RBAC hides are listed in `hidden`. Raises ApiError and UnreachableError."""
         policy = await self._policy()
         if policy is not None:
             self.cluster = policy.cluster
@@ -85,7 +85,7 @@ class ClusterView:
         self.fresh()
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Keep up with the API server until it is cancelled; `changed` is called after each batch."""
+        """Watch the API server until cancelled; calls `changed` after each batch."""
 
         def heard() -> None:
             self.silent = None
@@ -101,17 +101,17 @@ class ClusterView:
                 group.create_task(reflector.run())
 
     def fresh(self) -> None:
-        """Bring the fleet up to date; to be called before it is read. The workload is what is there now."""
+        """Update the cluster cache; call it before reading. The expected workload is the current one."""
         if self.cache.tables.stale:
             self.cache.rebuild()
 
     @property
     def now(self) -> datetime:
-        """The time, by this machine's clock."""
+        """The current time by the local clock."""
         return datetime.now(UTC)
 
     def expected(self) -> Workload:
-        """The workload of the pods that are there: what runs and waits stands for what will come."""
+        """Return the expected workload: that of the current pods."""
         workload = Workload(float("inf"))
         for pod in self.cache.tables.pods.values():
             if pod.managed and not pod.ended and not pod.shape.refused:
@@ -135,7 +135,7 @@ class ClusterView:
         return request
 
     def pods(self) -> Iterator[PodInfo]:
-        """Pods that hold something or wait."""
+        """Pods that hold resources or are pending."""
         for pod in (*self.cache.tables.pods.values(), *self.strangers.values()):
             if not pod.ended:
                 yield pod
@@ -194,18 +194,18 @@ class ClusterView:
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
 
     def put_claim(self, item: dict[str, Any]) -> None:
-        """A ResourceClaim is there, or has changed."""
+        """Add or update a ResourceClaim."""
         if item["metadata"].get("ownerReferences"):
             self.claims[object_key(item)] = item
         self.cache.claims.put(item)
 
     def drop_claim(self, key: str) -> None:
-        """A ResourceClaim, by `namespace/name`, is gone."""
+        """Remove a ResourceClaim, by `namespace/name`."""
         self.claims.pop(key, None)
         self.cache.claims.drop(key)
 
     def put_pod(self, item: dict[str, Any]) -> None:
-        """A pod is there, or has changed."""
+        """Add or update a pod."""
         metadata = item["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}"
         self.strangers.pop(key, None)
@@ -228,7 +228,7 @@ class ClusterView:
             self.messages[key] = said[0] if said else ""
 
     def drop_pod(self, key: str) -> None:
-        """A pod, by `namespace/name`, is gone."""
+        """Remove a pod, by `namespace/name`."""
         pod = self.cache.drop_pod(key)
         if pod is not None:
             self._gone(pod)

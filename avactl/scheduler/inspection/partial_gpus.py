@@ -1,4 +1,4 @@
-"""Parts of GPUs (MIG) that claims hold: the placement engine books whole ones, and people want to see all."""
+"""Parts of GPUs (MIG) allocated to claims, which the placement engine does not book."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Part(NamedTuple):
     node: str
     gpu: int
     milli: int
-    """Of the GPU: by the counter of which it takes most."""
+    """Share of the GPU, by the counter that it uses most."""
 
 
 def of_claim(cache: ClusterCache, claim: ResourceClaim) -> Iterator[Part]:
-    """The parts of GPUs that a claim holds."""
+    """Return the parts of GPUs that a claim holds."""
     for result in claim.results:
         if not result.admin and cache.dra.place(result.key) is None:
             part = _part(cache, result.key)
@@ -31,12 +31,12 @@ def of_claim(cache: ClusterCache, claim: ResourceClaim) -> Iterator[Part]:
 
 
 def of_pod(cache: ClusterCache, pod: PodInfo) -> int:
-    """Milli of GPUs that a pod holds by parts."""
+    """Return the parts of GPUs that a pod holds, in milli."""
     return sum(part.milli for claim in cache.claims.counted(pod) for part in of_claim(cache, claim))
 
 
 def by_node(cache: ClusterCache) -> dict[str, list[tuple[ResourceClaim, Part]]]:
-    """All of them."""
+    """Return all parts by node."""
     found: dict[str, list[tuple[ResourceClaim, Part]]] = {}
     for claim in cache.dra.claims.values():
         for part in of_claim(cache, claim):
@@ -45,7 +45,7 @@ def by_node(cache: ClusterCache) -> dict[str, list[tuple[ResourceClaim, Part]]]:
 
 
 def _part(cache: ClusterCache, key: Key) -> Part | None:
-    """Of the GPU that takes from the same counters; None for what is no part of one."""
+    """Return the GPU that consumes the same counters; None if the device is not a part of a GPU."""
     device = cache.dra.devices.find(key)
     node = cache.dra.devices.node_of(key)
     if device is None or not device.counters or not node:

@@ -16,16 +16,16 @@ class Maker(NamedTuple):
     """Controller that has not created all of its pods."""
 
     name: str
-    """With its kind: `Job train-worker`."""
+    """Kind and name: `Job train-worker`."""
     state: str
     """`refused`, `stopped`, `ended`, or `new`."""
     since: str
-    """Creation time, or the time of the first refusal."""
+    """Creation time, or the time of the first rejection."""
     words: str
 
 
 async def short(client: Client, namespace: str, name: str) -> list[Maker]:
-    """Those of the job of that name that lack pods, and why. What the API server does not show is left out."""
+    """Return the controllers of a job that lack pods, and why. Objects hidden by RBAC are skipped."""
     found = []
     for kind, version in _PATHS.items():
         for item in await _list(client, f"/apis/{version}/namespaces/{namespace}/{kind.lower()}s"):
@@ -63,7 +63,7 @@ async def _maker(client: Client, kind: str, item: Mapping[str, Any]) -> Maker | 
                 told = condition.get("message") or condition["type"].lower()
                 return Maker(name, "ended", condition.get("lastTransitionTime") or since, told)
         if spec.get("suspend"):
-            return Maker(name, "stopped", since, "it is suspended: its pods are made once somebody starts it")
+            return Maker(name, "stopped", since, "it is suspended: its pods are created once it is resumed")
         done = status.get("succeeded") or 0
         most = spec.get("parallelism", 1)
         wanted = min(most, (spec.get("completions") or most) - done)
@@ -76,8 +76,8 @@ async def _maker(client: Client, kind: str, item: Mapping[str, Any]) -> Maker | 
         return None
     since, refused = await _refused(client, kind, item)
     if refused:
-        return Maker(name, "refused", since, f"{wanted - there} of {wanted} pods are not made: {refused}")
-    return Maker(name, "new", metadata["creationTimestamp"], f"{wanted - there} of {wanted} pods are not made yet")
+        return Maker(name, "refused", since, f"{wanted - there} of {wanted} pods were not created: {refused}")
+    return Maker(name, "new", metadata["creationTimestamp"], f"{wanted - there} of {wanted} pods were not created yet")
 
 
 async def _refused(client: Client, kind: str, item: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,8 +1,7 @@
-"""A picture of pools: machines by rack, their GPUs by socket and PCIe switch, and who holds them. The same bytes for
-the same cluster.
+"""Draw pools as SVG: machines by rack, their GPUs by socket and PCIe switch, and the jobs on them. Deterministic.
 
-A colour is a team, a block is a job's GPUs on a switch; what is white is free. For hundreds of machines the same
-picture is drawn small: names go into the tooltips.
+Each team has a colour, each block is a job's GPUs on a switch, and free GPUs are white. With hundreds of machines the
+drawing is small, and names are in tooltips.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _Machine(NamedTuple):
 
 
 def draw(cache: ClusterCache, pools: Iterable[str] | None = None) -> str:
-    """The picture of these pools (None: all machines with GPUs), as SVG. The fleet must not be stale."""
+    """Return the SVG of these pools (None: all machines with GPUs). The cluster cache must not be stale."""
     wanted = None if pools is None else set(pools)
     groups: dict[tuple[str, str], list[_Machine]] = {}
     for name, info in cache.tables.nodes.items():
@@ -150,7 +149,7 @@ class _Picture:
             y += 28
         y = self._legend(y, shown, {each.state for group in groups.values() for each in group if each.state})
         names = ", ".join(pool or "(no pool)" for pool, _ in sorted(groups))
-        return svg.document(_WIDTH, y + _MARGIN, f"Who is on which GPU: {names or 'nothing'}")
+        return svg.document(_WIDTH, y + _MARGIN, f"GPU allocation: {names or 'no pools'}")
 
     def _pool(self, pool: str, model: str, machines: list[_Machine], y: float, shown: dict[str, float]) -> float:
         state, svg, style = self._cache.tables.state, self._svg, self._style
@@ -165,7 +164,7 @@ class _Picture:
         )
         svg.text(_MARGIN, y + 16, pool or "(no pool)", size=20, bold=True)
         size = f"{len(machines)} machine{'' if len(machines) == 1 else 's'}"
-        about = f"{size} · {used:.5g} of {total} {model} in use · {whole} free as a whole"
+        about = f"{size} · {used:.5g} of {total} {model} in use · {whole} entirely free"
         svg.text(_MARGIN + 16 + 12 * len(pool or "(no pool)"), y + 16, about, size=13, fill=_SOFT)
         y += 34
         racks: dict[str, list[_Machine]] = {}
@@ -303,5 +302,5 @@ def _gpus(gpus: tuple[int, ...]) -> str:
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Sorts `node-9` before `node-10`."""
+    """Return a sort key that puts `node-9` before `node-10`."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

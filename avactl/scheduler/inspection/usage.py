@@ -27,25 +27,25 @@ _AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class Pool(NamedTuple):
-    """Machines of one pool and GPU model; nodes with GPUs outside of all pools are the pool without a name."""
+    """Machines of one pool and GPU model; GPU nodes outside all pools form a pool without a name."""
 
     name: str
     model: str
     machines: int
     away: int
-    """Cordoned, or not ready."""
+    """Machines that are cordoned or not ready."""
     whole: int
-    """Machines that are there and all of whose GPUs are free."""
+    """Schedulable machines without allocated GPUs."""
     gpus: int
     used: float
-    """GPUs; shares count as parts."""
+    """Allocated GPUs; a share counts as a fraction."""
     lost: float | None
-    """Free GPUs that the next pod of the expected workload that may have the model cannot use, on average (FGD); None:
-    no such pod is expected."""
+    """Free GPUs that the next pod of the expected workload for this model cannot use, on average (FGD); None if no such
+    pod is expected."""
 
     @property
     def free(self) -> float:
-        """GPUs that nobody holds, on machines that are there or not."""
+        """Unallocated GPUs, also on machines that are not schedulable."""
         return self.gpus - self.used
 
 
@@ -54,17 +54,17 @@ class Team(NamedTuple):
 
     name: str
     model: str
-    """Empty: pods that wait for any."""
+    """Empty for pending pods without a GPU model."""
     used: float
     guaranteed: float | None
-    """None: there is no quota."""
+    """None without a quota."""
     borrow: float | None
-    """Most that it may borrow; None: all."""
+    """Maximum that it may borrow; None for no limit."""
     borrowed: float
     reclaimable: float
     """Borrowed GPUs held by preemptible pods."""
     waiting: float
-    """Asked for by pods that wait."""
+    """GPUs requested by pending pods."""
 
 
 class Job(NamedTuple):
@@ -82,16 +82,16 @@ class Job(NamedTuple):
     since: str
     """Creation time of the oldest pod."""
     why: str
-    """Of those that wait: why, as the scheduler says it."""
+    """Reasons for pending pods, from the scheduler's messages."""
 
     @property
     def waiting(self) -> int:
-        """Pods without a node."""
+        """Pending pods."""
         return self.pods - self.running
 
 
 def job_of(pod: PodInfo) -> tuple[str, str]:
-    """The name of the job that a pod belongs to, and of what kind it is."""
+    """Return the name and kind of the job that a pod belongs to."""
     labels = pod.labels
     if labels.get(_MANAGED) == "avactl" and _INSTANCE in labels:
         return labels[_INSTANCE], _KINDS.get(labels.get(_KIND, ""), "pod")
@@ -104,14 +104,14 @@ def job_of(pod: PodInfo) -> tuple[str, str]:
 
 
 def away(info: NodeInfo) -> str:
-    """Why a machine takes no pods: `cordoned` or `not ready`; empty where it does."""
+    """Return why a machine is not schedulable: `cordoned` or `not ready`; empty if it is."""
     if any(taint["key"] in _AWAY for taint in info.taints):
         return "not ready"
     return "cordoned" if info.cordoned else ""
 
 
 def gpus_of(cache: ClusterCache, pod: PodInfo) -> float:
-    """GPUs that a pod holds, or waits for."""
+    """Return the GPUs that a pod holds or requests."""
     if pod.node or pod.assumed:
         return (cache.claims.held_gpus(pod) + partial_gpus.of_pod(cache, pod)) / MILLI_PER_GPU
     by_claim = 0
@@ -122,13 +122,13 @@ def gpus_of(cache: ClusterCache, pod: PodInfo) -> float:
 
 
 def model_of(cache: ClusterCache, pod: PodInfo) -> str:
-    """The GPU model that a pod has, or asks for; empty where nobody says."""
+    """Return the GPU model that a pod has or requests; empty if unknown."""
     node = pod.node or pod.assumed
     return cache.tables.model_of(node) if node in cache.tables.nodes else pod.shape.rules.model or ""
 
 
 def pools(cache: ClusterCache, measure: Measure | None = None) -> list[Pool]:
-    """Pools by name and model. The fleet must not be stale. `measure` says how much the workload cannot use."""
+    """Return pools by name and model. The cluster cache must not be stale. `measure`: the fragmentation measure."""
     state = cache.tables.state
     groups: dict[tuple[str, str], list[int]] = {}
     gone: dict[int, bool] = {}
@@ -166,7 +166,7 @@ def pools(cache: ClusterCache, measure: Measure | None = None) -> list[Pool]:
 
 
 class Counts:
-    """GPUs by team and model, pod by pod."""
+    """GPU counts by team and model."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
@@ -177,7 +177,7 @@ class Counts:
         self._waiting: dict[tuple[str, str], float] = {}
 
     def add(self, pod: PodInfo) -> None:
-        """One pod more."""
+        """Count a pod."""
         cache = self._cache
         gpus = 0.0 if pod.ended else gpus_of(cache, pod)
         if not gpus:
@@ -192,7 +192,7 @@ class Counts:
             self._preemptible[key] = self._preemptible.get(key, 0.0) + gpus
 
     def teams(self) -> list[Team]:
-        """Teams by name and GPU model: those with a quota, and those that hold or wait for GPUs."""
+        """Return teams by name and GPU model: those with a quota, and those that hold or request GPUs."""
         leaves = self._cache.quotas.leaves
         of_quota = {
             (team, model)
@@ -215,7 +215,7 @@ class Counts:
 
 
 def teams(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
-    """Teams by name and GPU model, as these pods are."""
+    """Return teams by name and GPU model, counting these pods."""
     counts = Counts(cache)
     for pod in pods:
         counts.add(pod)
@@ -223,7 +223,7 @@ def teams(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
 
 
 def jobs(cache: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] | None = None) -> list[Job]:
-    """Jobs with GPUs, and all that wait for this scheduler: those that wait first, then the largest."""
+    """Return jobs with GPUs, and all jobs pending on this scheduler: pending jobs first, then the largest."""
     groups: dict[tuple[str, str, str], list[PodInfo]] = {}
     for pod in pods:
         if pod.managed or gpus_of(cache, pod):

@@ -23,13 +23,13 @@ class Policy:
     cluster: str
     system_namespace: str
     levels: tuple[str, ...]
-    """Node labels, widest first."""
+    """Node labels of the topology levels, widest first."""
     gpu_driver: str
     objective: Objective = "pack"
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """Raises OSError, and ValueError where it is not a policy."""
+        """Read a policy file. Raises OSError, and ValueError if it is not a policy."""
         try:
             return cls.parse(path.read_bytes())
         except ValueError as error:
@@ -37,19 +37,19 @@ class Policy:
 
     @classmethod
     def parse(cls, text: str | bytes) -> Policy:
-        """Raises ValueError where it is not one."""
+        """Parse the JSON document. Raises ValueError if it is invalid."""
         data = orjson.loads(text)
         if not isinstance(data, dict):
             raise ValueError("not an object")
         for name in ("cluster", "systemNamespace", "gpuDriver"):
             if not isinstance(data.get(name), str) or not data[name]:
-                raise ValueError(f"`{name}` is no text" if name in data else f"`{name}` is missing")
+                raise ValueError(f"`{name}` is not a string" if name in data else f"`{name}` is missing")
         levels = data.get("levels")
         if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
-            raise ValueError("`levels` is no list of node labels")
+            raise ValueError("`levels` is not a list of node labels")
         objective = data.get("objective", "pack")
         if objective not in get_args(Objective):
-            raise ValueError(f"objective `{objective}` is none of {', '.join(get_args(Objective))}")
+            raise ValueError(f"objective `{objective}` is not one of {', '.join(get_args(Objective))}")
         return cls(
             cluster=data["cluster"],
             system_namespace=data["systemNamespace"],
@@ -74,19 +74,17 @@ class Pool:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Pool:
-        """Raises ValueError where it is not one."""
+        """Parse the JSON document. Raises ValueError if it is invalid."""
         _check(data, _POOL)
         way, gpus = data["allocation"], data["machine"]["gpus"]["count"]
         if way["method"] not in ("dra", "devicePlugin"):
             raise ValueError(f"allocation.method: `{way['method']}` is neither dra nor devicePlugin")
         under = sorted(gpu for switch in data["machine"]["switches"] for gpu in switch["gpus"])
         if not 0 < gpus <= MAX_GPUS or under != list(range(gpus)):
-            raise ValueError(
-                f"machine: each of its {gpus} GPUs must stand under one switch, and there are 1 to {MAX_GPUS}"
-            )
+            raise ValueError(f"machine: it must have 1 to {MAX_GPUS} GPUs, each under exactly one switch")
         pairs = (data["machine"].get("nvlink") or {}).get("pairs", ())
         if any(len(pair) != 3 or max(pair[:2]) >= gpus for pair in pairs):
-            raise ValueError(f"machine.nvlink.pairs: each is two of the {gpus} GPUs and a number of links")
+            raise ValueError(f"machine.nvlink.pairs: each entry must be two of the {gpus} GPUs and a number of links")
         try:
             machine = Machine.from_dict(data["machine"])
         except KeyError as error:
@@ -111,10 +109,10 @@ class TeamQuota:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> TeamQuota:
-        """Raises ValueError where it is not one."""
+        """Parse the JSON document. Raises ValueError if it is invalid."""
         _check(data, _QUOTA)
         if any(each["weight"] < 1 for each in data["gpus"]):
-            raise ValueError("gpus: a weight is at least 1")
+            raise ValueError("gpus: `weight` must be at least 1")
         cpu, memory = data.get("cpu"), data.get("memoryBytes")
         quota = Quota(
             name=data["team"],
@@ -151,25 +149,25 @@ _POOL = {"pool": str, "allocation": _WAY, "machine": _MACHINE}
 
 
 def _check(data: Any, form: Any, place: str = "") -> None:
-    """Hold JSON to a form: people edit ConfigMaps by hand, and one wrong type must not stop the scheduling of all.
+    """Check JSON against a schema: users edit ConfigMaps, and one wrong type must not stop scheduling.
 
-    Numbers are not negative. Raises ValueError, with the place.
+    Numbers must not be negative. Raises ValueError with the path.
     """
     if isinstance(form, _Or):
         if data is not None:
             _check(data, form.form, place)
     elif isinstance(form, dict):
         if not isinstance(data, dict):
-            raise ValueError(f"{place or 'it'} is no object")
+            raise ValueError(f"{place or 'it'} is not an object")
         for name, each in form.items():
             _check(data.get(name), each, f"{place}.{name}" if place else name)
     elif isinstance(form, list):
         if not isinstance(data, list):
-            raise ValueError(f"{place} is no list")
+            raise ValueError(f"{place} is not a list")
         for number, each in enumerate(data):
             _check(each, form[0], f"{place}[{number}]")
     elif form in (int, float):
         if isinstance(data, bool) or not isinstance(data, (int, form)) or not 0 <= data < math.inf:
-            raise ValueError(f"{place} is no {'whole ' if form is int else ''}number")
+            raise ValueError(f"{place} is not {'an integer' if form is int else 'a number'}")
     elif not isinstance(data, form):
-        raise ValueError(f"{place} is no {'text' if form is str else 'true or false'}")
+        raise ValueError(f"{place} is not {'a string' if form is str else 'true or false'}")

@@ -1,4 +1,4 @@
-"""GPU indexes of a pod, as in its annotation and as a mask."""
+"""GPU indexes of a pod: conversion between annotation and mask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from avactl.placement.allocation import MAX_GPUS
 
 
 def parse_devices(text: str | None) -> int:
-    """GPU indexes as in the annotation, `0,3`, as a mask; 0 for none or what is no such list."""
+    """Parse GPU indexes such as `0,3` into a mask; 0 for an empty or invalid list."""
     mask = 0
     for part in (text or "").split(",", MAX_GPUS)[:MAX_GPUS]:
         if len(part) <= 2 and part.isdecimal() and int(part) < MAX_GPUS:
@@ -15,5 +15,5 @@ def parse_devices(text: str | None) -> int:
 
 
 def format_devices(mask: int) -> str:
-    """A mask of GPUs as in the annotation."""
+    """Format a mask of GPUs for the annotation."""
     return ",".join(str(gpu) for gpu in range(MAX_GPUS) if mask >> gpu & 1)

@@ -1,8 +1,8 @@
-"""Bounds on what users write into pods and claims: the rest of the scheduler reads nothing longer or more numerous.
+"""Limits on user input in pods and claims, enforced before the scheduler reads it.
 
-The API server bounds the size of an object (1.5 MiB) and of its annotations (256 KiB), but not how many terms, labels
-or volumes there are, nor what a value means. A pod beyond these bounds keeps its place in the books (what it requests,
-where it runs) and is refused in words; everything else of it is left out.
+The API server limits the size of an object (1.5 MiB) and of its annotations (256 KiB), but not the number of terms,
+labels or volumes, nor the magnitude of values. A pod that exceeds these limits is still booked (its requests and its
+node), but it is reported as unschedulable, and its other fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from avactl import names
 
 TEXT = 64
-"""Characters of an annotation that the scheduler reads, of a quantity, and of what a message quotes."""
+"""Maximum characters of an annotation that the scheduler reads, of a quantity, and of quoted text in messages."""
 LABEL_KEY = 317
-"""Characters of a label's key: 253 of a DNS subdomain, a slash, and 63."""
+"""Maximum characters of a label key: 253 of a DNS subdomain, a slash, and 63."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _ANNOTATIONS = {
     **dict.fromkeys(
@@ -34,7 +34,7 @@ _RESOURCES = 64
 _TERMS = 64
 """Expressions of a pod's node affinity, and of each selector of its pod affinity and topology spread."""
 _VALUES = 8192
-"""Values of all expressions together; node affinity that lists nodes by name has many."""
+"""Maximum values of all expressions together; node affinity that lists nodes by name has many."""
 _POD_TERMS = 16
 """Terms of pod affinity, of pod anti-affinity, and topology spread constraints."""
 _KEPT = ("schedulerName", "nodeName", "priority", "priorityClassName", "schedulingGates", "preemptionPolicy")
@@ -43,19 +43,19 @@ _BOOKED = ("containers", "initContainers", "overhead", "resources", "resourceCla
 
 
 def quote(text: object) -> str:
-    """A user's text for a message: one line of at most `TEXT` printable characters."""
+    """Quote user input for a message: one line of at most `TEXT` printable characters."""
     shown = "".join(each if each.isprintable() else "?" for each in str(text)[: TEXT + 1])
     return shown if len(shown) <= TEXT else f"{shown[: TEXT - 1]}…"
 
 
 def bounded(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """A pod within the bounds, and what exceeded them, in words; empty where the pod is as it was."""
+    """Return a pod within the limits, and a message about what exceeded them; empty if the pod is unchanged."""
     reason = _excess(item)
     return (item, "") if not reason else (stripped(item), reason)
 
 
 def stripped(item: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod with what it holds and without what it wishes: metadata, requests, claims and place."""
+    """Return a pod reduced to what it holds: metadata, requests, claims and node."""
     metadata, spec = item["metadata"], item["spec"]
     notes, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     found = dict(metadata)

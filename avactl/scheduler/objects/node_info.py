@@ -1,4 +1,4 @@
-"""Nodes as the scheduler remembers them."""
+"""Nodes as the scheduler caches them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from avactl import names
 from avactl.quantity import amount
 
 _RESOURCES = 128
-"""Resources of one node that are read."""
+"""Maximum number of resources that are read from one node."""
 
 
 class NodeInfo:
@@ -35,7 +35,7 @@ class NodeInfo:
         )
         """True if its GPUs or links differ from its machine type (`avactl topo watch`)."""
         self.features = frozenset(status.get("declaredFeatures") or ())
-        """Features that its kubelet declares."""
+        """Features declared by its kubelet."""
         given = status.get("allocatable") or {}
         self.source: Mapping[str, Any] = given if len(given) <= _RESOURCES else dict(list(given.items())[:_RESOURCES])
         self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
@@ -43,7 +43,7 @@ class NodeInfo:
         """Extended resource of its GPUs; empty if there is none."""
 
         self.devices = 0
-        """GPUs that a driver publishes in slices."""
+        """GPUs that a driver publishes in ResourceSlices."""
 
     def same(self, other: NodeInfo) -> bool:
         """Return True if nothing relevant changed: most updates are heartbeats."""

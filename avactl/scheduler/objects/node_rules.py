@@ -1,4 +1,4 @@
-"""Which nodes a pod may run on by selector, required affinity, taints and cordons: as kube-scheduler reads them."""
+"""Node filters as in kube-scheduler: node selector, required node affinity, taints and cordons."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 
 
 class ObstacleKind(Enum):
-    """A rule that keeps a pod off a node; the value renders it."""
+    """A rule that excludes a node for a pod; the value is the message."""
 
-    FEATURE = "kubelet without {}"
+    FEATURE = "missing kubelet feature {}"
     CORDON = "cordoned"
     TAINT = "taint {}"
-    LABELS = "other labels than it selects"
+    LABELS = "node selector or affinity mismatch"
     RESOURCE = "no {}"
-    GPU_SHARING = "no GPUs to share"
-    DEVICES = "no devices as its ResourceClaim selects"
+    GPU_SHARING = "no shareable GPUs"
+    DEVICES = "no devices for its ResourceClaim"
 
 
 class Obstacle(NamedTuple):
-    """The first rule that keeps a pod off a node."""
+    """The first rule that excludes a node for a pod."""
 
     kind: ObstacleKind
     subject: str = ""
@@ -39,7 +39,7 @@ class Obstacle(NamedTuple):
 
     @property
     def transient(self) -> bool:
-        """True if it can go away without a change of the pod or of the node's labels and devices."""
+        """True if it can disappear without a change of the pod or of the node's labels and devices."""
         return self.kind in (ObstacleKind.CORDON, ObstacleKind.TAINT)
 
     def __str__(self) -> str:
@@ -47,24 +47,24 @@ class Obstacle(NamedTuple):
 
 
 class RuleError(ValueError):
-    """A constraint that is not understood, in plain words."""
+    """A constraint that cannot be evaluated; the message says why."""
 
 
 class UnsupportedError(RuleError):
-    """Pods that no node runs, whatever it has free: the message says why."""
+    """Pods that no node can run, regardless of free resources; the message says why."""
 
 
 class NotYetError(RuleError):
-    """Something is on its way: no word about it unless it takes long."""
+    """The pod waits for an expected event; reported only if that takes long."""
 
     def __init__(self, message: str, wanted: str = "") -> None:
-        """`wanted` is what it is, as `Fleet.arrived` is told; empty: the pod itself will change."""
+        """`wanted`: name passed to `Waits.arrived`; empty if the pod itself will change."""
         super().__init__(message)
         self.wanted = wanted
 
 
 def _number(text: str) -> int | None:
-    """As Go's ParseInt reads it: 64 bits, no underscores, no blanks."""
+    """Parse like Go's ParseInt: 64 bits, no underscores, no blanks."""
     if len(text) > 20 or not _INTEGER(text):
         return None
     number = int(text)
@@ -72,9 +72,9 @@ def _number(text: str) -> int | None:
 
 
 def requirement(expression: Mapping[str, Any]) -> Matcher:
-    """One expression over labels. Raises RuleError for an operator that is not known.
+    """Return a predicate over labels for one expression. Raises RuleError for an unknown operator.
 
-    Source: k8s.io/apimachinery/pkg/labels: NotIn holds for labels that are not there; Gt and Lt compare integers.
+    Source: k8s.io/apimachinery/pkg/labels: NotIn matches absent labels; Gt and Lt compare integers.
     """
     key, operator = expression["key"], expression["operator"]
     values = frozenset(expression.get("values") or ())
@@ -95,11 +95,11 @@ def requirement(expression: Mapping[str, Any]) -> Matcher:
             return have is not None and bound is not None and (have - bound) * sign > 0
 
         return compare
-    raise RuleError(f"operator {operator} of a label expression is not known")
+    raise RuleError(f"unknown operator {operator} in a label expression")
 
 
 def every(matchers: Iterable[Matcher]) -> Matcher:
-    """All of them."""
+    """Return the conjunction of predicates."""
     found = tuple(matchers)
     if len(found) == 1:
         return found[0]
@@ -107,13 +107,13 @@ def every(matchers: Iterable[Matcher]) -> Matcher:
 
 
 def equals(wanted: Labels) -> Matcher:
-    """Labels with these values."""
+    """Return a predicate for labels with these values."""
     items = tuple(wanted.items())
     return lambda labels: all(labels.get(key) == value for key, value in items)
 
 
 def selector(given: Mapping[str, Any] | None) -> Matcher:
-    """A label selector; an empty one matches all, none matches nothing."""
+    """Return a predicate for a label selector: an empty one matches all labels, None matches nothing."""
     if given is None:
         return lambda _: False
     parts = [requirement(expression) for expression in given.get("matchExpressions") or ()]
@@ -135,7 +135,7 @@ def _term(given: Mapping[str, Any]) -> Callable[[str, Labels], bool] | None:
 
 
 def node_selector(given: Mapping[str, Any] | None) -> Callable[[str, Labels], bool]:
-    """A NodeSelector, over a node's name and labels: one of its terms must hold. None: all nodes."""
+    """Return a predicate over a node's name and labels: one term of the NodeSelector must match; None: all nodes."""
     if given is None:
         return lambda _name, _labels: True
     terms = [term for each in given.get("nodeSelectorTerms") or () if (term := _term(each)) is not None]
@@ -143,7 +143,7 @@ def node_selector(given: Mapping[str, Any] | None) -> Callable[[str, Labels], bo
 
 
 def _preferred(terms: Iterable[Mapping[str, Any]]) -> None:
-    """Preferences do not count, but kube-scheduler binds no pod with one that it cannot read."""
+    """Check preferred terms: they are not scored, but kube-scheduler rejects a pod with an invalid one."""
     for term in terms:
         for each in (term.get("preference") or {}).get("matchExpressions") or ():
             if each["operator"] in ("Gt", "Lt") and _number(next(iter(each.get("values") or ()), "")) is None:
@@ -176,11 +176,11 @@ class NodeRules:
         """Raises RuleError."""
         affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
         self.features = _features(spec)
-        """Features required of the kubelet."""
+        """Required kubelet features."""
         parts = [spec.get("nodeSelector"), affinity, spec.get("tolerations"), self.features]
         self._key = orjson.dumps(parts)
         self.model: str | None = (spec.get("nodeSelector") or {}).get(names.GPU_LABEL)
-        """The GPU model that the selector names."""
+        """GPU model in the node selector."""
         self.selects = equals(spec.get("nodeSelector") or {})
         self.near = node_selector(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
         _preferred(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
@@ -197,7 +197,7 @@ class NodeRules:
         return self.selects(labels) and self.near(name, labels)
 
     def untolerated(self, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        """The first taint that keeps the pod away."""
+        """Return the first taint that the pod does not tolerate."""
         for taint in taints:
             if taint["effect"] != "PreferNoSchedule" and not any(tolerates(each, taint) for each in self.tolerations):
                 return taint
@@ -211,7 +211,7 @@ class NodeRules:
         cordoned: bool,
         features: Container[str] = (),
     ) -> Obstacle | None:
-        """Return the rule that keeps the pod off a node; None where it may run there."""
+        """Return the first rule that excludes a node; None if the pod may run there."""
         for feature in self.features:
             if feature not in features:
                 return Obstacle(ObstacleKind.FEATURE, feature)

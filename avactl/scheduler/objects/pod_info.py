@@ -1,4 +1,4 @@
-"""Pods as the scheduler remembers them: a fraction of the object, for tens of thousands of them."""
+"""Pods as the scheduler caches them: only the fields it needs, because there are tens of thousands."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from avactl.scheduler.objects.limits import bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
-"""Condition of pods that are evicted, and its reason where a scheduler does it for others: as kube-scheduler's."""
+"""Condition of evicted pods, and its reason for preemption, as in kube-scheduler."""
 BY_OTHERS = "?"
-"""Stands for the preemption of a pod that another scheduler has marked."""
+"""Preemption of a pod that another scheduler has marked."""
 PARTIAL = "PartialGang"
-"""The reason where a gang runs in part and starts anew."""
+"""Reason of the condition if a partial gang is restarted."""
 _ENDED = ("Succeeded", "Failed")
 _NOTHING: Mapping[str, str] = {}
 
@@ -67,7 +67,7 @@ class PodInfo:
     )  # fmt: skip
 
     def __init__(self, item: Mapping[str, Any], seen: float, refused: str = "") -> None:
-        """`item` is within the bounds of `limits`; `refused`: why it is not placed, where it had to be cut to them."""
+        """`item` is within the limits of `limits`; `refused`: the reason if it was truncated and is not placed."""
         metadata, spec = item["metadata"], item["spec"]
         notes = metadata.get("annotations") or _NOTHING
         self.namespace = intern(metadata["namespace"])
@@ -87,12 +87,12 @@ class PodInfo:
         self.reported = 0.0
         """Monotonic time at which that message was written."""
         self.pending_message = ""
-        """Message to be written next."""
+        """Next message to write."""
         self.gang, self.gang_size, self.index, self.within = "", 0, 0, ""
         self.claims: tuple[tuple[str, str], ...] = ()
-        """Name in the pod, and name of the ResourceClaim (empty until it is made)."""
+        """Name in the pod, and name of the ResourceClaim (empty until it is created)."""
         self.volumes, self.ephemeral_claims = _volumes(spec, self.name)
-        """PersistentVolumeClaims by name, and those of them that are made for the pod alone."""
+        """PersistentVolumeClaims by name, and those of generic ephemeral volumes."""
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
         self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
         self.never_preempts: bool = spec.get("preemptionPolicy") == "Never"
@@ -102,15 +102,15 @@ class PodInfo:
         self.evicting = False
         """True while this scheduler is evicting it."""
         self.nominated = ""
-        """Node that it is nominated for."""
+        """Nominated node."""
         self.preemption = ""
         """The preemption that it is part of, as victim or as preemptor (annotation `names.PREEMPTION`)."""
         self.preempted_for = ""
-        """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty: it is none."""
+        """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty if it is no victim."""
         self.has_disruption_mark = False
         """True if this scheduler has set its DisruptionTarget condition."""
         self.started = ""
-        """Time at which it was bound, as the API server states it."""
+        """Time of its binding, according to the API server."""
         self.ends = 0.0
         """End of its termination grace period, Unix time; 0: it is not being deleted."""
         self.labels: Mapping[str, str] = _NOTHING
@@ -134,7 +134,7 @@ class PodInfo:
     def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
         """Return its requirements. Pods can be resized, given tolerations, and, while gated, constrained further.
 
-        Pods of generation 1 are as they were made; those of old API servers have none.
+        Pods of generation 1 are unchanged since creation; old API servers do not set it.
         """
         metadata, spec = item["metadata"], item["spec"]
         if metadata.get("generation") != 1:
@@ -145,7 +145,7 @@ class PodInfo:
         return requirements_of(spec, notes, refused)
 
     def update(self, item: Mapping[str, Any]) -> None:
-        """Take over what may change, but for the shape."""
+        """Update the mutable fields except the pod requirements."""
         metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
         labels = metadata.get("labels")
         if labels and labels != self.labels:
@@ -190,7 +190,7 @@ class PodInfo:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Rank within the team: the greater goes first."""
+        """Rank within the team; higher ranks are scheduled first."""
         return self.serving, self.priority
 
     @property
@@ -208,17 +208,17 @@ class PodInfo:
 
 
 def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
-    """A pod as the API server has it. Whatever is wrong with it is its own affair, and what it holds is counted."""
+    """Parse a pod of the API server. An invalid pod is never placed, but its resources are counted."""
     within, refused = bounded(item)
     try:
         return PodInfo(within, seen, refused)
     except Exception as error:
-        logs.error("pod not understood", pod=object_key(item), error=repr(error))
-        return PodInfo(stripped(item), seen, f"the scheduler cannot read this pod: {quote(repr(error))}")
+        logs.error("invalid pod", pod=object_key(item), error=repr(error))
+        return PodInfo(stripped(item), seen, f"the scheduler cannot parse this pod: {quote(repr(error))}")
 
 
 def _seconds(stamp: str) -> float:
-    """Unix time; the end of time for what the calendar does not have: a grace period has 64 bits."""
+    """Unix time; infinity for a time out of range, because a grace period has 64 bits."""
     try:
         return unix_time(stamp)
     except (ValueError, OverflowError):
@@ -226,7 +226,7 @@ def _seconds(stamp: str) -> float:
 
 
 def _volumes(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """PersistentVolumeClaims by name, and those of generic ephemeral volumes, which carry the pod's."""
+    """PersistentVolumeClaims by name, and those of generic ephemeral volumes, whose names begin with the pod's."""
     found: list[str] = []
     made: tuple[str, ...] = ()
     for volume in spec.get("volumes") or ():

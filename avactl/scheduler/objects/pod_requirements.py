@@ -1,4 +1,4 @@
-"""Pod requirements, parsed once for all pods with equal ones."""
+"""Pod requirements, parsed once and shared by equal pods."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ _WORDS = {
     names.LINK_POLICY: ("preferred", "required"),
     names.PREEMPTIBLE: ("true", "false"),
 }
-"""Annotations of which only some values mean something."""
+"""Annotations with a fixed set of values."""
 
 
 class HostPort(NamedTuple):
-    """A port of the machine."""
+    """A host port."""
 
     address: str
     protocol: str
     number: int
 
     def clashes(self, other: HostPort) -> bool:
-        """Return True if both cannot share a node: `0.0.0.0` is every address."""
+        """Return True if both ports conflict on one node: `0.0.0.0` stands for every address."""
         if (self.protocol, self.number) != (other.protocol, other.number):
             return False
         return self.address == other.address or _EVERYWHERE in (self.address, other.address)
 
 
 class ExclusiveDisk(NamedTuple):
-    """A disk that a pod mounts by itself, without a claim."""
+    """A disk that a pod mounts directly, without a claim."""
 
     name: tuple[str, ...]
     read_only: bool
 
     def clashes(self, other: ExclusiveDisk) -> bool:
-        """Return True if both cannot share a node."""
+        """Return True if both disks conflict on one node."""
         return self.name == other.name and not (self.read_only and other.read_only)
 
 
 DISKS = frozenset({"awsElasticBlockStore", "gcePersistentDisk", "iscsi", "rbd"})
-"""Kinds of volumes that one machine mounts once, unless all mount them to read only."""
+"""Volume types that a node can mount only once, unless all mounts are read-only."""
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - what Kubernetes calls it
 
 
 class PodRequirements:
-    """The part of pods that is equal for all pods of a Job: requests, node rules, affinity, link."""
+    """Requirements shared by all pods of a Job: requests, node rules, affinity, link."""
 
     __slots__ = (
         "__weakref__", "affinity", "amounts", "antiaffinity", "disks", "link", "link_required", "ports", "refused",
@@ -61,10 +61,10 @@ class PodRequirements:
 
     def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> None:
         self.refused = refused
-        """Why no scheduler of ours can take it, in plain words."""
+        """Reason why the pod cannot be scheduled at all."""
         self.amounts: dict[str, int] = {}
         self.share = 0
-        """Milli of one GPU, for pods that share it."""
+        """Share of one GPU in milli."""
         self.link, self.link_required = "any", False
         self.ports: tuple[HostPort, ...] = ()
         self.disks: tuple[ExclusiveDisk, ...] = ()
@@ -108,10 +108,10 @@ class PodRequirements:
     def _annotations(self, notes: Mapping[str, str]) -> None:
         for name, allowed in _WORDS.items():
             if name in notes and notes[name] not in allowed:
-                raise RuleError(f"annotation {name}: `{quote(notes[name])}` is none of {', '.join(allowed)}")
+                raise RuleError(f"annotation {name}: `{quote(notes[name])}` is not one of {', '.join(allowed)}")
         size = notes.get(names.GANG_SIZE)
         if size is not None and gang_size(size) is None:
-            raise RuleError(f"{names.GANG_SIZE}: `{quote(size)}` is no number of pods, such as 4")
+            raise RuleError(f"{names.GANG_SIZE}: `{quote(size)}` is not a number of pods such as 4")
         self.link = notes.get(names.LINK, "any")
         self.link_required = notes.get(names.LINK_POLICY) == "required"
         text = notes.get(names.GPU_SHARE)
@@ -121,7 +121,7 @@ class PodRequirements:
             except ValueError:
                 share = 0
             if not 0 < share < 1000:
-                raise RuleError(f"annotation {names.GPU_SHARE}: `{quote(text)}` is no part of one GPU, such as 0.5")
+                raise RuleError(f"annotation {names.GPU_SHARE}: `{quote(text)}` is not a share of one GPU such as 0.5")
             self.share = share
 
     @property
@@ -141,13 +141,13 @@ _NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
 
 
 def gang_size(text: str) -> int | None:
-    """The size of a gang as its pods say it; None where that is no number of pods."""
+    """Return the gang size that a pod declares; None if it is invalid."""
     size = int(text) if text.isdecimal() and len(text) < 10 else 0
     return size or None
 
 
 def requirements_of(spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> PodRequirements:
-    """The shape of a pod; one object for all that are equal. `refused`: why the pod is refused whatever it asks for."""
+    """Return the requirements of a pod, shared by equal pods. `refused`: the reason if it must not be placed."""
     parts: list[Any] = [spec.get(key) for key in _SPEC]
     if refused:
         parts.append(("refused", refused))
@@ -190,16 +190,16 @@ def _disks(volume: Mapping[str, Any]) -> Iterator[ExclusiveDisk]:
 
 
 def _running(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Containers that run as long as the pod does; sidecars among them."""
+    """Containers that run as long as the pod, including sidecars."""
     sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or ()), *sidecars]
 
 
 def requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Return the resources that a node must have for the pod, its pod slot included.
+    """Return the resources that the pod requests, including its pod slot.
 
-    The larger of all containers together and each init container with the sidecars before it; limits stand in for
-    requests that are not given, as the API server's defaults have it; requests of the pod as a whole win.
+    The maximum of the sum over all containers, and of each init container plus the sidecars before it. Missing requests
+    default to limits, as in the API server; pod-level requests take precedence.
     Source: k8s.io/component-helpers/resource, PodRequests.
     """
     total: dict[str, int] = {}
@@ -227,7 +227,7 @@ def requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def as_it_runs(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A spec with what its containers hold where that is more: a resize is not done at once.
+    """Return a spec with the allocated resources of its containers if they are larger: a resize takes time.
 
     Source: k8s.io/component-helpers/resource, determineEffectiveRequests.
     """
@@ -257,7 +257,7 @@ def as_it_runs(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[st
 
 
 def _holding(given: Mapping[str, Any], told: Mapping[str, Any], infeasible: bool) -> Mapping[str, Any]:
-    """A container, or a pod, with the most of what it asks for and of what its status says."""
+    """Return a container or pod with the larger of its requests and its allocated resources."""
     asked = given.get("resources") or {}
     wanted = {**(asked.get("limits") or {}), **(asked.get("requests") or {})}
     most = {} if infeasible else dict(wanted)

@@ -1,4 +1,4 @@
-"""Claims, volumes and classes of storage, as far as placement needs them."""
+"""Storage objects, reduced to the fields that placement needs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LATER = "WaitForFirstConsumer"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _ONE_POD = "ReadWriteOncePod"
 OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
-"""The annotation that came before `storageClassName`, and comes first still."""
+"""The predecessor of `storageClassName`, which still takes precedence."""
 ZONES = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "topology.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-"""Labels of volumes that nodes must have too, and by which other label they may."""
+"""Topology labels of volumes that nodes must match, and their newer equivalents."""
 
 
 def _size(given: Mapping[str, Any] | None) -> int:
@@ -51,30 +51,30 @@ class VolumeClaim(NamedTuple):
     name: str
     uid: str
     volume: str
-    """Its volume, once it is bound."""
+    """Name of the bound volume; empty if unbound."""
     asked: str
-    """The volume that it names."""
+    """Volume requested by name."""
     class_name: str
     selected: str
-    """The node for which its volume is made."""
+    """Node for which its volume is provisioned."""
     size: int
-    """Bytes."""
+    """Requested size in bytes."""
     modes: frozenset[str]
     mode: str
     selector: Mapping[str, Any] | None
     attributes_class: str
     owner: str
-    """The uid of what made it; empty: a person."""
+    """UID of its controller; empty if it has none."""
     gone: str
-    """Why it is of no use any more, in words; empty: it is."""
+    """Reason why it is unusable; empty if it is usable."""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> VolumeClaim:
-        """From the object."""
+        """Parse the Kubernetes object."""
         metadata, spec = item["metadata"], item["spec"]
         phase = (item.get("status") or {}).get("phase")
         named = spec.get("volumeName") or ""
-        gone = "has lost its volume" if phase == "Lost" else ""
+        gone = "lost its volume" if phase == "Lost" else ""
         if "deletionTimestamp" in metadata:
             gone = "is being deleted"
         return cls(
@@ -111,26 +111,26 @@ class Volume(NamedTuple):
     name: str
     uid: str
     affinity: bytes
-    """The nodes that reach it, as JSON of a NodeSelector; empty: all."""
+    """Nodes that can access it, as JSON of a NodeSelector; empty for all."""
     driver: str
-    """Of CSI; empty for others."""
+    """CSI driver; empty for other volumes."""
     handle: str
     class_name: str
     size: int
     modes: frozenset[str]
     mode: str
     owner: tuple[str, str, str] | None
-    """Namespace, name and uid (may be empty) of the claim that it is for."""
+    """Namespace, name and UID (may be empty) of its claim."""
     available: bool
     labels: Mapping[str, str]
     version: str
     attributes_class: str
     zones: tuple[tuple[str, frozenset[str]], ...]
-    """Values of node labels, of which each node that reaches it has one, if it has such labels at all."""
+    """Allowed values by node label; nodes without the label also qualify."""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> Volume:
-        """From the object."""
+        """Parse the Kubernetes object."""
         metadata, spec = item["metadata"], item["spec"]
         affinity = (spec.get("nodeAffinity") or {}).get("required")
         csi, owner = spec.get("csi") or {}, spec.get("claimRef")
@@ -165,11 +165,11 @@ class StorageClass(NamedTuple):
     mode: str
     provisioner: str
     topologies: bytes
-    """The nodes for which it makes volumes, as JSON of a NodeSelector; empty: all."""
+    """Nodes for which it provisions volumes, as JSON of a NodeSelector; empty for all."""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> StorageClass:
-        """From the object."""
+        """Parse the Kubernetes object."""
         terms = [
             {"matchExpressions": [{**each, "operator": "In"} for each in term.get("matchLabelExpressions") or ()]}
             for term in item.get("allowedTopologies") or ()
@@ -182,15 +182,15 @@ class StorageClass(NamedTuple):
 
 
 class StorageCapacity(NamedTuple):
-    """One CSIStorageCapacity: how large a volume of a class can be made for some nodes."""
+    """One CSIStorageCapacity: the maximum volume size of a class on some nodes."""
 
     class_name: str
     size: int
     nodes: Mapping[str, Any] | None
-    """Label selector; None: none."""
+    """Node label selector; None for no nodes."""
 
     @classmethod
     def parse(cls, item: Mapping[str, Any]) -> StorageCapacity:
-        """From the object."""
+        """Parse the Kubernetes object."""
         text = item.get("maximumVolumeSize") or item.get("capacity")
         return cls(item["storageClassName"], whole(text) if text is not None else -1, item.get("nodeTopology"))

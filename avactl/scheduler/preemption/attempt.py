@@ -23,19 +23,19 @@ _NAMED = 3
 
 
 class PreemptionRequest(NamedTuple):
-    """A unit that finds no place."""
+    """A preemption request: a unit that does not fit."""
 
     unit: QueuedPodGroup
     pods: Sequence[PodInfo]
     wishes: Sequence[StartRequest]
     find: Callable[[Mask | None], Sequence[Booking] | None]
-    """Where its pods would go as things stand, and nothing is changed; only among some nodes, if a mask is given."""
+    """Returns the bookings for its pods in the current state, on the nodes of the mask, without booking them."""
     special: bool
     """True if other pods restrict its nodes."""
 
 
 class Trial:
-    """Plans that are tried on the real state within a statement."""
+    """A trial of victims on the cluster cache, within a statement."""
 
     def __init__(
         self, cache: ClusterCache, statement: Statement, need: PreemptionRequest, works: Candidates, mask: Mask | None
@@ -50,7 +50,7 @@ class Trial:
         return self.found is not None
 
     def near(self, takes: Sequence[Reclaim]) -> list[Reclaim]:
-        """Those that stand where the unit would go."""
+        """Return the reclaims on nodes where the unit would be placed."""
         if not self.enough(takes) or self.found is None:
             return list(takes)
         state = self._cache.tables.state
@@ -61,7 +61,7 @@ class Trial:
 
 
 def models_of(cache: ClusterCache, need: PreemptionRequest) -> list[str]:
-    """GPU models of which any would do; none where its roles want different ones, for which there is no plan."""
+    """Return the GPU models that suit all roles; empty if roles need different models, which is unsupported."""
     asking = [wish.request for wish in need.wishes if wish.request.gpus]
     if not asking:
         return [""]
@@ -85,19 +85,19 @@ def wanted_work(need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
 
 
 def victim_of(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Reclaim, works: Candidates) -> Victim:
-    """A pod that a plan for a unit of a team stops, and what it is told."""
+    """Return a victim with the reason for its eviction."""
     giver = works.ledger.works[take.key].team
     if giver != team:
         return Victim(
-            pod, "quota-reclaim", f"{preempted_for_message(unit)}team {giver} has borrowed what team {team} now needs"
+            pod, "quota-reclaim", f"{preempted_for_message(unit)}team {giver} borrowed GPUs guaranteed to team {team}"
         )
     if take.why == "surplus":
-        return Victim(pod, "elastic", f"{preempted_for_message(unit)}its gang runs without it")
-    return Victim(pod, "priority", f"{preempted_for_message(unit)}it ranks above")
+        return Victim(pod, "elastic", f"{preempted_for_message(unit)}its gang can run without it")
+    return Victim(pod, "priority", f"{preempted_for_message(unit)}the preemptor has a higher priority")
 
 
 def describe(unit: QueuedPodGroup, takes: Sequence[Reclaim], works: Candidates) -> str:
-    """`8 more GPUs when job vision/x ends (quota reclaim)`."""
+    """Render `8 more GPUs when job vision/x ends by quota reclaim`."""
     namespace = next(iter(unit.pods.values())).namespace
     parts = []
     for take in takes[:_NAMED]:
@@ -105,7 +105,7 @@ def describe(unit: QueuedPodGroup, takes: Sequence[Reclaim], works: Candidates) 
         name = pod.gang or pod.key
         name = name.removeprefix(f"{namespace}/") if pod.namespace == namespace else name
         gpus = take.members * work.gpus / MILLI_PER_GPU
-        what = f"{gpus:g} more GPU{'' if gpus == 1 else 's'} when" if gpus else "room when"
+        what = f"{gpus:g} more GPU{'' if gpus == 1 else 's'} when" if gpus else "capacity when"
         why = "priority" if take.why == "priority" else "quota reclaim"
         verb = "ends" if take.whole else "shrinks"
         parts.append(f"{what} {'job' if pod.gang else 'pod'} {name} {verb} by {why}")
@@ -114,15 +114,15 @@ def describe(unit: QueuedPodGroup, takes: Sequence[Reclaim], works: Candidates) 
 
 
 def title(unit: QueuedPodGroup) -> str:
-    """The name of a unit, for people."""
+    """Return the display name of a unit."""
     return unit.key if unit.gang else next(iter(unit.pods.values())).key
 
 
 def preempted_for_message(unit: QueuedPodGroup) -> str:
-    """How the message of a victim's condition begins."""
+    """Return the prefix of messages in a victim's condition."""
     return f"Preempted for {title(unit)}: "
 
 
 def new_preemption(pods: Sequence[PodInfo]) -> str:
-    """The mark of one more preemption for these pods: the UID of the first of them, and when it was decided."""
+    """Return a new preemption ID for these pods: the UID of the first pod, and the current time."""
     return f"{pods[0].uid}/{time.time_ns() // 1_000_000:x}"

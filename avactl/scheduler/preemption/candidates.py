@@ -1,4 +1,4 @@
-"""Works as reclaim sees them: the pods of a gang together, a pod without a gang by itself."""
+"""Preemption candidates: gangs and single pods as workloads for reclaim."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Members = list[tuple[PodInfo, TeamWorkload]]
 
 
 class BudgetChecker(Protocol):
-    """Which pods a disruption budget protects."""
+    """Finds the pods that a disruption budget protects."""
 
     def broken(self, pods: Sequence[PodInfo]) -> set[PodInfo]:
-        """Those of pods that go in this order whose going breaks a budget."""
+        """Return the pods whose eviction, in this order, violates a budget."""
 
 
 class Candidates(NamedTuple):
     """Preemption candidates: users of one GPU model, and all workloads of one team."""
 
     ledger: Ledger
-    """Its keys: gang or uid of the pod, and GPU model."""
+    """Workloads by gang or pod UID, and GPU model."""
     pods: Mapping[Hashable, Sequence[PodInfo]]
-    """Of each work, those first that go first."""
+    """Pods of each workload in eviction order."""
 
     def victims(self, takes: Iterable[Reclaim]) -> list[PodInfo]:
-        """The pods that a plan stops. A gang that stops does so with all that it has, GPUs or not."""
+        """Return the pods to evict. A gang is evicted with all of its pods, with or without GPUs."""
         found: dict[PodInfo, None] = {}
         for take in takes:
             found.update(dict.fromkeys(self.pods[take.key] if take.whole else self.pods[take.key][: take.members]))
@@ -43,7 +43,7 @@ class Candidates(NamedTuple):
 def collect_candidates(
     cache: ClusterCache, queue: SchedulingQueue, budgets: BudgetChecker, team: str, model: str, without: set[PodInfo]
 ) -> Candidates:
-    """All works of a team, and those of others with GPUs of a model; `without` pods that are on their way out."""
+    """Return the workloads of a team, and those of other teams with GPUs of a model, `without` terminating pods."""
     shared = cache.quotas.shared
     groups: dict[tuple[str, str], Members] = {}
     for work in cache.quotas.fresh().works.values():

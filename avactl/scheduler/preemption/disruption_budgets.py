@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: which pods are spared as long as there are others to take."""
+"""PodDisruptionBudgets: pods that are preempted only if there are no other victims."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class _Budget(NamedTuple):
     match: Matcher
     allowed: int
     counted: Mapping[str, Any]
-    """Pods that have been evicted within the budget and are still there."""
+    """Pods evicted within the budget that still exist."""
 
 
 class DisruptionBudgets:
-    """All that there are, by `namespace/name`."""
+    """PodDisruptionBudgets by `namespace/name`."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Budget] = {}
@@ -27,7 +27,7 @@ class DisruptionBudgets:
         """Keys by namespace."""
 
     def put(self, item: Mapping[str, Any]) -> None:
-        """A budget is there, or has changed. One whose selector is not understood protects nothing."""
+        """Add or update a budget. A budget with an invalid selector protects no pods."""
         metadata, status = item["metadata"], item.get("status") or {}
         key = f"{metadata['namespace']}/{metadata['name']}"
         given = item["spec"].get("selector")
@@ -44,7 +44,7 @@ class DisruptionBudgets:
         self._known[key] = _Budget(metadata["namespace"], match, allowed, counted)
 
     def drop(self, key: str) -> None:
-        """A budget is gone."""
+        """Remove a budget."""
         budget = self._known.pop(key, None)
         if budget is not None:
             keys = self._keys[budget.namespace]
@@ -53,13 +53,13 @@ class DisruptionBudgets:
                 del self._keys[budget.namespace]
 
     def keys(self) -> Iterable[str]:
-        """The budgets that it has."""
+        """Return the keys of the known budgets."""
         return self._known
 
     def broken(self, pods: Sequence[PodInfo]) -> set[PodInfo]:
-        """Those of pods that go in this order whose going breaks a budget.
+        """Return the pods whose eviction, in this order, violates a budget.
 
-        As kube-scheduler counts (filterPodsWithPDBViolation): each takes one from every budget that matches it.
+        As in kube-scheduler (filterPodsWithPDBViolation), each pod counts against every matching budget.
         """
         left = {key: budget.allowed for key, budget in self._known.items()}
         found = set()

@@ -124,7 +124,7 @@ class Preemptor:
 
     def _hold(self) -> None:
         if self._cache.tables.stale:
-            return  # all is held anew once the state is
+            return  # all reservations are renewed once the state is
         self._keep()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
         ready = {key for key, nomination in self._nominations.items() if not nomination.keys}
@@ -208,7 +208,7 @@ class Preemptor:
                 self._nominations.pop(unit.key, None)
                 self._again.pop(unit.key, None)
             elif unit.key not in self._nominations:
-                logs.warn("room did not do", unit=unit.key)
+                logs.warn("unit did not fit after preemption", unit=unit.key)
                 self._clear(pods)
             self._hold()
             if unit.key not in self._nominations:
@@ -254,7 +254,7 @@ class Preemptor:
                     takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
                     if takes == []:
                         # What others have given back is on its way, or what ends by itself.
-                        return "there is room as soon as pods that are ending are gone" if going else ""
+                        return "enough capacity will be free once terminating pods have ended" if going else ""
                     if takes is not None and trial.enough(takes) and trial.found is not None:
                         found, victims = trial.found, works.victims(takes)
                         break
@@ -300,7 +300,8 @@ class Preemptor:
         told = {pod: take for take in takes for pod in works.victims([take])}
         evictions = [victim_of(unit, team, pod, told[pod], works) for pod in victims]
         nodes = {place.pod: place.node for place in places}
-        logs.info("makes room", unit=title(unit), victims=len(victims), nodes=len({place.node for place in places}))
+        hosts = len({place.node for place in places})
+        logs.info("preemption started", unit=title(unit), victims=len(victims), nodes=hosts)
         assert self._evictor is not None
         self._evictor.evict(Eviction(unit.key, new_preemption(need.pods), nodes, evictions))
 
@@ -351,7 +352,7 @@ class Preemptor:
                 nodes = {place.pod: place.node for place in old.places}
                 victims = [pod for pod in old.victims if pod.key in self._cache.tables.pods]
                 self._nominate(unit, nodes, victims, old.words)
-            elif nodes and self._nominate(unit, nodes, victims, "the pods before it are ending"):
+            elif nodes and self._nominate(unit, nodes, victims, "terminating pods will free capacity for it"):
                 self._resume(unit, preemption, nodes, victims, "resumed")
         for key, nomination in before.items():
             self._nominations[key] = nomination
@@ -370,8 +371,8 @@ class Preemptor:
             preemption = next((pod.preemption for pod in nodes if pod.preemption), "")
             victims = marked.get(preemption, [])
             if victims and len(nodes) >= unit.missing > 0:
-                logs.info("makes room, as asked", unit=title(unit), victims=len(victims))
-                if self._nominate(unit, nodes, victims, "there is room once others have moved"):
+                logs.info("preemption resumed on request", unit=title(unit), victims=len(victims))
+                if self._nominate(unit, nodes, victims, "pods are being moved to free capacity for it"):
                     self._resume(unit, preemption, nodes, victims, "defrag")
 
     def _marked(self) -> dict[str, list[PodInfo]]:
@@ -386,7 +387,7 @@ class Preemptor:
         self, unit: QueuedPodGroup, preemption: str, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], why: str
     ) -> None:
         """Evict the remaining victims of a preemption that is marked already."""
-        note = f"{preempted_for_message(unit)}as decided before"
+        note = f"{preempted_for_message(unit)}preemption resumed after a restart"
         left = [Victim(pod, why, note) for pod in victims if not pod.deleting]
         if left and self._evictor is not None:
             self._evictor.evict(Eviction(unit.key, preemption, nodes, left))

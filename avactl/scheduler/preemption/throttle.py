@@ -1,4 +1,4 @@
-"""When plans for room are made: none twice while nothing was freed, and vain ones for a part of the time only."""
+"""Throttle preemption attempts: no retry until resources are freed, and a limited share of time for failures."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from time import monotonic
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
 
 _TURN = 1.0
-"""Seconds for which nobody else plans until the unit whose turn it is has done so."""
+"""Seconds for which a unit has the exclusive right to the next attempt."""
 _SAVED = 0.05
-"""Seconds of vain plans that may be made at once where none were for a while: as long as few wait, nobody's plan is put
-off, for then others with less priority would take what is free."""
+"""Burst budget for failed preemption attempts, in seconds. With few pending units no attempt is
+delayed; otherwise units of lower priority could take the free resources."""
 _KNOWN = 10_000
-"""Groups of units of which it is remembered that there is no plan."""
+"""Maximum number of groups with a remembered failed attempt."""
 
 
 class PreemptionThrottle:
-    """Groups stand for units for which there is a plan, or not, together."""
+    """Limits the time spent on failed attempts. All units of a group succeed or fail alike."""
 
     def __init__(self, queue: SchedulingQueue, share: float) -> None:
-        """`share` of all time may go into plans that come to nothing."""
+        """`share`: largest share of time that may be spent on failed attempts."""
         self._queue, self._share = queue, share
         self._vain: dict[Hashable, tuple[int, str]] = {}
         self._skipped: dict[str, dict[Hashable, None]] = {}
-        """Groups by team that had no plan because planning rested."""
+        """Groups by team whose attempts were skipped during a pause."""
         self._turn = ""
         self._began = self._rests = 0.0
         self._saved, self._counted = _SAVED, monotonic()
-        """Seconds left for vain plans, and when that was so; below zero it rests."""
+        """Remaining budget in seconds, and its time; attempts pause while it is negative."""
 
     def resume_skipped(self) -> None:
-        """After a rest the first of a group that was skipped is tried again: one team after the other."""
+        """After a pause, activate the first unit of a skipped group, in turn by team."""
         while self._skipped and monotonic() >= self._rests:
             team = next(iter(self._skipped))
             groups = self._skipped.pop(team)
@@ -44,7 +44,7 @@ class PreemptionThrottle:
                 self._turn, self._rests = unit.key, monotonic() + _TURN
 
     def clear(self) -> None:
-        """The state was built anew."""
+        """Reset after a rebuild of the state."""
         self._vain.clear()
 
     def known(self, group: Hashable, freed: int) -> str | None:
@@ -53,7 +53,7 @@ class PreemptionThrottle:
         return words if then == freed else None
 
     def begin(self, key: str, group: Hashable, team: str = "") -> bool:
-        """Return True if a unit of a team may plan now; if not, its group gets a turn later."""
+        """Return True if a unit may attempt preemption now; otherwise its group gets a turn later."""
         now = monotonic()
         if now < self._rests and key != self._turn:
             self._skipped.setdefault(team, {})[group] = None
@@ -66,7 +66,7 @@ class PreemptionThrottle:
         return True
 
     def vain(self, group: Hashable, freed: int, words: str) -> None:
-        """The plan that was begun came to nothing; `words`: what the unit is told nevertheless."""
+        """Record a failed attempt; `words` is the message for the unit."""
         if len(self._vain) > _KNOWN:
             self._vain.clear()
         self._vain[group] = (freed, words)

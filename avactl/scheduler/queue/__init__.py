@@ -1,1 +1,1 @@
-"""The scheduling queue: pods and gangs to be tried next, and those that wait for a change."""
+"""The scheduling queue: active pods and gangs, and unschedulable ones that wait for a change."""

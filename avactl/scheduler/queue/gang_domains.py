@@ -12,10 +12,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list[Mask | None]:
-    """Node masks to try one after the other; None stands for all nodes.
+    """Return the node masks to try in order; None stands for all nodes.
 
-    If members run already, the domains next to them come first, narrowest level first, then all nodes. A gang that must
-    be within one domain, and of which nothing runs, is tried everywhere, or in `each` domain of its level by itself.
+    If members are running, their own domains come first, narrowest level first, then all nodes. A gang that requires
+    one domain and has no running members is tried on all nodes, or with `each` in every single domain of its level.
     """
     slots = [
         state.slots[node]

@@ -1,4 +1,4 @@
-"""Gangs as the engine places them, and the groups in which units with equal demands wait."""
+"""Gang requests for the placement engine, and wait groups of units with equal demands."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 
 class WaitCause(Enum):
-    """A cause for which units wait."""
+    """The reason why a unit waits."""
 
     UNSUPPORTED = "unsupported"
     QUOTA = "quota"
     CAPACITY = "capacity"
     NOMINATED = "nominated"
-    """Its room is being made."""
+    """Its victims are being evicted."""
 
 
 class Demand(NamedTuple):
-    """The pods that a unit starts with, as far as they decide whether it fits."""
+    """The pods that a unit starts with, reduced to what determines whether it fits."""
 
     gang: bool
     within: str
@@ -40,11 +40,11 @@ class QuotaOwner(NamedTuple):
 
 
 class WaitGroup(NamedTuple):
-    """Units of which all wait as long as one of them does."""
+    """Units that all remain unschedulable as long as one of them is."""
 
     cause: WaitCause
     what: Hashable
-    """A `Demand`, the requirements of single pods that are unsupported, or the key of a unit that waits by itself."""
+    """A `Demand`, unsupported requirements of single pods, or the key of a unit that waits alone."""
     owners: frozenset[QuotaOwner] = frozenset()
 
 

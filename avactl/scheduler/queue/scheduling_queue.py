@@ -1,7 +1,7 @@
 """Scheduling queue: active pod groups by priority and age, and unschedulable ones that wait for a change.
 
-Units (a pod, or a gang) that ask for the same wait in one group. When something was freed only the first of each group
-is tried; as long as it does not fit, the others cannot either.
+Units (pods or gangs) with equal requests wait in one group. After resources were freed, only the first of each group is
+tried; if it does not fit, neither do the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPARE = 1000
 
 
 class QueuedPodGroup:
-    """One pod, or the pods of one gang that are there."""
+    """A single pod, or the existing pods of a gang."""
 
     __slots__ = ("changed", "entry", "gang", "group", "key", "partial", "pods", "size")
 
@@ -40,7 +40,7 @@ class QueuedPodGroup:
         """Number of its entry in the queue; 0: it has none."""
 
     def add(self, pod: PodInfo) -> bool:
-        """A pod is there; whether it is new."""
+        """Add a pod; return True if it is new."""
         if pod.uid in self.pods:
             return False
         self.pods[pod.uid] = pod
@@ -48,14 +48,14 @@ class QueuedPodGroup:
         return True
 
     def remove(self, pod: PodInfo) -> bool:
-        """A pod is gone; whether fewer must run together by those that are left."""
+        """Remove a pod; return True if the remaining pods declare a smaller gang size."""
         self.pods.pop(pod.uid, None)
         before, self.size = self.size, max((1, *(each.gang_size for each in self.pods.values())))
         return self.size < before
 
     @property
     def namespace(self) -> str:
-        """The namespace of its pods; empty where there is none left."""
+        """Namespace of its pods; empty if there are none."""
         return next((pod.namespace for pod in self.pods.values()), "")
 
     @property
@@ -65,12 +65,12 @@ class QueuedPodGroup:
 
     @property
     def within(self) -> str:
-        """The level of which one domain must hold all of them; empty: none."""
+        """Topology level of which one domain must hold all pods; empty for none."""
         return next((pod.within for pod in self.pods.values() if pod.within), "")
 
     @property
     def missing(self) -> int:
-        """Pods that must run and do not; below zero: pods that run beyond those."""
+        """Number of required pods that are not running; negative if more than the required pods run."""
         held = sum(
             1
             for pod in self.pods.values()
@@ -81,7 +81,7 @@ class QueuedPodGroup:
 
 
 class SchedulingQueue:
-    """Units by key: `active` ones are tried next, the others wait in groups."""
+    """Units by key: `active` units are tried next, the others wait in groups."""
 
     def __init__(self) -> None:
         self.units: dict[str, QueuedPodGroup] = {}
@@ -126,13 +126,13 @@ class SchedulingQueue:
         return unit if unit is not None and unit.entry == entry[2] else None
 
     def push(self, unit: QueuedPodGroup) -> None:
-        """Try it next."""
+        """Make a unit active."""
         unit.group = None
         self.units[unit.key] = unit
         self._add(self._active, unit)
 
     def pop(self) -> QueuedPodGroup | None:
-        """The first of those to be tried; it stays known."""
+        """Return the first active unit; it stays in the queue's index."""
         while self._active:
             unit = self._valid(heappop(self._active))
             if unit is not None:
@@ -142,7 +142,7 @@ class SchedulingQueue:
         return None
 
     def defer(self, unit: QueuedPodGroup) -> None:
-        """Try it when no other namespace has anything to be tried, or once its namespace is readmitted."""
+        """Defer a unit until no other namespace has active units, or until its namespace is readmitted."""
         self._add(self._deferred.setdefault(unit.namespace, []), unit)
 
     @property
@@ -151,14 +151,14 @@ class SchedulingQueue:
         return list(self._deferred)
 
     def readmit(self, namespace: str) -> None:
-        """Deferred units of a namespace are active again."""
+        """Activate the deferred units of a namespace."""
         for entry in self._deferred.pop(namespace, ()):
             unit = self._valid(entry)
             if unit is not None:
                 heappush(self._active, entry)
 
     def pop_deferred(self) -> QueuedPodGroup | None:
-        """The first of the deferred units; None where there is none."""
+        """Return the first deferred unit, or None."""
         while self._deferred:
             namespace = min(self._deferred, key=lambda name: self._deferred[name][0])
             entries = self._deferred[namespace]
@@ -171,19 +171,19 @@ class SchedulingQueue:
         return None
 
     def mark_unschedulable(self, unit: QueuedPodGroup, group: Hashable) -> None:
-        """It does not fit now."""
+        """Mark a unit as unschedulable."""
         unit.group = group
         self._round.discard(unit.key)
         self._add(self._groups.setdefault(group, []), unit)
 
     def suspend(self, unit: QueuedPodGroup) -> None:
-        """It waits for something of its own, such as more pods."""
+        """Suspend a unit that waits for its own change, such as more pods."""
         unit.entry = 0
         unit.group = None
         self._round.discard(unit.key)
 
     def activate_next(self, group: Hashable) -> QueuedPodGroup | None:
-        """One of a group fitted: try the next of it, which is returned."""
+        """Activate and return the next unit of a group after one of them fitted."""
         unit = None
         entries = self._groups.get(group)
         while entries:
@@ -202,7 +202,9 @@ class SchedulingQueue:
         return bool(self._round)
 
     def retry(self, freed: int) -> None:
-        """Something was freed: try the first of each group. Not while `retrying`: the youngest would have no turn."""
+        """Activate the first unit of each group after resources were freed.
+
+        Has no effect while `retrying`, so that the youngest units also get a turn."""
         self.retried = freed
         for group in list(self._groups):
             unit = self.activate_next(group)
@@ -210,7 +212,7 @@ class SchedulingQueue:
                 self._round.add(unit.key)
 
     def drop(self, key: str) -> None:
-        """A unit is gone."""
+        """Remove a unit."""
         self.units.pop(key, None)
         self._round.discard(key)
 
@@ -218,7 +220,7 @@ class SchedulingQueue:
         return iter(list(self.units.values()))
 
     def lengths(self) -> tuple[int, int]:
-        """Pods to be tried, and pods that wait."""
+        """Return the number of active pods and of waiting pods."""
         entries = (entry for every in (self._active, *self._deferred.values()) for entry in every)
         active = sum(len(unit.waiting) for entry in entries if (unit := self._valid(entry)))
         return active, sum(len(unit.waiting) for unit in self.units.values()) - active

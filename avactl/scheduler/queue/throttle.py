@@ -1,4 +1,4 @@
-"""Fair shares of the scheduler's own time: attempts of one namespace that fail do not hold up those of others."""
+"""Fair shares of scheduling time: failed attempts of one namespace do not delay other namespaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 5.0
 
 
 class NamespaceThrottle:
-    """A leaky bucket per namespace, in seconds of decisions after which pods still wait."""
+    """A leaky bucket per namespace, in seconds of failed scheduling attempts."""
 
     def __init__(self) -> None:
         self._debts: dict[str, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""Bindings: many at a time, each settled in the end, whatever the API server answers or does not."""
+"""Concurrent bindings, each of which is settled even if the API server fails or does not respond."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _MOST = 512
 """Bindings on their way, beyond which nothing more is decided."""
 _TRIES = 6
 _PROVISION, _LOOK = 600.0, 0.2
-"""Seconds for volumes to be made, as kube-scheduler's bindTimeoutSeconds, and between looks."""
+"""Timeout of volume provisioning (kube-scheduler's bindTimeoutSeconds) and polling interval, in seconds."""
 _LOST = 60.0
 """Seconds after which a pod that the watch does not show as bound is asked for."""
 
 
 REFUSED = "refused"
-"""Result of a binding that the API server refuses; retrying at once would not help."""
+"""Result of a binding that the API server rejected; an immediate retry would not help."""
 
 
 class LateError(Exception):
-    """Another replica may lead by now: what was decided here must not be done any more."""
+    """Another replica may be the leader, so decisions of this replica must not be executed."""
 
 
 class Binder:
-    """Sends bindings. `failed` is called with pods that are free again and what became of their bindings, `leading`
-    says whether it still may."""
+    """Sends bindings. Calls `failed` with pods whose binding failed and its result; `leading` returns whether this
+    replica may still write."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Binder:
 
     @property
     def flying(self) -> int:
-        """Bindings on their way."""
+        """Number of bindings in flight."""
         return len(self._orders) + self._busy
 
     def put(self, order: BindRequest) -> None:
-        """Bind a pod that is assumed."""
+        """Bind an assumed pod."""
         if order.volumes:
             chosen = self._volumes.assign(order.pod, order.volumes, order.node)
             self._start(self._provision(order, chosen))
@@ -107,7 +107,7 @@ class Binder:
                         return
                     await asyncio.sleep(_LOOK)
         except (ApiError, UnreachableError, TimeoutError) as error:
-            logs.warn("volumes not made", pod=pod.key, node=order.node, error=str(error))
+            logs.warn("volumes not provisioned", pod=pod.key, node=order.node, error=str(error))
             self._give_up(pod, "no-volume")
             return
         finally:
@@ -126,11 +126,11 @@ class Binder:
         self._volumes.put_volume(await self._client.request("PATCH", path, body, content_type=MERGE))
 
     async def room(self) -> None:
-        """Wait until more may be decided."""
+        """Wait until fewer bindings are in flight than the limit."""
         await self._room.wait()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_WORKERS):
                 group.create_task(self._work())
@@ -183,8 +183,8 @@ class Binder:
                     if error.status >= 500 and await self._settle(order) is not False:
                         return
                 else:
-                    logs.error("binding refused", pod=pod.key, node=order.node, error=str(error))
-                    self._reporter.unschedulable(pod, f"the API server refuses to bind it to {order.node}: {error}")
+                    logs.error("binding rejected", pod=pod.key, node=order.node, error=str(error))
+                    self._reporter.unschedulable(pod, f"the API server rejected its binding to {order.node}: {error}")
                     await self._end(order, REFUSED)
                     return
             except UnreachableError:
@@ -240,7 +240,7 @@ class Binder:
         until = monotonic() + _PROVISION
         while (found := {self._readiness(given) for given in order.claims}) != {True}:
             if None in found or monotonic() > until:
-                logs.warn("devices not made ready", pod=pod.key, node=order.node)
+                logs.warn("devices not prepared", pod=pod.key, node=order.node)
                 self.give_back(
                     pod, [self._cache.dra.claims.get(given.claim.key, given.claim) for given in order.claims]
                 )
@@ -261,11 +261,11 @@ class Binder:
         path = _path(claim)
         known = self._cache.dra.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
-            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} is gone")
+            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} was deleted")
         if any(each["uid"] == pod.uid for each in known.reserved):
             return
         if given.allocation is None and not known.allocated:
-            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} has lost its devices")
+            raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} was deallocated")
         consumer = {"resource": "pods", "name": pod.name, "uid": pod.uid}
         status: dict[str, Any] = {"reservedFor": [*known.reserved, consumer]}
         version = known.version
@@ -285,7 +285,7 @@ class Binder:
         self._cache.claims.put(item)
 
     def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
-        """Deallocate claims that nobody but this pod uses, which waits."""
+        """Deallocate the claims that only this pending pod uses."""
         for claim in claims:
             mine = all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._cache.dra.giving
             if mine and claim.uid not in self._returning:
@@ -302,7 +302,7 @@ class Binder:
             await self._turn()
             self._cache.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
         except (ApiError, UnreachableError, LateError) as error:
-            logs.warn("claim not given back", claim=claim.key, error=str(error))
+            logs.warn("claim not deallocated", claim=claim.key, error=str(error))
         finally:
             del self._returning[claim.uid]
             self._cache.dra.returning.discard(claim.uid)
@@ -332,8 +332,8 @@ class Binder:
     async def _settle(self, order: BindRequest) -> bool | None:
         """Ask what became of a binding: True: bound as ordered, None: otherwise settled, False: not bound.
 
-        It is asked until that is known: a request without an answer may have had its effect, and what it has given
-        must be given to nobody else.
+        Retries until the result is known: a request without a response may have succeeded, and its devices must not be
+        allocated twice.
         """
         pod, wait = order.pod, 0.1
         while True:

@@ -1,4 +1,4 @@
-"""Evictions at the API server: of pods that make room for others, and of gangs that run in part."""
+"""Evictions through the API server: preemption victims and partial gangs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _GONE = (404, 409)
 
 
 class Evictor:
-    """Carries evictions out, one after the other for each unit.
+    """Executes evictions, sequentially for each unit.
 
-    Pods are deleted, as kube-scheduler does when it preempts. The eviction API would not do: it refuses whatever a
-    budget covers, and every gang has one that keeps drains away. Budgets are honoured by whom the plan takes.
-    `wanted` says of a unit whether room is still made for it; `failed` is told where it could not be.
+    Pods are deleted, as kube-scheduler does for preemption, not evicted: the eviction API refuses all pods covered by a
+    budget, and every gang has a budget against drains. The choice of victims respects budgets.
+    `wanted` returns whether a unit still needs its victims evicted; `failed` is called if an eviction fails.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class Evictor:
         self._few = asyncio.Semaphore(_AT_ONCE)
 
     def evict(self, eviction: Eviction) -> None:
-        """Nominate, mark, delete. What is on its way already is not sent again."""
+        """Nominate, mark and delete. Requests in flight are not sent again."""
         if eviction.unit not in self._busy:
             self._busy.add(eviction.unit)
             self._start(self._evict(eviction))
 
     def clear(self, pods: Sequence[PodInfo]) -> None:
-        """Take back the nomination of pods that wait."""
+        """Clear the nomination of pending pods."""
         self._start(self._nominate(dict.fromkeys(pods), None))
 
     def spare(self, pods: Sequence[PodInfo]) -> None:
-        """Take back the mark of pods that stay."""
+        """Clear the disruption mark of pods that are not evicted."""
         self._start(self._spare(pods))
 
     def _start(self, work: Any) -> None:
@@ -105,7 +105,7 @@ class Evictor:
         done = await asyncio.gather(*(self._patch(pod, spared(pod)) for pod in pods), return_exceptions=True)
         for error in done:
             if isinstance(error, BaseException):
-                logs.warn("mark not taken back", error=str(error))
+                logs.warn("mark not removed", error=str(error))
 
     async def _mark(self, victim: Victim, preemption: str) -> None:
         if victim.pod.preempted_for != preemption:
@@ -148,13 +148,13 @@ class Evictor:
 
 
 def nominated(pod: PodInfo, node: str | None, preemption: str | None) -> dict[str, Any]:
-    """The status of a pod that has a place on a node by a preemption; None takes it back."""
+    """Return the status patch that nominates a pod for a node; None clears the nomination."""
     metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption}}
     return {"metadata": metadata, "status": {"nominatedNodeName": node}}
 
 
 def disrupted(pod: PodInfo, reason: str, note: str, preemption: str | None = None) -> dict[str, Any]:
-    """The status by which a Job does not count the end of a pod as its failure."""
+    """Return the status patch (DisruptionTarget) that keeps a Job from counting the pod as failed."""
     condition = {
         "type": DISRUPTED, "status": "True", "reason": reason, "message": note, "lastTransitionTime": timestamp(),
     }  # fmt: skip
@@ -163,7 +163,7 @@ def disrupted(pod: PodInfo, reason: str, note: str, preemption: str | None = Non
 
 
 def spared(pod: PodInfo) -> dict[str, Any]:
-    """The status that takes it back."""
-    condition = {"type": DISRUPTED, "status": "False", "reason": "NotMoved", "message": "it stays where it is"}
+    """Return the status patch that reverts `disrupted`."""
+    condition = {"type": DISRUPTED, "status": "False", "reason": "NotMoved", "message": "no longer being preempted"}
     metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: None}}
     return {"metadata": metadata, "status": {"conditions": [condition]}}

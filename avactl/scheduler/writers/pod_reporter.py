@@ -33,7 +33,7 @@ class _Request(NamedTuple):
 
 
 class PodReporter:
-    """Writes behind the decisions, at its own rate."""
+    """Writes events and conditions asynchronously, with its own rate limit."""
 
     def __init__(self, client: Client, rate: Rate) -> None:
         self._client, self._rate = client, rate
@@ -49,13 +49,13 @@ class PodReporter:
     # -- what is said -----------------------------------------------------------------------------------------------
 
     def scheduled(self, pod: PodInfo, node: str) -> None:
-        """A pod is bound."""
+        """Report a bound pod."""
         self._waiting.pop(pod.uid, None)
         note = f"Successfully assigned {pod.key} to {node}"
         self._event(pod, "Normal", "Scheduled", "Binding", note)
 
     def unschedulable(self, pod: PodInfo, message: str, reason: str = "Unschedulable") -> None:
-        """A pod waits, and why. Said once for each message; counts that change are said again only after a while."""
+        """Report an unschedulable pod and the reason: once per message, and rarely if only numbers in it change."""
         self._waiting.pop(pod.uid, None)
         if message == pod.message:
             return
@@ -66,17 +66,17 @@ class PodReporter:
             self._waiting[pod.uid] = (pod, pod.reported + _REPEAT)
 
     def not_yet(self, pod: PodInfo, message: str) -> None:
-        """A pod waits for something on its way: it is told if that takes long."""
+        """Report a pod that waits for an expected event, once that takes long."""
         if message != pod.message and (pod.uid not in self._waiting or pod.pending_message != message):
             pod.pending_message = message
             self._waiting[pod.uid] = (pod, monotonic() + _PATIENCE)
 
     def stopped(self, pod: PodInfo, reason: str, note: str) -> None:
-        """A pod is deleted by the scheduler."""
+        """Report a pod that the scheduler deletes."""
         self._event(pod, "Warning", reason, "Preempting", note)
 
     def later(self) -> None:
-        """Say what was held back, where it is still true."""
+        """Write the delayed messages that are still true."""
         now = monotonic()
         for uid, (pod, due) in list(self._waiting.items()):
             if not pod.waiting:
@@ -114,11 +114,11 @@ class PodReporter:
 
     @property
     def left(self) -> int:
-        """Requests not yet sent."""
+        """Number of requests not yet sent."""
         return len(self._urgent) + len(self._queue)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(_WORKERS):
                 group.create_task(self._work(number))

@@ -1,4 +1,4 @@
-"""Gangs of which only some run: they are finished, or they give their GPUs back."""
+"""Partial gangs: complete them, or release their GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SETTLED = 2.0
 
 
 class StaleGangs:
-    """Looks after gangs that a crash, a lost node or a deleted pod has left in part."""
+    """Handles gangs left partial by a crash, a lost node or a deleted pod."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class StaleGangs:
         self._going: set[str] = set()
 
     def tick(self) -> None:
-        """Note which gangs are partial, and stop those that have been for too long."""
+        """Track partial gangs, and evict those that have been partial for too long."""
         now = monotonic()
         for unit in self._queue:
             if not unit.gang:
@@ -60,13 +60,11 @@ class StaleGangs:
         if waiting and need > len(waiting):
             there = unit.size - need + len(waiting)
             for pod in waiting:
-                self._reporter.unschedulable(
-                    pod, f"waits for the other pods of its gang: {there} of {unit.size} are there"
-                )
+                self._reporter.unschedulable(pod, f"waits for the other pods of its gang: {there} of {unit.size} exist")
 
     def _stop(self, unit: QueuedPodGroup) -> None:
         running = [pod for pod in unit.pods.values() if pod.node and not (pod.ended or pod.deleting)]
-        note = f"{len(running)} of {unit.size} pods of the gang run, the others find no place: it starts anew"
+        note = f"{len(running)} of {unit.size} pods of the gang run and the others do not fit: the gang is restarted"
         for pod in running:
             if pod.uid not in self._going:
                 self._going.add(pod.uid)

@@ -1,7 +1,7 @@
 """Cleanup of abandoned preemptions: disruption marks of pods that stay, and stale nominations.
 
-A crash between marking and deleting, a unit that is deleted meanwhile, an API server that could not be told: whatever
-the reason, a pod that runs must not be called a victim for ever, and a pod that waits not be promised a node.
+A crash between marking and deleting, a deleted unit or a failed request can leave running pods marked as victims and
+pending pods nominated for a node. Both are cleared here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _AFTER = 20.0
 
 
 class StaleNominations:
-    """Takes them back. `wanted` says whether room is made for a unit, by key."""
+    """Clears stale marks and nominations. `wanted` returns whether a unit, by key, has a nomination."""
 
     def __init__(self, cache: ClusterCache, evictor: Evictor, wanted: Callable[[str], bool]) -> None:
         self._cache, self._evictor, self._wanted = cache, evictor, wanted
         self._since: dict[str, float] = {}
 
     def tick(self) -> None:
-        """To be called from time to time."""
+        """Clear stale marks and nominations; call it periodically."""
         now, spared, cleared = monotonic(), list[PodInfo](), list[PodInfo]()
         for key in self._since.keys() - self._cache.tables.preemption_marks:
             del self._since[key]
@@ -42,8 +42,8 @@ class StaleNominations:
                 self._since[key] = now
                 (spared if marked else cleared).append(pod)
         if spared:
-            logs.info("marks taken back", pods=len(spared))
+            logs.info("stale marks removed", pods=len(spared))
             self._evictor.spare(spared)
         if cleared:
-            logs.info("nominations taken back", pods=len(cleared))
+            logs.info("stale nominations removed", pods=len(cleared))
             self._evictor.clear(cleared)
