@@ -1,4 +1,4 @@
-"""The scheduler's view of a cluster as plain objects: of a live cluster (a snapshot), or as the specs declare it."""
+"""A cluster as plain Kubernetes objects: from a snapshot, or from the specs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLENTY = "1Pi"
 """Ephemeral storage per machine, which specs do not declare."""
 _MANY = "1000000"
 OTHERS = "(others)"
-"""Stands for all machines without GPUs, which are not declared."""
+"""Name of a placeholder for all machines without GPUs, which are not declared."""
 _NICS = "1000"
 """RDMA device slots per machine: the NICs are shared."""
 

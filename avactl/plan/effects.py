@@ -30,7 +30,7 @@ class Moment:
 
 
 def owner_of(pod: PodInfo) -> Owner:
-    """The spec that a pod is of, as its labels say; a pod of nobody's is its own."""
+    """Return the spec that a pod belongs to, by its labels; other pods are their own owner."""
     labels = pod.labels
     kind = registry.labelled(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
@@ -40,7 +40,7 @@ def owner_of(pod: PodInfo) -> Owner:
 
 
 def effects(world: World, then: Moment, own: set[Owner]) -> Iterator[Effect]:
-    """Effects on unchanged specs."""
+    """Return the effects on unchanged specs."""
     now = Moment(world)
     victims: dict[Owner, tuple[str, str, Owner | None]] = {}
     stopped: Counter[Owner] = Counter()
@@ -83,13 +83,13 @@ def _usage(world: World) -> Iterator[tuple[str, str, int, float]]:
 
 
 def pools(world: World, then: Moment) -> Iterator[Pool]:
-    """GPUs before and after."""
+    """Return the pools with GPUs in use before and after."""
     for name, model, total, used in _usage(world):
         yield Pool(name, model, total, then.pools.get((name, model), 0.0), used)
 
 
 def quotas(world: World, then: Moment) -> Iterator[Quota]:
-    """Usage of teams with a quota before and after, where it differs."""
+    """Return the teams with a quota whose usage differs, before and after."""
     for team, model, used, _ in sorted(world.cache.quotas.usage()):
         was = then.quotas.get((team, model), 0.0)
         if was != used:

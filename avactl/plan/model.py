@@ -19,11 +19,11 @@ class Verdict(str, Enum):  # noqa: UP042 - printed as its value
     """Nothing is started: running pods continue, possibly fewer of them."""
     STARTS = "starts"
     STOPPED = "stopped"
-    """The spec asks for no pods: suspended or scaled to zero."""
+    """The spec requests no pods: it is suspended or scaled to zero."""
     REMOVED = "removed"
     WAITS = "waits"
     """Waits for neither quota nor capacity, but for example for a claim."""
-    ROOM = "waits for room"
+    ROOM = "waits for capacity"
     QUOTA = "waits for quota"
     NEVER = "never fits"
 
@@ -124,7 +124,7 @@ class Entry:
     restarts: int = 0
     """Running pods that the change restarts."""
     ends: int = 0
-    """Running pods that the change stops for good, because it asks for fewer."""
+    """Running pods that the change stops for good, because it requests fewer."""
     surge: Surge | None = None
     later: bool = False
     """True if the current run finishes before the changed one starts."""

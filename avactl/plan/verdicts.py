@@ -1,4 +1,4 @@
-"""Results of a simulation by pod: where it runs, or the scheduler's reason why it waits."""
+"""Results of a simulation by pod: its machine, or the scheduler's reason for waiting."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _ever(world: World, wishes: Sequence[StartRequest]) -> bool:
 
 
 def _room(world: World, gang: Gang, count: int) -> str:
-    """Return the domains of the narrowest level with most capacity: `rack r1 has room for 3 of 4`."""
+    """Return the domains of the narrowest level with most capacity: `rack r1 has capacity for 3 of 4`."""
     state = world.cache.tables.state
     if count < 2 or gang.within is not None:
         return ""
@@ -131,5 +131,5 @@ def _room(world: World, gang: Gang, count: int) -> str:
             continue
         for domain in reason.domains:
             if isinstance(domain.name, tuple) and domain.room:
-                return f"{_short(level)} {domain.name[-1]} has room for {domain.room} of {reason.role.least}"
+                return f"{_short(level)} {domain.name[-1]} has capacity for {domain.room} of {reason.role.least}"
     return ""

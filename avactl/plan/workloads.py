@@ -1,4 +1,4 @@
-"""Pods as the controllers of Kubernetes make them from compiled manifests, with what admission adds to them.
+"""Create pods from compiled manifests as Kubernetes controllers and admission do.
 
 Sources: pkg/controller/{job,replicaset,statefulset,daemon} and plugin/pkg/admission/{priority,limitranger,
 defaulttolerationseconds} of kubernetes.
@@ -17,7 +17,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.plan.spec_origin import Origin
 
 KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
-"""Kubernetes kinds that run pods. CronJobs run now and then, and are not counted."""
+"""Kubernetes kinds that run pods. CronJobs run rarely and are not counted."""
 
 _PREEMPTS = "PreemptLowerPriority"
 _PRIORITIES = {
@@ -50,9 +50,9 @@ class Workload:
     origin: Origin
     body: Body
     fewest: int | None = None
-    """Pods below which an autoscaler does not go, where one says how many there are."""
+    """Minimum of the autoscaler, if there is one."""
     most: int = 1 << 30
-    """Pods above which it does not go."""
+    """Maximum of the autoscaler, if there is one."""
 
     @property
     def spec(self) -> Body:
@@ -67,7 +67,7 @@ class Workload:
         return template
 
     def count(self, now: int | None = None) -> int:
-        """Pods that it has: `now` of them run, where something else than the spec says how many."""
+        """Return its number of pods; `now`: the running ones, if something other than the spec scales it."""
         spec = self.spec
         if self.id.kind == "Job":
             return 0 if spec.get("suspend") else min(spec.get("parallelism", 1), spec.get("completions", 1 << 30))
@@ -78,7 +78,7 @@ class Workload:
 
     @property
     def revision(self) -> str:
-        """Changes with the template: other pods then."""
+        """Digest of the template: a change replaces the pods."""
         return hashlib.sha256(orjson.dumps(self.template, option=orjson.OPT_SORT_KEYS)).hexdigest()[:10]
 
 
@@ -120,7 +120,7 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
 
 
 def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
-    """Defaults that admission adds to the pods of a cluster."""
+    """Return the objects that admission uses for the pods of a cluster."""
     priorities = dict(_PRIORITIES)
     claims: dict[tuple[str, str], Body] = {}
     defaults: dict[str, Mapping[str, str]] = {}
@@ -140,14 +140,14 @@ def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:
 
 
 class Made(NamedTuple):
-    """One pod, and the ResourceClaims that are made for it."""
+    """A pod and the ResourceClaims created for it."""
 
     pod: Body
     claims: list[Body]
 
 
 class Maker:
-    """Makes pods of workloads."""
+    """Creates the pods of workloads."""
 
     def __init__(self, around: Surroundings, created: str, mark: str) -> None:
         """`created` is their time, as Kubernetes writes it; `mark` tells their names from those of other runs."""
@@ -155,14 +155,14 @@ class Maker:
         self._specs: dict[WorkloadId, Body] = {}
 
     def pods(self, work: Workload, numbers: Iterable[int]) -> Iterator[Made]:
-        """The pods of these numbers."""
+        """Return the pods with these indexes."""
         if work.id not in self._specs:
             self._specs[work.id] = self._admitted(work)
         for number in numbers:
             yield self._made(work, number)
 
     def daemons(self, work: Workload, nodes: Iterable[str]) -> Iterator[Made]:
-        """The pods of a DaemonSet, each for its node."""
+        """Return the pods of a DaemonSet, one per node."""
         for number, node in enumerate(nodes):
             made = next(self.pods(work, [number]))
             field_ = {"key": "metadata.name", "operator": "In", "values": [node]}

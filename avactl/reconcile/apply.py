@@ -249,7 +249,7 @@ class Applier:
                     await self._api.apply(
                         {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
                     )
-                    step.reason = "the object stays; our fields were removed"
+                    step.reason = "the object stays; avactl's fields were removed"
                     break
                 if await self._api.delete(live, "Background"):
                     break

@@ -73,14 +73,14 @@ class Declared:
 
 
 def duration(text: str, name: str) -> float:
-    """Seconds of `90s`, `5m`. Raises ValueError."""
+    """Parse `90s` or `5m` into seconds. Raises ValueError."""
     if re.fullmatch(DURATION_PATTERN, text) is None:
         raise ValueError(f"{name}: `{text}` is not a duration; write e.g. `90s` or `5m`")
     return float(seconds(text))
 
 
 def source_of(request: Request) -> WorkingDirectory | Branch:
-    """Where the specs come from. Raises ValueError and GitError."""
+    """Return the source of the specs. Raises ValueError and GitError."""
     if request.repo:
         inside = request.path.as_posix()
         if request.path.is_absolute() or ".." in request.path.parts:
@@ -97,19 +97,21 @@ def source_of(request: Request) -> WorkingDirectory | Branch:
 
 
 def declare(request: Request, revision: Revision) -> Declared:
-    """Compile a revision. Raises ValueError where the cluster is not in it."""
+    """Compile a revision. Raises ValueError if it does not declare the cluster."""
     compilation = compile_tree(revision.tree)
     if not compilation.ok:
         return Declared(revision, compilation, request.cluster)
     clusters = sorted(item.name for item in compilation.program.clusters())
     name = request.cluster or (clusters[0] if len(clusters) == 1 else "")
     if not name:
-        known = f"--cluster is one of {one_of(clusters, 6)}" if clusters else "there is no Cluster in the repository"
-        raise ValueError(f"which cluster? {known}")
+        known = (
+            f"choose one with --cluster: {one_of(clusters, 6)}" if clusters else "the repository declares no Cluster"
+        )
+        raise ValueError(f"no cluster selected: {known}")
     if name not in clusters and not request.allow_empty:
         near = closest(name, clusters)
         raise ValueError(
-            f"there is no Cluster `{name}`: " + (f"did you mean `{near}`?" if near else one_of(clusters, 6))
+            f"the repository has no Cluster `{name}`: " + (f"did you mean `{near}`?" if near else one_of(clusters, 6))
         )
     inventory = request.inventory or name
     namespace = compilation.program.cluster_spec(name).system_namespace if name in clusters else "avactl-system"
@@ -131,14 +133,14 @@ def declare(request: Request, revision: Revision) -> Declared:
 
 
 def code_of(result: Result) -> int:
-    """The exit code of a run."""
+    """Return the exit code of a run."""
     if result.dry_run and not result.problem and not result.failed:
         return CHANGES if result.changed else OK
     return OK if result.ok else INCOMPLETE
 
 
 async def run(request: Request) -> int:
-    """Reconcile once and return the exit code. Raises ValueError for wrong use, and GitError."""
+    """Reconcile once and return the exit code. Raises ValueError for invalid options, and GitError."""
     revision = source_of(request).newest()
     declared = declare(request, revision)
     found = declared.compilation
@@ -147,7 +149,7 @@ async def run(request: Request) -> int:
         sys.stderr.write(text + ("\n" if declared.ok else ""))
     if not declared.ok:
         errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
-        sys.stderr.write(f"avactl: {errors} errors: nothing is changed in the cluster\n")
+        sys.stderr.write(f"avactl: {errors} errors: nothing was changed in the cluster\n")
         if not request.dry_run:
             await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         return PROBLEMS
@@ -171,11 +173,11 @@ async def run(request: Request) -> int:
 
 
 def _warn_of_others(declared: Declared) -> None:
-    """Two engines on one cluster put each other's changes back for ever."""
+    """Warn about a second engine: two engines on one cluster revert each other's changes."""
     if declared.cluster in {item.name for item in declared.compilation.program.clusters()}:
         mode = declared.compilation.program.cluster_spec(declared.cluster).reconcile.mode
         if mode not in ("builtin", "files"):
             sys.stderr.write(
-                f"avactl: note: cluster {declared.cluster} says `reconcile.mode: {mode}`; where that engine runs too, "
-                "the two put each other's changes back\n"
+                f"avactl: note: cluster {declared.cluster} says `reconcile.mode: {mode}`; if that engine also runs, "
+                "the two revert each other's changes\n"
             )

@@ -82,7 +82,7 @@ class Lease:
         """Hold the lease for the length of the block. The inner task ends with LostError if renewal fails.
 
         With `patience`, raises HeldError if another process still holds the lease after so many seconds, and ApiError
-        if the account may not read or write it.
+        if the account lacks permission for it.
         """
         with suppress(ApiError, UnreachableError):
             await self._take_over()

@@ -42,7 +42,7 @@ class Observed(NamedTuple):
     unserved: frozenset[Gvk]
     """Kinds that the API server does not serve."""
     unseen: frozenset[Gvk]
-    """Kinds that this account may not list: removed objects of these are not pruned."""
+    """Kinds that the account is not permitted to list: removed objects of these kinds are not pruned."""
 
 
 async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Observed:

@@ -129,12 +129,12 @@ class Reconciler:
         if theirs and options.repository and theirs != options.repository and not options.take_over:
             return (
                 f"inventory {options.inventory} of this Kubernetes cluster belongs to another repository "
-                f"({theirs[:60]}): is this the right cluster? --take-over adopts the inventory and prunes what "
-                "is not here"
+                f"({theirs[:60]}): is this the right cluster? --take-over adopts the inventory and prunes objects "
+                "that this repository does not declare"
             )
         if self.record.cluster not in ("", options.cluster) and not options.take_over:
             return (
-                f"inventory {options.inventory} of this Kubernetes cluster is that of cluster {self.record.cluster}: "
+                f"inventory {options.inventory} of this Kubernetes cluster belongs to cluster {self.record.cluster}: "
                 "is this the right cluster? --take-over adopts the inventory"
             )
         seen: Observed = await observe(self.api, wanted, self.record)

@@ -31,18 +31,18 @@ def test_text_markdown_and_json_say_the_same(repository: Repository, avactl: Run
     done = avactl("plan", cwd=repository.root)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "cluster main · 1 waits for room, 1 starts"
+    assert lines[0] == "cluster main · 1 waits for capacity, 1 starts"
     assert lines[3].split("  ")[0] == "TrainingJob vision/new"
-    assert "waits for room" in lines[3]
+    assert "waits for capacity" in lines[3]
     assert "a check, not a reservation" in done.stdout
     markdown = avactl("plan", "-o", "markdown", cwd=repository.root).stdout
     assert markdown.startswith("### Will it run?\n")
-    assert "| ⏳ | `TrainingJob vision/new` | waits for room | 0 of 2 |" in markdown
+    assert "| ⏳ | `TrainingJob vision/new` | waits for capacity | 0 of 2 |" in markdown
     assert "A check, not a reservation" in markdown
     data = json.loads(avactl("plan", "-o", "json", cwd=repository.root).stdout)
     assert (data["version"], data["fine"]) == (1, False)
     assert {each["name"]: each["verdict"] for each in data["clusters"][0]["specs"]} == {
-        "new": "waits for room", "one": "starts",
+        "new": "waits for capacity", "one": "starts",
     }  # fmt: skip
     assert data["clusters"][0]["specs"][0]["file"] == "platform.yaml"
 

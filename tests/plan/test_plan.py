@@ -129,8 +129,8 @@ def test_room_is_missing_beside_what_runs_already(live: bool) -> None:
     head = compile_(platform(), job("old", 3), job("new", 2))
     new = entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "new")
     assert new.verdict == Verdict.ROOM
-    assert "needs 2 machines with 8 free V100; there is 1" in new.waits[0].words
-    assert new.waits[0].room == "rack r1 has room for 1 of 2"
+    assert "needs 2 machines with 8 free V100; only 1 available" in new.waits[0].words
+    assert new.waits[0].room == "rack r1 has capacity for 1 of 2"
 
 
 def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:
@@ -138,7 +138,7 @@ def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:
     base = compile_(platform(quotas=quotas), job("old", 1))
     new = entry(plan(base, compile_(platform(quotas=quotas), job("old", 1), job("new", 2))), "new")
     assert new.verdict == Verdict.QUOTA
-    assert "asks for 16 V100, has 8, and may have 16 (8 guaranteed + 8 borrowed)" in new.waits[0].words
+    assert "requests 16 V100, uses 8 of 16 (8 guaranteed + 8 borrowed)" in new.waits[0].words
     # The specs declare more machines than there are.
     few = read(snapshot(compile_(platform(count=1))), "s")
     assert entry(plan(None, compile_(platform(), job("new", 2)), live=few), "new").verdict == Verdict.NEVER
@@ -147,7 +147,7 @@ def test_quota_says_its_numbers_and_beyond_the_cluster_is_never() -> None:
     head = compile_(platform(quotas=quotas), job("old", 1), job("new", 2))
     new = entry(plan(full, head, live=read(snapshot(full), "s")), "new")
     assert new.verdict == Verdict.NEVER
-    assert "asks for 16 V100, has 8" in new.waits[0].words
+    assert "requests 16 V100, uses 8" in new.waits[0].words
     assert new.waits[0].words.endswith("; the cluster is too small for it even if it is empty")
 
 
@@ -220,7 +220,7 @@ def test_an_autoscaled_service_is_counted_as_it_runs_and_loses_first_what_waits(
     data = orjson.loads(snapshot(compile_(platform(), service(4))))
     found = plan(scaled(4), scaled(2), live=read(orjson.dumps(data), "s"))
     assert (entry(found, "api").before.gpus, entry(found, "api").cost.gpus) == ({"V100": 32}, {"V100": 16})
-    assert "-11,680 EUR a month" in render_text([found])
+    assert "-11,680 EUR per month" in render_text([found])
     first = next(pod for pod in data["objects"]["pods"] if pod["metadata"]["namespace"] == "vision")
     lost = first["spec"].pop("nodeName")
     data["objects"]["nodes"] = [node for node in data["objects"]["nodes"] if node["metadata"]["name"] != lost]
@@ -297,7 +297,7 @@ def test_hours_and_prices() -> None:
     assert api.cost.per_hour == pytest.approx(16.04)
     text = render_text([found])
     assert "160 GPU-hours at most (10 h)" in text
-    assert "+11,709 EUR a month for continuous workloads" in text
+    assert "+11,709 EUR per month for continuous workloads" in text
     assert "320.80 EUR at most" in text
 
 

@@ -151,7 +151,7 @@ def test_no_rights_and_no_cluster_are_said_in_a_line(
 ) -> None:
     done = avactl("snapshot", "--kubeconfig", str(kubeconfig(plane, "nobody", tmp_path)))
     assert done.returncode == 3
-    assert "this user may not" in done.stderr
+    assert "this user is not permitted" in done.stderr
     assert "docs/plan.md has the ClusterRole" in done.stderr
     done = avactl("snapshot", "--kubeconfig", str(reader), "--namespace", "default")
     assert done.returncode == 3

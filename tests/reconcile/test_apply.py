@@ -251,7 +251,7 @@ def test_guards(world: World) -> None:
     world.replace("platform.yaml", "cluster: lab", "cluster: renamed")
     with pytest.raises(ValueError, match="no Cluster"):
         world.once("lab")
-    assert "is that of cluster lab" in world.once("renamed", inventory="lab").problem
+    assert "belongs to cluster lab" in world.once("renamed", inventory="lab").problem
     emptied = world.once("lab", allow_empty=True, wait=False)
     assert emptied.complete
     assert world.kube.find("v1", "ConfigMap", "avactl-pool-a10", f"{world.name}-system") is None

@@ -110,7 +110,7 @@ def test_a_fork_s_comment_goes_to_the_summary(
     github.readable_only = True
     done = avactl("ci", "comment", cwd=repository.root, **github_env(github, tmp_path, fork=True))
     assert done.returncode == 0
-    assert "the token of a pull request from a fork may only read" in done.stderr
+    assert "the token of a pull request from a fork is read-only" in done.stderr
     assert "retries 3 → 7" in (tmp_path / "summary.md").read_text()
     done = avactl("ci", "comment", cwd=repository.root, **github_env(github, tmp_path))
     assert done.returncode == 3
@@ -124,7 +124,7 @@ def test_the_comment_says_whether_it_will_run(repository: Repository, avactl: Ru
     done = avactl("ci", "comment", "--dry-run", "--base", "main", cwd=repository.root)
     assert done.returncode == 0, done.stderr
     plan = done.stdout.partition("### Will it run?")[2]
-    assert re.search(r"TrainingJob guests/other` \| waits for room", plan), plan
+    assert re.search(r"TrainingJob guests/other` \| waits for capacity", plan), plan
     assert "Will it run" not in avactl("ci", "comment", "--dry-run", "--no-plan", cwd=repository.root).stdout
     (tmp_path / "state.json").write_text("{}")
     done = avactl("ci", "comment", "--dry-run", "--snapshot", str(tmp_path / "state.json"), cwd=repository.root)

@@ -48,10 +48,10 @@ def price(entry: Entry, currency: str) -> str:
     if not currency or not cost.per_hour or entry.verdict == Verdict.STOPPED:
         return ""
     if cost.always:
-        return f"{sign}{money(cost.per_hour * MONTH, currency)} a month"
+        return f"{sign}{money(cost.per_hour * MONTH, currency)} per month"
     if cost.at_most is not None:
         return f"{sign}{money(cost.at_most, currency)} at most"
-    return f"{sign}{money(cost.per_hour, currency)} an hour"
+    return f"{sign}{money(cost.per_hour, currency)} per hour"
 
 
 def hours(entry: Entry) -> str:
@@ -77,7 +77,7 @@ def pods(entry: Entry) -> str:
 
 
 def details(entry: Entry) -> Iterator[str]:
-    """Yield lines on why an entry waits, where it runs and which pods it stops, the most important first."""
+    """Yield details of an entry, most important first: reasons for waiting, machines, stopped pods."""
     for wait in entry.waits:
         count = f"{plural(wait.pods, 'pod')}: " if wait.pods != entry.pods else ""
         yield count + (wait.words or "not scheduled yet")
@@ -126,7 +126,7 @@ def effect(found: Effect) -> str:
     }.get(found.reason, found.reason)
     by = f" for {found.by}" if found.by is not None else ""
     if found.what == "starts":
-        return f"starts: {count} that waited"
+        return f"starts: {count} that were pending"
     if found.what == "restarts":
         return f"restarts elsewhere{by}: {count}"
     if found.what == "stops":
@@ -168,7 +168,7 @@ def totals(plan: Plan) -> Iterator[str]:
         if cost.always
     )
     if monthly:
-        yield f"{'+' if monthly > 0 else ''}{money(monthly, plan.currency)} a month for continuous workloads"
+        yield f"{'+' if monthly > 0 else ''}{money(monthly, plan.currency)} per month for continuous workloads"
     jobs = sum(entry.cost.at_most or 0 for entry in entries)
     if jobs:
         yield f"{money(jobs, plan.currency)} at most for jobs with a timeout"
@@ -178,7 +178,7 @@ def totals(plan: Plan) -> Iterator[str]:
         if entry.change != "removed" and not (cost := entry.cost).always and cost.hours is None
     )
     if open_:
-        yield f"{money(open_, plan.currency)} an hour for jobs without a timeout"
+        yield f"{money(open_, plan.currency)} per hour for jobs without a timeout"
     unpriced = sorted(
         {model for e in entries if e.cost.per_hour is None for model in e.cost.gpus if e.cost.gpus[model]}
     )

@@ -73,7 +73,7 @@ async def _list(client: Client, path: str, strip: Taken, optional: bool, labelle
 
 def _refused(error: ApiError, what: str) -> SnapshotError:
     if error.status in (401, 403):
-        who = "is not known to the API server" if error.status == 401 else f"may not list {what}"
+        who = "is not known to the API server" if error.status == 401 else f"is not permitted to list {what}"
         return SnapshotError(
             f"this user {who}: {error}", "docs/plan.md has the ClusterRole that `avactl snapshot` needs"
         )

@@ -1,4 +1,4 @@
-"""Kubernetes Events: what a run did, on the inventory's record; drift and refusals, on the objects."""
+"""Kubernetes Events: results of a run on the inventory's ConfigMap, drift and rejections on the objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTE = 4096
 
 
 async def tell(api: Api, reference: dict[str, str], result: Result) -> None:
-    """Write the Events of a run that did something. That one was not written is logged, and no failure."""
+    """Write the Events of a run that changed something. A failed write is only logged."""
     if not reference.get("uid"):
         return
     bad = bool(result.problem or result.failed)
@@ -36,7 +36,7 @@ async def tell(api: Api, reference: dict[str, str], result: Result) -> None:
 
 
 async def tell_broken(api: Api, reference: dict[str, str], commit: str, errors: int) -> None:
-    """A commit that does not compile."""
+    """Write the Event for a commit that does not compile."""
     text = f"commit {commit[:12]} has {errors} errors: nothing was changed"
     if reference.get("uid"):
         await _send(api, _event(reference, "CompileFailed", text, warning=True))
@@ -60,7 +60,7 @@ def _of_step(step: Step) -> dict[str, Any] | None:
     fields = ", ".join(
         difference.field + (f" (by {difference.by})" if difference.by else "") for difference in step.differences
     )
-    return _event(reference, "DriftCorrected", f"put back: {fields or step.reason}")
+    return _event(reference, "DriftCorrected", f"reverted: {fields or step.reason}")
 
 
 def _event(reference: dict[str, str], reason: str, note: str, *, warning: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from avactl.reconcile.reporting.report import Result
 REGISTRY = CollectorRegistry()
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 
-LEADER = Gauge("avactl_reconcile_leader", "1 on the replica that applies.", registry=REGISTRY)
+LEADER = Gauge("avactl_reconcile_leader", "1 on the active replica, 0 on standbys.", registry=REGISTRY)
 RUNS = Counter("avactl_reconcile_runs_total", "Runs, by result: ok, failed.", ["result"], registry=REGISTRY)
 RUN_SECONDS = Histogram(
     "avactl_reconcile_run_seconds", "Duration of a run, from the first read to the last write.",
@@ -20,11 +20,13 @@ RUN_SECONDS = Histogram(
 OBJECTS = Gauge("avactl_reconcile_objects", "Objects by their state after the last run.", ["state"], registry=REGISTRY)
 HEALTH = Gauge("avactl_reconcile_unhealthy_objects", "Objects that are not ready.", ["state"], registry=REGISTRY)
 DRIFT = Counter("avactl_reconcile_drift_total", "Objects with drift corrected, by kind.", ["kind"], registry=REGISTRY)
-WRITES = Counter("avactl_reconcile_writes_total", "Requests that write.", registry=REGISTRY)
+WRITES = Counter("avactl_reconcile_writes_total", "Write requests.", registry=REGISTRY)
 SUCCESS = Gauge(
-    "avactl_reconcile_last_success_timestamp_seconds", "Time at which the cluster last matched git.", registry=REGISTRY
+    "avactl_reconcile_last_success_timestamp_seconds",
+    "Unix time at which the cluster last matched git.",
+    registry=REGISTRY,
 )
-COMMIT = Gauge("avactl_reconcile_commit_info", "The commit that was applied last.", ["commit"], registry=REGISTRY)
+COMMIT = Gauge("avactl_reconcile_commit_info", "Last applied commit.", ["commit"], registry=REGISTRY)
 BROKEN = Gauge("avactl_reconcile_commit_broken", "1 while the newest commit does not compile.", registry=REGISTRY)
 GIT_ERRORS = Counter("avactl_reconcile_git_errors_total", "Failed git fetches.", registry=REGISTRY)
 

@@ -21,8 +21,8 @@ _LONG = 80
 _SIGNS = {
     Action.create: ("+", "created"),
     Action.change: ("~", "changed"),
-    Action.recreate: ("±", "made anew"),
-    Action.restore: ("↺", "put back"),
+    Action.recreate: ("±", "recreated"),
+    Action.restore: ("↺", "reverted"),
     Action.prune: ("-", "pruned"),
     Action.keep: ("=", "kept"),
     Action.wait: ("…", "waiting"),
@@ -45,7 +45,7 @@ class Result:
     unreachable: bool = False
     """True if the problem is that the API server is unreachable."""
     unseen: list[str] = field(default_factory=list)
-    """Kinds that may not be listed."""
+    """Kinds that the account is not permitted to list."""
 
     @property
     def failed(self) -> list[Step]:
