@@ -258,14 +258,14 @@ def test_its_pods_are_held_against_the_machines(lifecycle: Lifecycle) -> None:
 def test_a_job_beyond_its_quota_is_an_error(lifecycle: Lifecycle) -> None:
     assert told(QUOTA, sweep(2), sweep(2, name="other")) == []
     assert told(QUOTA, sweep(3)) == [
-        ("quota-exceeded", "error", "team vision asks for 24 V100, and may have 16"),
+        ("quota-exceeded", "error", "team vision requests 24 V100; its quota allows 16"),
     ]
 
 
 @pytest.mark.parametrize("lifecycle", [Lifecycle.SERVICE], indirect=True)
 def test_services_must_fit_their_quota_together(lifecycle: Lifecycle) -> None:
     assert told(QUOTA, sweep(1), sweep(2, name="other")) == [
-        ("quota-exceeded", "error", "team vision asks for 24 V100, and may have 16")
+        ("quota-exceeded", "error", "team vision requests 24 V100; its quota allows 16")
     ]
 
 
@@ -286,7 +286,7 @@ def test_sessions_beyond_their_quota_are_a_warning(lifecycle: Lifecycle) -> None
     result = unchecked("".join([GPU_PLATFORM, QUOTA, sweep(1), sweep(2, name="other")]))
     (problem,) = result.diagnostics
     assert (problem.code, problem.severity, problem.label) == ("quota-waits", "warning", "2 sweeps")
-    assert problem.message == "the sweeps of team vision ask for 24 V100, and may have 16: some wait"
+    assert problem.message == "the sweeps of team vision request 24 V100; its quota allows 16, so some wait"
     assert problem.hint.startswith("lower `trials`; or raise")
 
 
@@ -296,7 +296,7 @@ def test_the_graph_shows_it(lifecycle: Lifecycle) -> None:
     row = shown.index("lr")
     assert shown[row - 1 : row + 3] == ["sweep", "lr", "2 trials", "16 V100"]
     assert "asks 16 of 16 + 0" in shown
-    assert "asked for at full size: 50% of the cluster's V100" in shown
+    assert "requested at full size: 50% of the cluster's V100" in shown
     for line in ("Sweep vision/lr may run in pool v100", "Sweep vision/lr reads images through read"):
         assert line in drawn
 
@@ -368,8 +368,8 @@ def test_ready_made_policies_know_it(lifecycle: Lifecycle) -> None:
         }
     )
     assert [(problem.rule, problem.message) for problem in compile_tree(tree).diagnostics] == [
-        ("jobs-end", "the job has no `timeout`: one that hangs keeps its machines"),
-        ("checkpoints", "16 GPUs without an end, and nothing is saved"),
+        ("jobs-end", "the job has no `timeout`: if it hangs, it keeps its GPUs"),
+        ("checkpoints", "16 GPUs without a timeout and without a checkpoint"),
     ]
 
 

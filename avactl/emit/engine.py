@@ -107,7 +107,7 @@ def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool =
             elif others[cluster] == "builtin":
                 hint = "`avactl reconcile` applies it; or set `reconcile: {mode: pulumi}`"
             raise WrongUseError(
-                f"cluster {cluster} is not applied from here: its `reconcile.mode` is {others[cluster]}", hint
+                f"cluster {cluster} is not applied through Pulumi: its `reconcile.mode` is {others[cluster]}", hint
             )
     if not names:
         return known

@@ -1,8 +1,8 @@
-"""The compiled result as a picture: per cluster its teams with quota and work, its pools, its cache tiers.
+"""Draw the compiled result as SVG: teams with quotas and workloads, pools and cache tiers, by cluster.
 
-Left, a card a team: quota bars by GPU model (guaranteed, borrowed, asked for), then its jobs, services and
-workspaces. Right, a card a pool with what is promised and asked of it, and a card a cache tier. Lines lead from work
-to the pools it may run in, dashed ones to the tiers it reads through.
+On the left is a card per team: quota bars by GPU model (guaranteed, borrowed, requested), then its jobs, services and
+workspaces. On the right is a card per pool with guaranteed and requested GPUs, and a card per cache tier. Lines connect
+workloads with the pools they may run in; dashed lines connect them with the tiers they read through.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _asked(item: Item, program: Program) -> dict[str, float]:
 
 
 def draw(compilation: Compilation) -> str:
-    """The picture as SVG text. The same specs give the same bytes."""
+    """Return the SVG; equal specs give equal bytes."""
     program = compilation.program
     svg = Svg()
     teams = program.teams()
@@ -186,8 +186,8 @@ def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
     most = max(bar.guaranteed + bar.borrow, bar.asked, 1)
     scale = width / most
     svg.text(_LEFT + 18, y + 15, bar.model, size=12, bold=True)
-    promised = f"{bar.guaranteed:g} guaranteed, {bar.borrow:g} to borrow"
-    title = f"{bar.asked:g} asked for; {promised}; {bar.capacity:g} in the cluster"
+    promised = f"{bar.guaranteed:g} guaranteed, {bar.borrow:g} borrowable"
+    title = f"{bar.asked:g} requested; {promised}; {bar.capacity:g} in the cluster"
     svg.rect(x, y + 5, width, 12, fill="#eef1f5", radius=3, title=title)
     svg.rect(x, y + 5, bar.guaranteed * scale, 12, fill=colour, radius=3, opacity=0.8, title=title)
     svg.rect(
@@ -195,7 +195,7 @@ def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
     )
     svg.rect(x + bar.asked * scale - 1.5, y + 1, 3, 20, fill=_INK, title=title)
     over = " · over" if bar.asked > bar.guaranteed + bar.borrow else ""
-    text = f"asks {bar.asked:g} of {bar.guaranteed:g} + {bar.borrow:g}{over}"
+    text = f"requests {bar.asked:g} of {bar.guaranteed:g} + {bar.borrow:g}{over}"
     svg.text(x + width + 14, y + 15, text, size=11, fill="#b42318" if over else _SOFT)
 
 
@@ -242,7 +242,7 @@ def _pool(
     svg.text(
         _RIGHT + 16,
         top + 82,
-        f"asked for at full size: {percent:.0f}% of the cluster's {machine.gpus.model}",
+        f"requested at full size: {percent:.0f}% of the cluster's {machine.gpus.model}",
         size=10.5,
         fill=_SOFT,
     )

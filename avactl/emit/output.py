@@ -93,7 +93,7 @@ def _check_place(directory: str, name: str) -> None:
     if os.path.islink(directory):
         raise OutputError(f"{directory} is a symbolic link", "use the directory itself")
     if os.path.lexists(directory) and not os.path.isdir(directory):
-        raise OutputError(f"{directory} is a file", "use a new or empty directory, or one of avactl")
+        raise OutputError(f"{directory} is a file", "use a new or empty directory, or one written by `avactl render`")
     here = os.getcwd()
     if here == directory or here.startswith(directory + os.sep):
         raise OutputError(
@@ -111,7 +111,7 @@ def _explain(directory: str, error: OSError) -> NoReturn:
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         hint = "the directory is replaced as a whole, so its parent must be writable too"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-        hint = "a file is in the place of a directory"
+        hint = "a file exists where a directory is needed"
     raise OutputError(f"{directory} was not written: {where}: {why}", hint) from error
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def write_objects(
     tree: DirTree, directory: str, *, use_cache: bool = True, force: bool = False
 ) -> tuple[Compiled, output.Written | None]:
-    """Compile a repository and make the directory hold its objects; None where the specs have errors.
+    """Compile a repository and make the directory contain its objects; None if the specs have errors.
 
     Raises OutputError.
     """
@@ -34,7 +34,7 @@ def write_objects(
 
 
 def print_objects(tree: DirTree, stream: BinaryIO) -> Compilation:
-    """Compile a repository and print its objects as one YAML stream in apply order; nothing where there are errors."""
+    """Compile a repository and print its objects as one YAML stream in apply order; nothing if there are errors."""
     from avactl.compiler import compile_tree
 
     compilation = compile_tree(tree)

@@ -1,4 +1,4 @@
-"""Return the Pulumi stacks that a change affects: those whose objects differ between two revisions."""
+"""Find the Pulumi stacks that a change affects: those whose objects differ between two revisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def touched(root: Path, head: Compilation, head_revision: str | None, base: str 
     """
     now = _of_pulumi(head)
     if base is None or not base.strip("0"):  # a forge's null commit
-        return Touched(tuple(now), "there is no base to compare with")
+        return Touched(tuple(now), "no base revision to compare with")
     commit = find_commit(root, base)
     if _differs(root, commit, head_revision, PROJECT_DIRECTORY):
         return Touched(tuple(now), f"`{PROJECT_DIRECTORY}` changed")

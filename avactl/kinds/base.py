@@ -25,7 +25,7 @@ GROUP = names.GROUP
 
 
 class Model(BaseModel):
-    """A part of a spec. Keys are camelCase in YAML, snake_case in Python; unknown keys are refused."""
+    """A part of a spec. Keys are camelCase in YAML, snake_case in Python; unknown keys are rejected."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -69,7 +69,7 @@ Labels = dict[LabelKey, LabelValue]
 def _annotation(key: str) -> str:
     if key.startswith(f"{GROUP}/"):
         raise bad(f"annotation `{key}` is set by avactl", "choose a prefix of your own")
-    return label_key(key, "an annotation's key")
+    return label_key(key, "an annotation key")
 
 
 Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema((f"{GROUP}/",))], str]
@@ -79,19 +79,17 @@ class Metadata(Model):
     """Identity of a spec: its name and the team that it belongs to."""
 
     name: Name = Field(description="Name of the spec; names of Kubernetes objects are derived from it.")
-    team: TeamRef | None = Field(None, description="Team that owns the spec. Needed by the kinds that teams own.")
+    team: TeamRef | None = Field(None, description="Team that owns the spec. Required for kinds that belong to teams.")
     namespace: Name | None = Field(
-        None, description="Namespace of the objects: one of the team's. Default: the team's first."
+        None, description="Namespace of the objects, one of the team's. Default: the team's first namespace."
     )
     object_name: Name | None = Field(
         None,
-        description="Name that the objects are derived from. Default: `name`. Write the old name here when you rename "
-        "a workspace, job or service, and its objects and their data stay as they are.",
+        description="Base of the object names. Default: `name`. To rename a workspace, job or service and keep its "
+        "objects and their data, set this to the old name.",
     )
-    labels: Labels = Field(default_factory=dict, description="Labels put on every object that the spec compiles to.")
-    annotations: Annotations = Field(
-        default_factory=dict, description="Annotations put on every object that the spec compiles to."
-    )
+    labels: Labels = Field(default_factory=dict, description="Labels added to every object of the spec.")
+    annotations: Annotations = Field(default_factory=dict, description="Annotations added to every object of the spec.")
 
 
 class SecretKey(Model):
@@ -102,9 +100,9 @@ class SecretKey(Model):
 
 
 class SecretValue(Model):
-    """An environment variable's value that comes from a Secret."""
+    """The value of an environment variable, from a Secret."""
 
-    secret: SecretKey = Field(description="Where the value is.")
+    secret: SecretKey = Field(description="Secret and key that contain the value.")
 
 
 _ENV_NAME = "[A-Za-z_][A-Za-z0-9_]*"
@@ -114,7 +112,7 @@ def _env_name(value: str) -> str:
     if not re.fullmatch(_ENV_NAME, value):
         fixed = re.sub(r"[^A-Za-z0-9_]+", "_", value).lstrip("0123456789")
         raise bad(
-            f"`{value}` is not the name of a variable: letters, digits and `_`, not beginning with a digit",
+            f"`{value}` is not a variable name: use letters, digits and `_`, and do not begin with a digit",
             f"write `{fixed}`" if fixed.strip("_") else "write a name such as `LOG_LEVEL`",
         )
     return value
@@ -123,24 +121,24 @@ def _env_name(value: str) -> str:
 EnvName = Annotated[str, AfterValidator(_env_name), WithJsonSchema({"type": "string", "pattern": f"^{_ENV_NAME}$"})]
 Env = Annotated[
     dict[EnvName, str | SecretValue],
-    Field(description="Environment variables: text, or `{secret: {name, key}}`. Credentials are refused as text."),
+    Field(description="Environment variables: text, or `{secret: {name, key}}`. Plain-text credentials are rejected."),
 ]
 
 
 class Resource(Model):
-    """One document: apiVersion, kind, metadata, spec. Base of all kinds."""
+    """Base of all kinds: a document with apiVersion, kind, metadata and spec."""
 
     KIND: ClassVar[str]
     SCOPE: ClassVar[Literal["platform", "team", "either"]]
-    """`platform`: unique by name. `team`: needs metadata.team, unique in it. `either`: with or without a team."""
+    """`platform`: unique names. `team`: requires metadata.team, names are unique per team. `either`: optional team."""
 
     OBJECT_NAME_HINT: ClassVar[str] = "remove the key"
-    """Remedy for `metadata.objectName` in a kind that has none."""
+    """Remedy for `metadata.objectName` in a kind that does not support it."""
 
     api_version: Literal["avactl.dev/v1"] = Field("avactl.dev/v1", description="Always `avactl.dev/v1`.")
     kind: str = Field(description="Name of the kind.")
     metadata: Metadata = Field(description="Name, team, labels.")
-    spec: Any = Field(description="What is declared.")
+    spec: Any = Field(description="Desired state.")
 
     @property
     def name(self) -> str:
@@ -153,10 +151,10 @@ class Resource(Model):
         return self.metadata.team
 
     def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The clusters of a spec that others are placed by, out of `every` cluster; None: its team places it."""
+        """Return the clusters of a spec that other specs take theirs from, out of `every`; None: it uses its team's."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """The document as it would stand in YAML, without defaults."""
+        """Return the document as in YAML, without defaults."""
         data = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {"apiVersion": API_VERSION, "kind": self.KIND, **data}

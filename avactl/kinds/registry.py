@@ -1,6 +1,6 @@
-"""The kinds by name. A kind is one package, one example and one line here; all else derives from it.
+"""The kinds by name. A kind is one package, one example and one line here.
 
-No module outside of a kind's package names a workload kind: what others need of it is a hook of `Kind`.
+No module outside a kind's package names a workload kind; other modules use the hooks of `Kind`.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ def _no_identity(item: Item) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Everything that avactl knows of a kind."""
+    """Definition of a kind: its model, checks, lowering and hooks."""
 
     model: type[Resource]
-    """Typed document; its docstring and field descriptions are what `avactl explain` shows."""
+    """Typed document; `avactl explain` shows its docstring and field descriptions."""
     lower: Callable[[Item, Program], list[Manifest]]
-    """The Kubernetes objects of one spec. Pure."""
+    """Pure function that returns the Kubernetes objects of one spec."""
     check: Callable[[Item, Program], Iterable[Diagnostic]] = _no_item_checks
-    """Problems of one spec in its surroundings."""
+    """Yields the problems of one spec, in the context of the program."""
     check_all: Callable[[Program], Iterable[Diagnostic]] = _no_program_checks
-    """Problems of all specs of the kind together, such as sums."""
+    """Yields the problems of all specs of the kind together, such as sums."""
     facts: Callable[[Item, Program], Mapping[str, Fact]] = _no_facts
-    """The few numbers and words that a person would want to see change: shown by `diff` and `graph`."""
+    """Headline values, shown by `diff` and `graph`."""
     owned: tuple[Owned, ...] = ()
-    """Fields that controllers write in the objects of the kind; their manifests say so too (`Manifest.owned`)."""
+    """Fields that controllers write in the objects of the kind; also listed in `Manifest.owned`."""
     workload: WorkloadHooks | None = None
-    """Hooks for the pods of its specs. None: the kind runs no pods that a team asks for."""
+    """Hooks for the pods of its specs; None if the kind runs no pods for teams."""
     impact: Callable[[Item, Item, Sequence[ObjectEffect]], str | None] = _no_impact
-    """Impact of a changed spec on what it runs, in its owner's words, for the diff. None: told from its objects."""
+    """Impact of a changed spec on its workload, as text for the diff; None if the objects determine it."""
     identity: Callable[[Item], Hashable] = _no_identity
-    """A value in which two specs differ that are not the same one renamed, however alike they are."""
+    """A value that a rename cannot change: similar specs with different values are not renames."""
 
     def __post_init__(self) -> None:
         # Quotas, the graph and the readers of datasets ask for the one cluster and the namespace of such a spec.
@@ -115,17 +115,17 @@ _BY_LABEL = {name_label(name): name for name in _BUILT_IN}
 
 
 def names() -> list[str]:
-    """All kinds, in the order in which a platform is built up."""
+    """Return the names of all kinds, dependencies first."""
     return [*_BUILT_IN, *added()]
 
 
 def added() -> list[str]:
-    """The kinds that `register` added."""
+    """Return the kinds added by `register`."""
     return [name for name in _LOADED if name not in _BUILT_IN]
 
 
 def kind(name: str) -> Kind:
-    """The kind of that name. Raises KeyError."""
+    """Return the kind with that name. Raises KeyError."""
     found = _LOADED.get(name)
     if found is None:
         found = _LOADED[name] = importlib.import_module(_BUILT_IN[name].module).KIND
@@ -133,7 +133,7 @@ def kind(name: str) -> Kind:
 
 
 def lifecycle(name: str) -> Lifecycle | None:
-    """The lifecycle of a kind's workloads; None of a kind that has none. Imports nothing. Raises KeyError."""
+    """Return the lifecycle of a kind's workloads, or None, without imports. Raises KeyError."""
     built_in = _BUILT_IN.get(name)
     if built_in is not None:
         return built_in.lifecycle
@@ -142,25 +142,25 @@ def lifecycle(name: str) -> Lifecycle | None:
 
 
 def workload_kinds(only: Lifecycle | None = None) -> list[str]:
-    """The kinds whose specs run pods, in the order of `names`; with `only`, those of one lifecycle. Imports nothing."""
+    """Return the kinds whose specs run pods, in the order of `names`, without imports; `only`: of one lifecycle."""
     return [name for name in names() if (found := lifecycle(name)) is not None and only in (None, found)]
 
 
 def labelled(value: str) -> str | None:
-    """The kind whose objects have this value in the label `app.kubernetes.io/name`; None if there is no such kind."""
+    """Return the kind whose objects have this value in the label `app.kubernetes.io/name`, or None."""
     return _BY_LABEL.get(value)
 
 
 def register(new: Kind) -> None:
     """Add a kind at run time, e.g. from a plug-in."""
     if new.name in _BUILT_IN or new.name in _LOADED:
-        raise ValueError(f"kind {new.name!r} is registered already; give the model another KIND")
+        raise ValueError(f"kind {new.name!r} is already registered; give the model another KIND")
     _LOADED[new.name] = new
     _BY_LABEL[name_label(new.name)] = new.name
 
 
 def unregister(name: str) -> None:
-    """Take back what `register` added. Raises KeyError for a kind that is not there or is built in."""
+    """Remove a kind added by `register`. Raises KeyError for unknown and built-in kinds."""
     if name in _BUILT_IN:
         raise KeyError(f"{name} is built in")
     del _LOADED[name]

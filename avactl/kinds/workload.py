@@ -1,6 +1,6 @@
 """Hooks of a kind whose specs run pods: roles, requests and lifecycle of its workloads, and their look in the graph.
 
-Quota and capacity checks, the graph, the diff and the ready-made policies know workloads through these hooks only.
+Quota and capacity checks, the graph, the diff and the built-in policies access workloads only through these hooks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from avactl.kinds.program import Item, Program
 
 
 class Lifecycle(Enum):
-    """How long the pods of a spec run. Quota checks depend on it; the graph lists workloads in this order."""
+    """Lifecycle of a spec's pods. Quota checks depend on it; the graph lists workloads in this order."""
 
     JOB = "job"
-    """To completion. A job that exceeds its quota now waits until another one ends."""
+    """Runs to completion. A job that exceeds its quota waits until another one ends."""
     SERVICE = "service"
-    """All the time, so the services of a team must fit its quota together."""
+    """Runs permanently, so the services of a team must fit its quota together."""
     SESSION = "session"
-    """Until their user stops them; serves this user only. Sessions that exceed the quota together get a warning."""
+    """Runs until its user stops it. Sessions that exceed the quota together get a warning."""
 
 
 class GpuCompute(Protocol):
@@ -55,15 +55,15 @@ class Role(NamedTuple):
     """Path of the role's compute in the document."""
     compute: GpuCompute
     least: int
-    """Pods that must run at the same time for the spec to do its work."""
+    """Pods that must run at the same time."""
     most: int
-    """Pods that it may grow to."""
+    """Maximum number of pods."""
     replicas_path: tuple[str, ...] = ()
-    """Path of the value that sets `least`, for messages about it; () stands for `path`."""
+    """Path of the value that sets `least`, for messages; () for `path`."""
 
 
 class Unpinned(NamedTuple):
-    """A version in a spec that can come to mean another one while the spec stays the same."""
+    """A mutable version reference: its meaning can change while the spec stays the same."""
 
     path: tuple[str | int, ...]
     message: str
@@ -92,14 +92,14 @@ class WorkloadHooks:
     roles: Callable[[Item], Iterable[Role]]
     """The pods that a spec requests while it runs; none if it is stopped or suspended."""
     default_requests: Callable[[Item, Program], Requests] | None = None
-    """CPU and memory where a role's compute leaves them out. None: roles always set both."""
+    """Defaults for CPU and memory that a role omits; None if roles always set both."""
     checks_capacity: bool = False
-    """True if the kind's `check` calls `gpu_problems` itself, because it knows more than the roles say (e.g. the surge
-    of a rollout). By default, the check pass does it for each role with its `least` pods."""
+    """True if the kind's `check` calls `gpu_problems` itself, because it uses more than the roles (e.g. the surge of a
+    rollout). By default, the check pass does it for each role with its `least` pods."""
     exposed_to: Callable[[Item], Sequence[str]] = _not_exposed
-    """Other teams whose pods may connect to those of a service."""
+    """Other teams whose pods may connect to the service."""
 
-    stop: str = "remove those that nobody uses"
+    stop: str = "remove unused ones"
     """Remedy for sessions that exceed their quota together."""
 
     badge: str = "run"
@@ -108,8 +108,8 @@ class WorkloadHooks:
     """One line about a spec in the graph, beside its name and GPUs."""
 
     timeout: Callable[[Item], str | None] | None = None
-    """Longest run of a job, as a duration; its result is None if there is no limit. None: the kind has no timeout."""
+    """Returns the maximum run time of a job as a duration, or None; None if the kind has no timeout."""
     has_checkpoint: Callable[[Item], bool] | None = None
-    """Return True if a job saves checkpoints. None: the kind has no checkpoints."""
+    """Returns True if a job saves checkpoints; None if the kind has no checkpoints."""
     unpinned: Callable[[Item], Iterable[Unpinned]] = _none_unpinned
-    """Versions that the policy `versions-fixed` refuses, beside images."""
+    """Mutable versions, in addition to images, for the policy `versions-fixed`."""

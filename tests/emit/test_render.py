@@ -82,7 +82,7 @@ def test_nothing_is_written_of_wrong_specs(specs: Path, avactl: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["specs"], 2, "`render` needs to know where to"),
+        (["specs"], 2, "`render` requires a destination"),
         (["nowhere", "-o", "out"], 2, "no such file or directory"),
         (["specs", "-o", "/proc/x/out"], 3, "was not written"),
         (["specs", "-o", "specs"], 3, "is not empty, and `avactl render` did not write it"),

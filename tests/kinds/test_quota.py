@@ -156,7 +156,9 @@ def test_jobs_that_only_wait_for_each_other_are_no_problem() -> None:
 
 def test_one_job_that_can_never_run() -> None:
     (problem,) = quota_problems(job("big", "replicas: 6, gpus: 8, gpu: V100, cpu: 8, memory: 32Gi"))
-    assert problem == ("error team vision asks for 48 V100, and may have 40 (32 guaranteed + 8 borrowed) ^ 6 × 8 = 48")
+    assert problem == (
+        "error team vision requests 48 V100; its quota allows 40 (32 guaranteed + 8 borrowed) ^ 6 × 8 = 48"
+    )
 
 
 def test_an_elastic_job_needs_only_its_smallest_size() -> None:
@@ -179,7 +181,7 @@ def test_services_alone_over_the_quota_are_one_problem() -> None:
     text = service("a", "3", 8) + service("b", "3", 8) + service("c", "1", 8)
     text += job("train", "replicas: 1, gpus: 8, gpu: V100, memory: 32Gi")
     (problem,) = quota_problems(text)
-    assert "asks for 48 V100" in problem
+    assert "requests 48 V100" in problem
     assert problem.endswith("3 × 8 = 24, with 24 of vision/a")
 
 
@@ -187,14 +189,14 @@ def test_cpu_and_memory_count_over_all_roles() -> None:
     servers = "servers: {replicas: 4, cpu: 100, memory: 16Gi}"
     text = job("ctr", "replicas: 2, cpu: 10, memory: 32Gi", servers).replace("allReduce", "parameterServer")
     (problem,) = quota_problems(text)
-    assert "asks for 420 CPU cores, and may have 400 CPU cores" in problem
+    assert "requests 420 CPU cores; its quota allows 400 CPU cores" in problem
     assert problem.endswith("^ 4 × 100 = 400, 420 with its other roles")
 
 
 def test_workspaces_over_the_quota_are_one_warning() -> None:
     text = "".join(workspace(f"desk-{n}") for n in range(6))
     (problem,) = quota_problems(text)
-    assert problem.startswith("warning the workspaces of team vision ask for 6 K80, and may have 4: some wait")
+    assert problem.startswith("warning the workspaces of team vision request 6 K80; its quota allows 4, so some wait")
     stopped = "".join(workspace(f"desk-{n}", more=", running: false") for n in range(6))
     assert quota_problems(stopped) == []
 

@@ -105,7 +105,7 @@ def test_what_another_engine_applies_is_no_stack() -> None:
     assert engine.stack_names(flux) == []
     for asked in ([], ["main"], ["main.vision"]):
         with pytest.raises(
-            engine.WrongUseError, match=r"cluster main is not applied from here: its `reconcile.mode` is flux"
+            engine.WrongUseError, match=r"cluster main is not applied through Pulumi: its `reconcile.mode` is flux"
         ):
             engine.find_stacks(flux, asked)
 

@@ -1,4 +1,4 @@
-"""Publish the compiled objects on a branch, one commit after another, without ever losing a commit.
+"""Publish the compiled objects on a branch, without ever losing a commit.
 
 Every published commit is a child of the branch's tip; nothing is force-pushed. A publisher that loses a race reads the
 new tip and starts over. The tip records the spec commit it was rendered from; an older commit never replaces a newer
@@ -92,7 +92,7 @@ def publish(root: Path, options: Options) -> tuple[Compilation, Outcome | None]:
         raise PublishError(f"`{options.branch}` is not a valid branch name", "use a plain name such as `rendered`")
     source = store.resolve("HEAD")
     if source is None:
-        raise PublishError("the repository has no commit yet", "commit once: only commits are published")
+        raise PublishError("the repository has no commit yet", "create a commit: only commits are published")
     _want_clean(store)
     target: Remote | Local
     if options.push:
@@ -210,10 +210,9 @@ class _Publisher:
                 return Outcome(self._source, before, older=True, objects=self._objects)
             if order is Order.UNRELATED and not self._options.even_if_older:
                 raise PublishError(
-                    f"{tip.source[:10]}, which {self._target.name} was rendered from, is no ancestor of "
+                    f"{tip.source[:10]}, which {self._target.name} was rendered from, is not an ancestor of "
                     f"{self._source[:10]}",
-                    "publish from the branch that it is published from; or, if its history was rewritten, "
-                    "`--even-if-older`",
+                    "publish from the same branch as before; if its history was rewritten, use `--even-if-older`",
                 )
             self._want_followed(tip)
         files, written, deleted = self._merge(tip)

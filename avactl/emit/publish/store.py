@@ -1,4 +1,4 @@
-"""git's object store through plumbing commands; checkout, index and branches of the user are untouched."""
+"""Access git's object store through plumbing commands, without touching the user's checkout, index or branches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from avactl.errors import HintedError
 from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, locate
 
 PASSWORD = re.compile(r"(://)[^/@\s]+@")
-"""The credentials in a URL."""
+"""Pattern of the credentials in a URL."""
 
 
 class PublishError(HintedError):
@@ -115,7 +115,7 @@ class Store:
             end = out.index(b"\n", position)
             oid, *about = out[position:end].decode().split()
             if about == ["missing"]:
-                raise PublishError(f"git does not have the content of {oid}", "`git fsck` lists what is missing")
+                raise PublishError(f"git's object store lacks {oid}", "`git fsck` lists missing objects")
             size = about[1]
             found[oid] = out[end + 1 : end + 1 + int(size)].decode("utf-8", "replace")
             position = end + int(size) + 2

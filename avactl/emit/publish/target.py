@@ -56,7 +56,7 @@ class Remote:
                 time.sleep(0.05)
             else:
                 return self._store.resolve(self.mirror)
-        raise PublishError(f"{self.mirror} is locked", "is another git command at work in this repository?")
+        raise PublishError(f"{self.mirror} is locked", "is another git command running in this repository?")
 
     def remembered(self) -> str | None:
         """Return the last known tip of the branch."""

@@ -31,9 +31,9 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
 
 
 def _prices(prices: Prices | None) -> Fact:
-    """`V100 2.1, P100 0.9, core 0.02 EUR an hour`."""
+    """`V100 2.1, P100 0.9, core 0.02 EUR per hour`."""
     if prices is None:
         return None
     others = {"core": prices.cpu, "GiB": prices.memory}
     found = {**prices.gpus, **{name: price for name, price in others.items() if price is not None}}
-    return f"{', '.join(f'{name} {price:g}' for name, price in found.items())} {prices.currency} an hour"
+    return f"{', '.join(f'{name} {price:g}' for name, price in found.items())} {prices.currency} per hour"

@@ -14,11 +14,11 @@ from avactl.kinds.program import Item, Program
 
 PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
     (SYSTEM_PRIORITY, 1_000_000, True, "avactl's daemons."),
-    (names.SERVING_PRIORITY, 100_000, True, "Services that answer requests: training gives way to them."),
-    ("avactl-high", 10_000, True, "Training jobs of priority high."),
-    ("avactl-workspace", 5_000, True, "Workspaces, in which people wait."),
+    (names.SERVING_PRIORITY, 100_000, True, "Services, which preempt training jobs."),
+    ("avactl-high", 10_000, True, "Training jobs with priority high."),
+    ("avactl-workspace", 5_000, True, "Interactive workspaces."),
     ("avactl-normal", 1_000, True, "Training jobs."),
-    ("avactl-low", 100, False, "Training jobs that fill what is idle and push nobody out."),
+    ("avactl-low", 100, False, "Training jobs that use idle capacity and preempt no pods."),
 )
 """Name, value, whether its pods preempt lower-priority pods, description."""
 

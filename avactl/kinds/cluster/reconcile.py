@@ -121,9 +121,8 @@ class Reconcile(Model):
     )
     branch: Branch | None = Field(
         None,
-        description="Branch that the engine follows. Default: `rendered`, as `avactl render --publish rendered` "
-        "writes it; "
-        "`main` for `pulumiOperator` and `builtin`.",
+        description="Branch that the engine follows. Default: `rendered`, the branch of `avactl render "
+        "--publish rendered`; `main` for `pulumiOperator` and `builtin`.",
     )
     path: RelPath | None = Field(
         None,

@@ -104,7 +104,7 @@ class Images(Model):
 class StorageClasses(Model):
     """Storage classes by use. An unset use falls back to `default`, then to the cluster's default class."""
 
-    default: Subdomain | None = Field(None, description="For every use that is not set.")
+    default: Subdomain | None = Field(None, description="Default for uses that are not set.")
     workspace: Subdomain | None = Field(None, description="For home directories of workspaces.")
     cache: Subdomain | None = Field(None, description="For journals of cache tiers.")
     checkpoint: Subdomain | None = Field(None, description="For checkpoint volumes.")
@@ -215,5 +215,5 @@ class Cluster(Resource):
     spec: ClusterSpec = Field(default_factory=ClusterSpec, description="The cluster.")
 
     def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...]:
-        """Itself."""
+        """Return the cluster itself."""
         return (self.name,)

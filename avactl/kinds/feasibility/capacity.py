@@ -1,7 +1,6 @@
-"""Capacity: which GPUs a spec asks for, and whether the cluster's machines can ever give them.
+"""GPU capacity: the GPUs that a spec requests, compared with the cluster's machines.
 
-What is checked here needs only the specs, so an error means *never*, not *not now*; whether GPUs are free at the
-moment only the scheduler knows.
+The checks use the specs alone, so an error means that a pod can never run. Free GPUs are known only to the scheduler.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from avactl.kinds.workload import GpuCompute, Role
 
 
 def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None:
-    """The GPU model that pods get: the one asked for, that of the pool, or the only one of the cluster.
+    """Return the GPU model of pods: the requested one, that of the pool, or the cluster's only one.
 
-    None where no GPUs are asked for, or where it cannot be told (`gpu_problems` has the diagnostic).
+    None if no GPUs are requested, or if the model is ambiguous (`gpu_problems` reports that).
     """
     if not compute.gpus:
         return None
@@ -34,7 +33,7 @@ def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None
 
 
 def roles(item: Item) -> Iterable[Role]:
-    """The pods that a spec requests while it runs; none if it is stopped or suspended, or runs no pods."""
+    """Return the pods that a spec requests while it runs; none if it is stopped or suspended, or runs no pods."""
     if registry.lifecycle(item.kind) is None:
         return ()
     workload = registry.kind(item.kind).workload
@@ -42,10 +41,10 @@ def roles(item: Item) -> Iterable[Role]:
 
 
 def demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[str, str], int | float]:
-    """GPUs that a spec asks for, by cluster and GPU model; empty where it asks for none or does not run.
+    """Return the GPUs that a spec requests, by cluster and GPU model; empty if none, or if it does not run.
 
-    All roles of a workload; at their largest, or with `least` at the smallest size with which it works (`min` of
-    elastic jobs and autoscaled services). A shared GPU counts as its share.
+    Sums all roles of a workload at their maximum size, or with `least` at the minimum (`min` of elastic jobs and
+    autoscaled services). A shared GPU counts as its share.
     """
     sums: dict[tuple[str, str], Fraction] = {}
     for role in roles(item):
@@ -58,7 +57,7 @@ def demand(item: Item, program: Program, *, least: bool = False) -> dict[tuple[s
 
 
 def role_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of all roles of a spec, each with the pods that must run at the same time; see `gpu_problems`."""
+    """Yield the problems of all roles of a spec, each with the pods that must run together; see `gpu_problems`."""
     for role in roles(item):
         yield from gpu_problems(item, program, role.compute, role.path, role.least)
 
@@ -71,14 +70,14 @@ def gpu_problems(
     replicas: int = 1,
     link: str | None = None,
 ) -> list[Diagnostic]:
-    """Why the pods of one role can never run on the machines of the item's cluster; empty where they can.
+    """Return the reasons why the pods of a role can never run on the cluster's machines; empty if they can.
 
-    `path` is where `compute` stands in the document, e.g. `("spec", "workers")`. `replicas` is the number of pods
-    that must run at the same time: all workers of a gang, `min` of an elastic job or of an autoscaled service.
-    `link` is the link level that must be had; by default `compute.link` where `link_policy` is `required`.
+    `path` is the path of `compute` in the document, e.g. `("spec", "workers")`. `replicas` is the number of pods that
+    must run together: all workers of a gang, `min` of an elastic job or of an autoscaled service. `link` is the
+    required link level; by default `compute.link` if `link_policy` is `required`.
 
-    One diagnostic a cause, the first cause first. Room is counted on empty machines, each machine for itself, so
-    what is told never fits; that the rest fits beside other pods is not said.
+    There is one diagnostic per cause. Capacity is computed for empty machines, so reported pods never fit; others may
+    still have to wait.
     """
     if compute.pool is not None and program.pool(compute.pool).spec.cluster != item.cluster:
         return [_other_cluster(item, program, compute.pool, path)]
@@ -88,7 +87,7 @@ def gpu_problems(
         return []
     if link is None and getattr(compute, "link_policy", None) == "required":
         link = getattr(compute, "link", None)
-    # Many roles ask for the same: for how many such pods there is room is worked out once.
+    # Many roles have equal requests, so the capacity for them is computed once.
     rdma = getattr(compute, "rdma", False)
     key = (item.cluster, compute.gpus, compute.gpu, compute.pool, compute.cpu, compute.memory, rdma, link)
     if replicas <= program.memo(("room", key), lambda: _room(item, program, compute, path, link)):
@@ -122,7 +121,7 @@ def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | in
     here = [other.name for other in program.pools(item.cluster)]
     return Diagnostic(
         "other-cluster",
-        f"pool {name} is on cluster {pool.spec.cluster}, and {item} runs on {item.cluster}",
+        f"pool {name} is on cluster {pool.spec.cluster}, but {item} runs on cluster {item.cluster}",
         item.span(*path, "pool"),
         hint=f"pools of {item.cluster}: {one_of(here)}" if here else f"cluster {item.cluster} has no pools",
         notes=(Note(pool.span("spec", "cluster"), "the pool's cluster"),),
@@ -130,14 +129,14 @@ def _other_cluster(item: Item, program: Program, name: str, path: tuple[str | in
 
 
 def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tuple[str | int, ...]) -> Diagnostic | None:
-    """A GPU model that is not there, or that cannot be told."""
+    """Return the diagnostic for a GPU model that is unknown or ambiguous."""
     if not compute.gpus:
         return None
     cluster = item.cluster
     models = program.gpu_models(cluster)
     if not models:
         hint = f"declare one: `kind: NodePool` with `cluster: {cluster}`"
-        message = f"cluster {cluster} has no node pool, and so no GPUs"
+        message = f"cluster {cluster} has no GPUs: no node pool is declared"
         return Diagnostic("gpu-not-in-cluster", message, item.span(*path, "gpus"), hint=hint)
     if compute.gpu is not None and compute.gpu not in models:
         return unknown_model(item, program, cluster, compute.gpu, (*path, "gpu"))
@@ -156,7 +155,7 @@ def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
     elif compute.gpu is None and len(models) > 1:
         return Diagnostic(
             "ambiguous-reference",
-            f"cluster {cluster} has GPUs of several models: which one is {item} for?",
+            f"cluster {cluster} has several GPU models, and {item} does not select one",
             item.span(*path, "gpus"),
             hint=f"add `gpu: …`: {one_of(models)}",
         )
@@ -164,7 +163,7 @@ def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
 
 
 def unknown_model(item: Item, program: Program, cluster: str, model: str, path: tuple[str | int, ...]) -> Diagnostic:
-    """The diagnostic for a GPU model that no pool of the cluster has."""
+    """Return the diagnostic for a GPU model that no pool of the cluster has."""
     known = program.gpu_models(cluster)
     # `v100` and `V100-32GB` mean V100; H100 does not, however near the letters are.
     folded = model.lower().replace("-", "").replace(".", "")

@@ -1,4 +1,4 @@
-"""How many pods the machines of a cluster's pools can hold, and the diagnostics when there are too few."""
+"""Capacity of a cluster's pools in pods, and the diagnostics if it is insufficient."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Offer(NamedTuple):
         return min(limits, default=1_000_000)
 
     def limit(self, ask: Ask) -> str:
-        """Return the resources that limit such pods on a machine: `CPU`, `memory`, or none if only GPUs do."""
+        """Return the resources besides GPUs that limit such pods on a machine: `CPU`, `memory`."""
         pods = self.pods(ask)
         if ask.gpus and self.topology.room(ask.gpus, ask.link) == pods:
             return ""

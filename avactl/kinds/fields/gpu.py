@@ -24,7 +24,7 @@ class _Steering(NamedTuple):
 
 
 class GpuRequest:
-    """How the pods of one role get their GPUs in the pools where they may run."""
+    """GPU allocation for the pods of one role, in the pools where they may run."""
 
     def __init__(self, item: Item, program: Program, compute: Compute, role: str) -> None:
         self.item = item

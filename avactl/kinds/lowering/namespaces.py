@@ -85,7 +85,7 @@ def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Progra
             if (other.item, other.path) != (claim.item, claim.path):
                 yield Diagnostic(
                     "duplicate-namespace",
-                    f"namespace `{claim.name}` is already in use on cluster {cluster}: {other.what}",
+                    f"namespace `{claim.name}` of cluster {cluster} is already declared: {other.what}",
                     claim.item.span(*claim.path),
                     hint=_rename(claim),
                     notes=(Note(other.item.span(*other.path), other.what),),

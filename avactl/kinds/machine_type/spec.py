@@ -61,11 +61,11 @@ class Nic(Model):
 class Bandwidth(Model):
     """Measured bandwidth between two GPUs by the slowest component on the path, in GB/s per direction."""
 
-    cross_socket: Annotated[float, Field(gt=0)] = Field(3.0, description="Over QPI or UPI, GB/s.")
-    same_socket: Annotated[float, Field(gt=0)] = Field(8.0, description="Over the CPU's root complex, GB/s.")
-    pcie_switch: Annotated[float, Field(gt=0)] = Field(12.0, description="Peer to peer under one switch, GB/s.")
+    cross_socket: Annotated[float, Field(gt=0)] = Field(3.0, description="Across sockets (QPI or UPI), in GB/s.")
+    same_socket: Annotated[float, Field(gt=0)] = Field(8.0, description="Through the CPU's root complex, in GB/s.")
+    pcie_switch: Annotated[float, Field(gt=0)] = Field(12.0, description="Peer to peer under one PCIe switch, in GB/s.")
     nvlink: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="One NVLink, GB/s per direction. Default: from the generation."
+        None, description="One NVLink, in GB/s per direction. Default: from the generation."
     )
 
 
@@ -82,7 +82,7 @@ class MachineTypeSpec(Model):
     )
     nvlink: Nvlink | None = Field(None, description="NVLink connections.")
     nics: list[Nic] = Field(default_factory=list, description="Network cards.")
-    bandwidth: Bandwidth = Field(default_factory=Bandwidth, description="Measured speeds.")
+    bandwidth: Bandwidth = Field(default_factory=Bandwidth, description="Measured bandwidths.")
 
 
 class MachineType(Resource):

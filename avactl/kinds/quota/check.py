@@ -107,7 +107,7 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
     if shape.machines > most:
         return Diagnostic(
             "quota-over-capacity",
-            f"cluster {cluster} has room for {most} shapes of {shape.gpus} {shape.gpu}, not {shape.machines}",
+            f"cluster {cluster} can hold {most} shapes of {shape.gpus} {shape.gpu}, not {shape.machines}",
             item.span(*path, "machines"),
             hint=f"write `machines: {most}` or less",
             notes=fit.pool_notes(found),

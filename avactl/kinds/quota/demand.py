@@ -1,7 +1,7 @@
 """Demand of a team's specs, compared with its quota.
 
-A training job or a workspace that does not fit now waits until something ends, so only what can never run is an
-error: one spec that asks for more than the team may ever have, beside the team's services, which run all the time.
+A training job or workspace that exceeds the quota now can wait. An error is only a spec that can never run: one that,
+together with the team's services, which run permanently, requests more than the quota allows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
 from avactl.quantity import format_quantity, quantity
 
 Milli = int
-"""An amount in thousandths: GPUs, CPU cores or bytes. Exact for all that quantities can say, and fast to add."""
+"""An amount of GPUs, CPU cores or bytes, in thousandths: exact for every quantity, and fast to add."""
 
 
 @lru_cache(maxsize=4096)
 def milli(value: str | int | float) -> Milli:
-    """An amount in thousandths, rounded up."""
+    """Convert a quantity to thousandths, rounded up."""
     return ceil(quantity(value) * 1000)
 
 
@@ -57,28 +57,28 @@ class Use(NamedTuple):
 
     @property
     def main(self) -> Part:
-        """The role that asks for most."""
+        """The role with the largest demand."""
         return max(self.parts, key=lambda part: part.total)
 
 
 class Resource(NamedTuple):
-    """One thing that a quota limits: GPUs of a model, CPU cores, or memory."""
+    """A resource that a quota limits: GPUs of a model, CPU cores, or memory."""
 
     key: str
     """Key of a role's compute: `gpus`, `cpu`, `memory`."""
     model: str = ""
 
     def number(self, amount: Milli) -> str:
-        """An amount without what it is of."""
+        """Format an amount without the resource name."""
         return format_quantity(Fraction(amount, 1000)) if self.key == "memory" else f"{amount / 1000:g}"
 
     def show(self, amount: Milli) -> str:
-        """An amount with what it is of."""
+        """Format an amount with the resource name."""
         return f"{self.number(amount)} {self.model or ('memory' if self.key == 'memory' else 'CPU cores')}"
 
 
 def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
-    """The problems of the specs that a quota is for. A change of one team's specs is looked at with its quota alone."""
+    """Yield the problems of the specs under one quota. They depend on that team's specs and quota only."""
 
     def by_team() -> dict[tuple[str | None, str], list[Item]]:
         found: dict[tuple[str | None, str], list[Item]] = {}
@@ -98,15 +98,15 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
         refused = list(_containers(item, program, quota))
         yield from refused
         for resource, use in _uses(item, program):
-            if not refused or resource.model:  # smaller pods may well fit together
+            if not refused or resource.model:  # smaller pods may fit together
                 uses.setdefault(resource, []).append(use)
     limits = gpu_limits(quota.spec)
     told: set[Item] = set()
-    """Specs that have their diagnostic: one of them is enough, GPUs first."""
+    """Specs that are already reported: one diagnostic per spec, GPUs first."""
     for resource in sorted(uses, key=lambda resource: not resource.model):
         if resource.model:
             has = fit.total_gpus(program, quota.cluster, resource.model)
-            # What the cluster never holds is told by the spec's own check.
+            # Requests beyond the cluster's capacity are reported by the spec's own check.
             told.update(use.item for use in uses[resource] if use.total > 1000 * has)
             limit = limits.get(resource.model, Limit(0, 0))
             yield from _resource(quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
@@ -148,7 +148,7 @@ def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
 def _resource(
     quota: Item, resource: Resource, limit: Milli, allowed: str, uses: list[Use], told: set[Item]
 ) -> Iterator[Diagnostic]:
-    """Uses of one resource against its limit, in file order."""
+    """Compare the demand for one resource with its limit, in file order."""
     uses = [use for use in uses if use.item not in told]
     services = [use for use in uses if use.lifecycle is Lifecycle.SERVICE]
     always = _sum(services)
@@ -178,7 +178,7 @@ def _place(span: Span) -> str:
 
 
 def _raise(quota: Item, resource: Resource) -> str:
-    """The remedy in the quota."""
+    """Return the remedy in the quota."""
     if not resource.model:
         return f"raise `{resource.key}` in {_place(quota.span('spec', resource.key))}"
     limit = gpu_limits(quota.spec).get(resource.model)
@@ -194,7 +194,7 @@ def _exceeded(quota: Item, resource: Resource, limit: Milli, allowed: str, use: 
         label = f"{label or number(main.total)}, {number(use.total)} with its other roles"
     if beside:
         who = f"{beside[0].item.team}/{beside[0].item.name}" if len(beside) == 1 else f"{len(beside)} services"
-        label = f"{label or number(main.total)}, with {number(_sum(beside))} of {who}"
+        label = f"{label or number(main.total)}, with {number(_sum(beside))} for {who}"
     left = limit - _sum(beside) - (use.total - main.total)
     fits = left // main.each
     hint = _raise(quota, resource)
@@ -202,12 +202,12 @@ def _exceeded(quota: Item, resource: Resource, limit: Milli, allowed: str, use: 
         hint = f"at most {fits} replica{'s fit' if fits > 1 else ' fits'}; or {hint}"
     return Diagnostic(
         "quota-exceeded",
-        f"team {quota.team} asks for {resource.show(use.total + _sum(beside))}, and may have {allowed}",
+        f"team {quota.team} requests {resource.show(use.total + _sum(beside))}; its quota allows {allowed}",
         use.item.span(*main.path, resource.key),
         label=label,
         hint=hint,
         notes=tuple(
-            Note(other.item.span(*other.main.path, resource.key), f"{other.item} asks for {resource.show(other.total)}")
+            Note(other.item.span(*other.main.path, resource.key), f"{other.item} requests {resource.show(other.total)}")
             for other in beside[:6]
         ),
     )
@@ -221,7 +221,7 @@ def _workload(use: Use) -> WorkloadHooks:
 
 
 def _nouns(uses: Iterable[Use]) -> str:
-    """The nouns of the kinds of some specs, in the plural: `services and workspaces`."""
+    """Return the plural nouns of the specs' kinds: `services and workspaces`."""
     found = dict.fromkeys(f"{_workload(use).noun}s" for use in uses)
     *most, last = found
     return f"{', '.join(most)} and {last}" if most else last
@@ -233,7 +233,7 @@ def _waits(quota: Item, resource: Resource, allowed: str, sessions: list[Use], s
     total = _sum(sessions) + _sum(services)
     return Diagnostic(
         "quota-waits",
-        f"the {what} of team {quota.team} ask for {resource.show(total)}, and may have {allowed}: some wait",
+        f"the {what} of team {quota.team} request {resource.show(total)}; its quota allows {allowed}, so some wait",
         last.item.span(*last.main.path, resource.key),
         severity="warning",
         label=f"{len(sessions)} {_nouns(sessions)}" if len(sessions) > 1 else "",
@@ -242,7 +242,7 @@ def _waits(quota: Item, resource: Resource, allowed: str, sessions: list[Use], s
 
 
 def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
-    """Containers that the LimitRange would refuse."""
+    """Yield containers that the LimitRange would reject."""
     for key, limit_key in (("cpu", "podMaxCpu"), ("memory", "podMaxMemory")):
         most = quota.spec.pod_max_cpu if key == "cpu" else quota.spec.pod_max_memory
         if not milli(most or 0):
@@ -253,7 +253,7 @@ def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnosti
             if amount > milli(most):
                 yield Diagnostic(
                     "quota-exceeded",
-                    f"a pod asks for {resource.show(amount)}, and one of team {quota.team} may have {most}",
+                    f"a pod requests {resource.show(amount)}; the limit for pods of team {quota.team} is {most}",
                     item.span(*path, key),
                     hint=f"write `{key}: {most}` or less; or raise `{limit_key}` in "
                     f"{_place(quota.span('spec', limit_key))}",

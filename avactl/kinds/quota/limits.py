@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 
 def gpu_limits(spec: QuotaSpec) -> dict[str, Limit]:
-    """Return the limits by GPU model, in spec order. A model that is missing may not be used."""
+    """Return the limits by GPU model, in spec order. Models without an entry must not be used."""
     result: dict[str, Limit] = {}
     for entry in spec.gpus:
         result[entry.gpu] = Limit(entry.guaranteed, entry.borrow)
@@ -44,7 +44,7 @@ def in_file_order(items: list[Item]) -> list[Item]:
 
 
 def quota_of(program: Program, team: str | None, cluster: str) -> Item | None:
-    """Return a team's quota on a cluster: the first if there are two; None: no limits there."""
+    """Return a team's quota on a cluster, the first if there are two; None if there are no limits."""
 
     def find() -> dict[tuple[str | None, str], Item]:
         found: dict[tuple[str | None, str], Item] = {}

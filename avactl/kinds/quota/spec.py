@@ -38,7 +38,7 @@ class QuotaSpec(Model):
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")
     gpus: list[GpuQuota] = Field(
         default_factory=list,
-        description="GPUs by model. The team may not use models listed neither here nor in `shapes`.",
+        description="GPUs by model. Models listed neither here nor in `shapes` are not available to the team.",
     )
     shapes: list[Shape] = Field(default_factory=list, description="Whole machines, guaranteed in addition to `gpus`.")
     cpu: Cpu | None = Field(None, description="Total CPU cores. Default: no limit.")

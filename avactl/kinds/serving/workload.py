@@ -10,7 +10,7 @@ from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 
 
 def roles(item: Item) -> Iterator[Role]:
-    """The pods of a service outside of a rollout."""
+    """Return the pods of a service outside a rollout."""
     spec = item.spec
     least, most = bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
@@ -18,7 +18,7 @@ def roles(item: Item) -> Iterator[Role]:
 
 
 def summary(item: Item) -> str:
-    """Runtime, model and size."""
+    """Return runtime, model and size."""
     spec = item.spec
     least, most = bounds(spec)
     pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
@@ -26,12 +26,12 @@ def summary(item: Item) -> str:
 
 
 def unpinned(item: Item) -> Iterator[Unpinned]:
-    """A model whose version is `latest`."""
+    """Yield the model if its version is `latest`."""
     if item.spec.model.version == "latest":
         yield Unpinned(
             ("spec", "model", "version"),
-            "version `latest` of the model changes without anybody's doing",
-            "name the version: another one is then a change that people see",
+            "version `latest` of the model can change without a commit",
+            "specify the version, so that an update is a reviewed change",
         )
 
 

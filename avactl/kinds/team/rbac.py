@@ -1,7 +1,7 @@
 """RBAC of team members in the team's namespaces. Each rule has a comment with its reason.
 
 docs/security.md lists the same rules.
-Members may not change the objects that isolate tenants: namespaces, roles, network policies, quotas, service accounts.
+Members must not change the objects that isolate tenants: namespaces, roles, network policies, quotas, service accounts.
 """
 
 from __future__ import annotations

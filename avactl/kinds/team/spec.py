@@ -65,7 +65,7 @@ class DefaultWorkspace(Model):
     image: Image | None = Field(None, description="Image.")
     cpu: Cpu = Field("2", description="CPU cores.")
     memory: Bytes = Field("8Gi", description="Memory, bytes.")
-    storage: Bytes = Field("20Gi", description="Home directory, bytes.")
+    storage: Bytes = Field("20Gi", description="Size of the home directory, in bytes.")
 
 
 class TeamSpec(Model):
@@ -104,5 +104,5 @@ class Team(Resource):
     spec: TeamSpec = Field(default_factory=TeamSpec, description="The team.")
 
     def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...]:
-        """The clusters that the team works on."""
+        """Return the clusters that the team uses."""
         return tuple(self.spec.clusters or every)

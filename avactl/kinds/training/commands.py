@@ -31,8 +31,8 @@ def _python_script(command: Sequence[str]) -> int | None:
 def with_torchrun(command: Sequence[str]) -> list[str]:
     """`python train.py` → `python -m torch.distributed.run train.py`, which is torchrun with that interpreter.
 
-    Any other command stays: `torchrun`, `accelerate` and `deepspeed` start processes themselves, and a shell script
-    does as it likes; all see the same environment. Source: https://docs.pytorch.org/docs/stable/elastic/run.html
+    Any other command is unchanged: `torchrun`, `accelerate`, `deepspeed` and shell scripts start processes themselves,
+    in the same environment. Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     start = _python_script(command)
     if start is None or (command[start] == "-m" and _LAUNCHERS.intersection(command[start + 1 : start + 2])):
@@ -41,5 +41,5 @@ def with_torchrun(command: Sequence[str]) -> list[str]:
 
 
 def with_mpirun(command: Sequence[str]) -> list[str]:
-    """`python train.py` → `mpirun python train.py`, which starts one rank per slot. Any other command stays."""
+    """`python train.py` → `mpirun python train.py`, which starts one rank per slot. Others are unchanged."""
     return ["mpirun", *command] if _python_script(command) is not None else list(command)

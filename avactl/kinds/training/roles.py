@@ -23,7 +23,7 @@ class Part(NamedTuple):
     command: list[str]
     args: list[str]
     leads: bool
-    """True if the job has ended when these pods have. Pods of other roles end with them."""
+    """True if the job ends when these pods end. Pods of other roles end with them."""
 
 
 def bounds(spec: Any) -> tuple[int, int]:

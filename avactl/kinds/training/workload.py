@@ -11,7 +11,7 @@ from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 
 
 def roles(item: Item) -> Iterator[Role]:
-    """The declared roles of a job; none while it is suspended."""
+    """Return the declared roles of a job; none while it is suspended."""
     spec = item.spec
     if spec.suspended:
         return
@@ -24,7 +24,7 @@ def roles(item: Item) -> Iterator[Role]:
 
 
 def summary(item: Item) -> str:
-    """Framework, strategy and size."""
+    """Return framework, strategy and size."""
     spec = item.spec
     workers = spec.workers
     pods = f"{workers.min}–{workers.max}" if spec.strategy == "elastic" else f"{workers.replicas}"
@@ -34,10 +34,10 @@ def summary(item: Item) -> str:
 
 
 def unpinned(item: Item) -> Iterator[Unpinned]:
-    """Datasets that are mounted without a version."""
+    """Yield the datasets that are mounted without a version."""
     for index, mount in enumerate(item.spec.datasets):
         if mount.version is None:
-            text = f"dataset {mount.name} has no version: a new one would start the job anew"
+            text = f"dataset {mount.name} has no version: a new version would restart the job"
             yield Unpinned(("spec", "datasets", index, "name"), text, "add `version: NAME`")
 
 

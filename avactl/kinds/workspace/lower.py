@@ -20,13 +20,13 @@ _JUPYTER = "/etc/avactl/jupyter"
 
 
 def image(item: Item, program: Program) -> str | None:
-    """Image: the workspace's own, else the team's default."""
+    """Return the image: the workspace's own, else the team's default."""
     found: str | None = item.spec.image or program.get("Team", str(item.team)).spec.workspace.image
     return found
 
 
 def storage(item: Item, program: Program) -> str:
-    """Size of the home directory in bytes: the workspace's own, else the team's default."""
+    """Return the size of the home directory in bytes: the workspace's own, else the team's default."""
     return str(item.spec.storage or program.get("Team", str(item.team)).spec.workspace.storage)
 
 
@@ -128,8 +128,8 @@ def _env(item: Item, culled: bool) -> list[Body]:
 def _editor_config(item: Item) -> dict[str, str]:
     """Return Jupyter's configuration that ends idle kernels and terminals; empty if `idleTimeout` is 0.
 
-    Only the editor knows what is idle. The StatefulSet would restart a pod that exits, so the kernels, which hold the
-    memory, are ended and the pod stays. Source: jupyter_server's MappingKernelManager and
+    Only the editor can detect idle kernels. The StatefulSet would restart a pod that exits, so idle kernels, which hold
+    the memory, are stopped and the pod stays. Source: jupyter_server's MappingKernelManager and
     jupyter_server_terminals' TerminalManager, seconds; read from JUPYTER_CONFIG_PATH.
     """
     timeout = ceil(seconds(item.spec.idle_timeout))

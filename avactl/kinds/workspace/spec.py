@@ -23,7 +23,7 @@ class WorkspaceSpec(Model):
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)
     cpu: Cpu | None = Field(None, description="CPU cores. Default: the team's.")
-    memory: Bytes | None = Field(None, description="Memory, bytes. Default: the team's.")
+    memory: Bytes | None = Field(None, description="Memory, in bytes. Default: the team's.")
     gpus: Annotated[float | int, Field(ge=0, le=16)] = Field(
         0, description="Number of GPUs, or a fraction of one (0.25, 0.5), which requires avactl's scheduler."
     )

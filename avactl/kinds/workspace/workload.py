@@ -11,13 +11,13 @@ from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
 
 
 def roles(item: Item) -> Iterator[Role]:
-    """The one pod of a workspace; none while it is stopped."""
+    """Return the pod of a workspace; none while it is stopped."""
     if item.spec.running:
         yield Role(("spec",), item.spec, 1, 1)
 
 
 def default_requests(item: Item, program: Program) -> Any:
-    """The defaults of the workspace's team."""
+    """Return the defaults of the workspace's team."""
     return program.get("Team", str(item.team)).spec.workspace
 
 
@@ -41,7 +41,7 @@ WORKLOAD = WorkloadHooks(
     roles,
     default_requests=default_requests,
     checks_capacity=True,
-    stop="write `running: false` in those that nobody uses",
+    stop="set `running: false` in unused workspaces",
     badge="work",
     summary=lambda item: f"{item.spec.user}"[:44],
 )
