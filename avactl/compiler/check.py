@@ -36,7 +36,7 @@ def check(state: State) -> State:
 
 
 def problems_of(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """The problems of one spec: those that its kind finds, and roles that no machine of the cluster can ever hold."""
+    """Return the problems of one spec: those found by its kind, and roles that never fit on the cluster's machines."""
     kind = registry.kind(item.kind)
     yield from kind.check(item, program)
     if kind.workload is not None and not kind.workload.checks_capacity:

@@ -1,4 +1,4 @@
-"""`avactl.yaml` at the root of a spec repository: what belongs to it, and what it allows."""
+"""`avactl.yaml` at the root of a spec repository: the included files, and what the repository allows."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 class PythonFiles(Model):
     """Evaluation of Python spec files."""
 
-    allow: bool = Field(False, description="Evaluate `*.py` files. They run with no network and an empty environment.")
-    timeout: Duration = Field("10s", description="Longest evaluation of one file.")
+    allow: bool = Field(
+        False, description="Evaluate `*.py` files, without network access and with an empty environment."
+    )
+    timeout: Duration = Field("10s", description="Maximum evaluation time per file.")
 
 
 class Config(Model):
     """The settings of a spec repository."""
 
     include: Annotated[list[RelPath], Field(min_length=1)] = Field(
-        default_factory=lambda: ["."], description="Directories and files that hold specs."
+        default_factory=lambda: ["."], description="Directories and files with specs."
     )
     exclude: list[RelPath] = Field(
-        default_factory=list, description="Directories, files and patterns (`**/*.tmpl.yaml`) that do not."
+        default_factory=list, description="Directories, files and patterns (`**/*.tmpl.yaml`) to skip."
     )
-    python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files, and Python policies.")
-    policies: Ready = Field(default_factory=Ready, description="Ready-made policies that are switched on.")
+    python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files and Python policies.")
+    policies: Ready = Field(default_factory=Ready, description="Built-in policies to enable.")
 
 
 def unreadable(path: str, error: OSError) -> Diagnostic:
-    """The diagnostic of a file that is there and cannot be read."""
-    hint = "put a file there that can be read"
+    """Return the diagnostic for an existing file that cannot be read."""
+    hint = "replace it with a regular, readable file"
     if isinstance(error, PermissionError):
-        hint = "look at its permissions"
+        hint = "check its permissions"
     elif isinstance(error, FileNotFoundError):
-        hint = "it was there a moment ago: run the command again"
+        hint = "it was deleted during the run: run the command again"
     return Diagnostic("file-unreadable", f"cannot be read: {error.strerror or error}", Span(path), hint=hint)
 
 
@@ -59,14 +61,14 @@ def unmatched(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagno
     for index in indexes:
         name = config.include[index]
         near = closest(name, there)
-        hint = f"did you mean `{near}`?" if near else "correct the path, which begins at avactl.yaml, or remove it"
-        message = f"include[{index}]: the repository has no `{name}`"
+        hint = f"did you mean `{near}`?" if near else "correct the path, which is relative to avactl.yaml, or remove it"
+        message = f"include[{index}]: `{name}` does not exist"
         found.append(Diagnostic("missing-reference", message, documents[0].span("include", index), hint=hint))
     return found
 
 
 def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
-    """The repository's settings, the defaults where there is no file."""
+    """Return the repository's settings, or the defaults if there is no file."""
     try:
         size = tree.size(CONFIG_FILE)
         if size > MAX_BYTES:
@@ -85,8 +87,8 @@ def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:
         problem = Diagnostic("wrong-type", message, document.span(), hint="begin with `include: [.]`")
         return Config(), [*problems, problem]
     if len(documents) > 1:
-        hint = "put both into one"
-        message = "avactl.yaml is one document, and this is a second one"
+        hint = "merge the two documents"
+        message = "avactl.yaml must contain a single document"
         problems.append(Diagnostic("wrong-type", message, documents[1].span(), hint=hint))
     value = document.value
     try:

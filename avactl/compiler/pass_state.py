@@ -15,7 +15,7 @@ from avactl.source.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Grows from pass to pass; nothing in it is changed in place."""
+    """State of a compilation, extended by each pass; never changed in place."""
 
     tree: Tree
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -25,7 +25,7 @@ class State:
     """(kind, name) of documents that did not pass validation: references to them are not problems of their own."""
     program: Program | None = None
     rules: Rules | None = None
-    """The policies of the repository; None where there are none."""
+    """The policies of the repository; None if there are none."""
     manifests: tuple[Manifest, ...] = ()
 
     @property

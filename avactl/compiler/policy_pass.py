@@ -1,4 +1,4 @@
-"""Pass 7: the policies of the repository, its own and the ready-made ones that it switched on."""
+"""Pass 7: enforce policies, both the repository's own and the enabled built-in ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from avactl.policy import custom
 
 Judged = tuple[Item | None, Diagnostic]
-"""A problem, and the spec that it is about; None where a policy itself is broken."""
+"""A problem and the affected spec; None if the policy itself is invalid."""
 
 
 def enforce(state: State) -> State:
-    """The problems that the policies find; no object is left where one is an error."""
+    """Return the state with all policy violations, and without objects if one is an error."""
     if state.rules is None or state.program is None or state.failed:
         return state
     problems = tuple(problem for _, problem in judge(state.rules, state.tree, state.program.items, state.manifests))
@@ -39,7 +39,7 @@ def enforce(state: State) -> State:
 
 
 def judge(rules: Rules, tree: Tree, items: Iterable[Item], manifests: Sequence[Manifest]) -> list[Judged]:
-    """Hold specs and their objects against the rules."""
+    """Check specs and their objects against the policies."""
     mine = [item for item in items if not item.doc.file.startswith("<avactl>")]
     found = list(_ready(rules.ready, mine, manifests)) if rules.ready.model_fields_set else []
     if rules.files:
@@ -143,7 +143,7 @@ def _own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Ma
 
 
 def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic]]:
-    """The repository's own policies, and the files that hold none though they should."""
+    """Return the repository's own policies, and problems of files that contain none."""
     from avactl.policy.custom import Source
 
     sources: list[Source] = []
@@ -154,9 +154,7 @@ def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic
             data = tree.read(path) if size <= MAX_BYTES else b""
         except OSError as error:
             message = f"cannot be read: {error.strerror or error}"
-            problems.append(
-                Diagnostic("file-unreadable", message, Span(path), hint="look at its permissions", rule=path)
-            )
+            problems.append(Diagnostic("file-unreadable", message, Span(path), hint="check its permissions", rule=path))
             continue
         if size > MAX_BYTES:
             problems.append(too_large(path, size))
@@ -168,7 +166,7 @@ def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic
                 if schema:
                     sources.append(Source(path, schema, document))
         elif not is_policy(data):
-            continue  # a module of helpers
+            continue  # a helper module
         elif rules.python:
             sources.append(Source(path))
         else:
@@ -181,8 +179,8 @@ def read(rules: Rules, tree: Tree) -> tuple[list[custom.Source], list[Diagnostic
 def _schema(document: Document, problems: list[Diagnostic]) -> SchemaFile | None:
     value = document.value
     if not isinstance(value, dict) or ("policy" not in value and "kind" in value):
-        what = "a spec, and its folder is for policies" if isinstance(value, dict) else f"{show(value)}, not a policy"
-        hint = "a policy has `policy: NAME` and `schema: {…}`; specs belong into another folder"
+        what = "a spec in a directory for policies" if isinstance(value, dict) else f"{show(value)}, not a policy"
+        hint = "write `policy: NAME` and `schema: {…}`; keep specs in another directory"
         problems.append(Diagnostic("policy-error", f"this is {what}", document.span(), hint=hint, rule=document.file))
         return None
     try:
@@ -193,18 +191,18 @@ def _schema(document: Document, problems: list[Diagnostic]) -> SchemaFile | None
 
 
 def _unknown_kinds(report: custom.Report) -> Iterator[Diagnostic]:
-    """A policy over specs of a kind that there is not would never find anything."""
+    """Yield policies for unknown kinds of specs, which would never apply."""
     known = registry.names()
     for policy in report.declared:
         for kind in policy["kinds"]:
             if policy["over"] == "manifests" and kind in known:
-                hint = "name kinds of Kubernetes, such as `Job`; or look at specs: `over: specs`"
-                message = f"policy {policy['name']}: `{kind}` is a kind of specs, and it is over manifests"
+                hint = "use Kubernetes kinds such as `Job`, or `over: specs`"
+                message = f"policy {policy['name']}: `{kind}` is a spec kind, but the policy checks manifests"
                 yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
             if policy["over"] == "specs" and kind not in known:
                 near = closest(str(kind), known)
-                hint = f"did you mean `{near}`?" if near else "for kinds of Kubernetes, it is over `manifests`"
-                message = f"policy {policy['name']}: there is no kind `{kind}` of specs"
+                hint = f"did you mean `{near}`?" if near else "to check Kubernetes kinds, use `over: manifests`"
+                message = f"policy {policy['name']}: unknown spec kind `{kind}`"
                 yield Diagnostic("policy-error", message, policy["span"], hint=hint, rule=policy["name"])
 
 
@@ -214,5 +212,5 @@ def _same_names(reports: Iterable[custom.Report]) -> Iterator[Diagnostic]:
         for policy in report.declared:
             first = seen.setdefault(policy["name"], policy["span"])
             if first is not policy["span"]:
-                message = f"two policies are called {policy['name']}; the other one is at {first}"
+                message = f"duplicate policy name {policy['name']}; first declared at {first}"
                 yield Diagnostic("policy-error", message, policy["span"], hint="rename one", rule=policy["name"])

@@ -52,7 +52,7 @@ def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
             problems.append(
                 Diagnostic(
                     "duplicate-name",
-                    f"{item} is declared twice",
+                    f"duplicate {item}",
                     item.span("metadata", "name"),
                     label="duplicate",
                     hint="rename or remove one of them",

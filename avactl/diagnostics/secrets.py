@@ -138,7 +138,7 @@ _LONG_WORD = re.compile(r"(?<![0-9A-Za-z+/=_-])[0-9A-Za-z+/=_-]{32,}")
 
 
 def redact(text: str) -> str:
-    """Text with each credential in it covered; every other character stays in its column."""
+    """Mask each credential in a text; every other character stays in its column."""
 
     def cover(match: re.Match[str]) -> str:
         return "*" * len(match[0])

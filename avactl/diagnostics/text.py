@@ -13,7 +13,7 @@ SourceText = Callable[[str], str | None]
 """Returns the text of a file by path; None if it does not exist."""
 
 CAP = 200
-"""Most problems that are printed; the rest are counted."""
+"""Maximum number of problems printed; the rest are counted."""
 
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "bold": "\x1b[1m", "blue": "\x1b[1;34m", "off": "\x1b[0m"}
 _WIDTH = 160

@@ -1,4 +1,4 @@
-"""Ready-made policies, switched on by name in avactl.yaml."""
+"""Built-in policies, enabled by name in avactl.yaml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OverManifest = Callable[[Manifest, Any], Iterator[Problem]]
 
 
 class Active(NamedTuple):
-    """A policy that is switched on."""
+    """An enabled policy."""
 
     name: str
     rule: Rule
@@ -28,7 +28,7 @@ class Active(NamedTuple):
 
 
 def active(ready: Ready) -> list[Active]:
-    """The policies that are switched on, with their settings."""
+    """Return the enabled policies with their settings."""
     found = []
     for field, info in type(ready).model_fields.items():
         switch = getattr(ready, field)
@@ -44,7 +44,7 @@ def active(ready: Ready) -> list[Active]:
 
 
 def _images(item: Item) -> Iterator[tuple[Path, str]]:
-    """The images that a spec names, as it says it."""
+    """Yield the images in a spec."""
     for path, text, is_key in strings(item.doc.value):
         if not is_key and path[:1] == ("spec",) and (path[-1] == "image" or path[-2:-1] == ("images",)):
             yield path, text
@@ -54,7 +54,7 @@ def _images_pinned(item: Item, rule: Rule) -> Iterator[Problem]:
     for path, image in _images(item):
         if "@" not in image:
             help = "write `NAME@sha256:…`: `crane digest` prints it, or `docker buildx imagetools inspect`"
-            yield problem(f"image `{image}` is not pinned by digest: the tag can be moved", *path, help=help)
+            yield problem(f"image `{image}` is not pinned by digest: tags are mutable", *path, help=help)
 
 
 def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
@@ -62,15 +62,15 @@ def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
         name, digest, _ = image.partition("@")
         tag = name.rpartition("/")[2].partition(":")[2]
         if not digest and tag in ("", "latest"):
-            what = "has no tag, which means `latest`" if not tag else "is `latest`, which changes"
-            yield problem(f"image `{image}` {what}", *path, help="name a tag that stays, or a digest")
+            what = "has no tag and defaults to `latest`" if not tag else "has the mutable tag `latest`"
+            yield problem(f"image `{image}` {what}", *path, help="use a version tag or a digest")
     workload = registry.kind(item.kind).workload
     for version in workload.unpinned(item) if workload is not None else ():
         yield problem(version.message, *version.path, help=version.remedy)
 
 
 def _of_lifecycle(item: Item, lifecycle: Lifecycle) -> WorkloadHooks | None:
-    """The workload hooks of a spec whose kind has this lifecycle."""
+    """Return the workload hooks of a spec if its kind has this lifecycle."""
     return registry.kind(item.kind).workload if registry.lifecycle(item.kind) is lifecycle else None
 
 
@@ -86,9 +86,9 @@ def _checkpoints(item: Item, rule: LongJobs) -> Iterator[Problem]:
         return
     count = f"{gpus:g} GPU{'' if gpus == 1 else 's'}"
     if hours is None:
-        text = f"{count} without an end, and nothing is saved"
+        text = f"{count} without a timeout and without a checkpoint"
     else:
-        text = f"{count} for {timeout} are {gpus * hours:g} GPU-hours, and nothing is saved"
+        text = f"{count} for {timeout}: {gpus * hours:g} GPU-hours without a checkpoint"
     help = f"add `checkpoint: {{path: …}}`; or a `timeout` of at most {rule.gpu_hours} GPU-hours"
     yield problem(text, *declared[0].path, help=help)
 
@@ -96,15 +96,17 @@ def _checkpoints(item: Item, rule: LongJobs) -> Iterator[Problem]:
 def _jobs_end(item: Item, rule: Rule) -> Iterator[Problem]:
     workload = _of_lifecycle(item, Lifecycle.JOB)
     if workload is not None and workload.timeout is not None and workload.timeout(item) is None:
-        yield problem("the job has no `timeout`: one that hangs keeps its machines", "spec", help="add `timeout: 2d`")
+        yield problem("the job has no `timeout`: if it hangs, it keeps its GPUs", "spec", help="add `timeout: 2d`")
 
 
 def _services_redundant(item: Item, rule: Rule) -> Iterator[Problem]:
     workload = _of_lifecycle(item, Lifecycle.SERVICE)
     for role in workload.roles(item) if workload is not None else ():
         if role.least < 2:
-            text = "the service may run in one pod: it is away whenever its machine is"
-            yield problem(text, *(role.replicas_path or role.path), help="write `replicas: 2`, or a `min` of 2")
+            text = "the service can run with a single pod and is unavailable if that pod's machine fails"
+            yield problem(
+                text, *(role.replicas_path or role.path), help="write `replicas: 2` or `replicas: {min: 2, …}`"
+            )
 
 
 def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
@@ -112,16 +114,16 @@ def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
         if network.endswith("/0"):
             given = "egress_allowed" in item.spec.model_fields_set
             path: Path = ("spec", "egressAllowed", index) if given else ("spec",)
-            said = "" if given else ", the default,"
-            help = "list what teams need: `egressAllowed: [10.0.0.0/8]`"
-            yield problem(f"`egressAllowed: {network}`{said} lets teams' pods reach every address", *path, help=help)
+            said = "" if given else " (the default)"
+            help = "list the required networks: `egressAllowed: [10.0.0.0/8]`"
+            yield problem(f"`egressAllowed: {network}`{said} lets team pods reach every address", *path, help=help)
 
 
 # -- objects ---------------------------------------------------------------------------------------------------------
 
 
 def _pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
-    """The pod that an object makes, and where it stands in it."""
+    """Yield the pod spec in an object, and its path."""
     for path in (("spec",), ("spec", "template", "spec"), ("spec", "jobTemplate", "spec", "template", "spec")):
         found: Any = body
         for step in path:
@@ -144,7 +146,7 @@ def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
         for index, volume in enumerate(pod.get("volumes") or ()):
             if "hostPath" in volume:
                 where = volume["hostPath"].get("path")
-                yield problem(f"pods mount `{where}` of the machine", *path, "volumes", index, "hostPath", "path")
+                yield problem(f"pods mount the host directory `{where}`", *path, "volumes", index, "hostPath", "path")
         for container, inside in _containers(pod, path):
             security = container.get("securityContext") or {}
             for key in ("privileged", "allowPrivilegeEscalation"):
@@ -153,7 +155,7 @@ def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
                     yield problem(text, *inside, "securityContext", key)
             added = (security.get("capabilities") or {}).get("add") or ()
             if added:
-                text = f"container {container['name']} takes the capabilities {', '.join(map(str, added))}"
+                text = f"container {container['name']} adds the capabilities {', '.join(map(str, added))}"
                 yield problem(text, *inside, "securityContext", "capabilities", "add")
 
 
@@ -167,6 +169,6 @@ _OVER_SPECS: dict[str, OverSpec] = {
 }
 _OVER_MANIFESTS: dict[str, OverManifest] = {"no-privileged": _no_privileged}
 HELP = {
-    "no-privileged": "ask for less; or name the spec under `exempt` of the policy, in avactl.yaml",
+    "no-privileged": "remove the setting, or list the spec under `exempt` of the policy in avactl.yaml",
 }
-"""Remedies of policies whose problems have none of their own."""
+"""Remedies for policies whose problems do not include one."""

@@ -104,7 +104,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
             "avactl.policy.worker", root.path, timeout, request, (subjects.directory,), untrusted=untrusted
         )
     except OSError as error:
-        report.problems.append(_broken(source, "", Span(source.file), f"it could not run: {error}"))
+        report.problems.append(_broken(source, "", Span(source.file), f"the evaluation failed to start: {error}"))
         return report
     if answer.missing:
         report.problems.append(answers.not_confined(source.file, answer.missing, rule=source.file))
@@ -113,7 +113,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
     try:
         reader.read(answer.data)
     except answers.FORGED:
-        report.problems.append(_broken(source, "", Span(source.file), "its answer is malformed"))
+        report.problems.append(_broken(source, "", Span(source.file), "its output is malformed"))
         return report
     if reader.ended:
         return report
@@ -134,7 +134,7 @@ def _run(source: Source, root: Root, subjects: Subjects, timeout: float) -> Repo
 
 
 def _broken(source: Source, name: str, span: Span, why: str, hint: str = "fix the policy") -> Diagnostic:
-    what = f"policy {name} is broken" if name else "the file's policies cannot be read"
+    what = f"policy {name} is invalid" if name else "the file's policies cannot be read"
     return Diagnostic("policy-error", f"{what}: {why}", span, hint=hint, rule=name or source.file)
 
 
@@ -164,7 +164,7 @@ class _Reader:
             raise ValueError("too many lines")
         for line in lines:
             if self.ended:
-                raise ValueError("a line behind the end")
+                raise ValueError("a line beyond the end of the file")
             what, value = answers.parse(line)
             _SAID[what](self, value)
 
@@ -174,7 +174,7 @@ class _Reader:
             raise ValueError("no such policy")
         self.counts[what, index] += 1
         if self.counts[what, index] > most:
-            raise ValueError("too many of one policy")
+            raise ValueError("too many problems of one policy")
 
     def _subject(self, index: int, number: int) -> Item | Manifest:
         if type(number) is not int or number < 0:
@@ -209,11 +209,11 @@ class _Reader:
 
     def _policy(self, value: dict[str, Any]) -> None:
         if value["over"] not in self.subjects.of or value["severity"] not in ("error", "warning"):
-            raise ValueError("neither over specs nor objects, or no severity")
+            raise ValueError("invalid `over` or `severity`")
         policy = {key: answers.text(value[key]) for key in ("name", "over", "severity", "help")}
         kinds = [answers.text(kind) for kind in value["kinds"]]
         if not re.fullmatch(NAME, policy["name"]) or len(kinds) > _DEEPEST:
-            raise ValueError("no name, or too many kinds")
+            raise ValueError("invalid name or kinds")
         if len(self.report.declared) >= _MOST_POLICIES:
             raise ValueError("too many policies")
         self.report.declared.append({**policy, "kinds": kinds, "span": self._span(value["check"])})

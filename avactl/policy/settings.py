@@ -94,4 +94,4 @@ class Rules:
     python: bool
     """True if Python files are evaluated."""
     timeout: float
-    """Longest run of one file, seconds."""
+    """Maximum run time of one file, in seconds."""

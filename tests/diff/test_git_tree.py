@@ -140,7 +140,7 @@ def test_merge_base(repository: Repository) -> None:
     assert merge_base(repository.root, "main", "topic") == common
     repository.git("switch", "-q", "--orphan", "alone")
     repository.commit({"d.yaml": "d"})
-    with pytest.raises(GitError, match="have no commit in common"):
+    with pytest.raises(GitError, match="have no common ancestor"):
         merge_base(repository.root, "main", "alone")
 
 

@@ -71,7 +71,7 @@ def test_a_schema_over_objects() -> None:
         ("schema: {not: {$ref: '#/$defs/x'}}", "policy-error", "`$ref: #/$defs/x` does not resolve within the schema"),
         ("schema: {$ref: '#/$defs/x', $defs: {x: {$ref: '#/$defs/x'}}}", "policy-error", "infinitely recursive"),
         ("schema: {}\nover: manifests\nkinds: [Workspace]", "policy-error", "`Workspace` is a kind of specs"),
-        ("schema: {}\nkinds: [Job]", "policy-error", "there is no kind `Job` of specs"),
+        ("schema: {}\nkinds: [Job]", "policy-error", "unknown spec kind `Job`"),
         ("schema: {}\nkind: [Job]", "unknown-key", "kind"),
         ("schma: {}", "unknown-key", "schma"),
         ("schema: {}\nseverity: fatal", "invalid-value", "`error` or `warning`"),
@@ -105,7 +105,7 @@ def test_a_schema_that_backtracks_ends() -> None:
 def test_a_spec_among_the_policies_is_told() -> None:
     found = the(compiled({"policies/jobs.yaml": HEAD + job("other")}))
     assert found.code == "policy-error"
-    assert "this is a spec, and its folder is for policies" in found.message
+    assert "this is a spec in a directory for policies" in found.message
 
 
 # -- Python ----------------------------------------------------------------------------------------------------------
@@ -156,10 +156,10 @@ def test_each_policy_gets_a_copy_of_its_own() -> None:
         ("@policy('p', kinds=['Workspace'])\ndef p():\n    return\n", 3, "takes 0 positional arguments"),
         ("@policy('P p')\ndef p(spec): ...\n", 3, "a policy name"),
         ("@policy('p', severity='fatal')\ndef p(spec): ...\n", 3, "severity='fatal'"),
-        ("@policy('p', kinds=['Workspaces'])\ndef p(spec): ...\n", 3, "there is no kind `Workspaces` of specs"),
+        ("@policy('p', kinds=['Workspaces'])\ndef p(spec): ...\n", 3, "unknown spec kind `Workspaces`"),
         ("import socket\nsocket.create_connection(('1.1.1.1', 53))\n@policy('p')\ndef p(spec): ...\n", 4, "not"),
         ("@policy('p', kinds=['Workspace'])\ndef p(spec):\n    open('/etc/passwd')\n", 5, "not"),
-        ("@policy('p')\ndef p(s): ...\n@policy('p')\ndef q(s): ...\n", 5, "two policies are called p"),
+        ("@policy('p')\ndef p(s): ...\n@policy('p')\ndef q(s): ...\n", 5, "duplicate policy name p"),
         ("import os\n@policy('p', kinds=['Workspace'])\ndef p(spec):\n    os._exit(0)\n", 4, "it ended its process"),
     ],
 )

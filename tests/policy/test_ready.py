@@ -38,7 +38,7 @@ def test_images_pinned() -> None:
     (found,) = problems("{images-pinned: error}", pinned, job())
     assert found.id == "policy/images-pinned"
     assert found.severity == "error"
-    assert found.message == "image `example.com/train:1` is not pinned by digest: the tag can be moved"
+    assert found.message == "image `example.com/train:1` is not pinned by digest: tags are mutable"
     assert (found.span.line, found.span.end_column - found.span.column) == (9, len("'example.com/train:1'"))
     assert "sha256" in found.hint
 
@@ -52,7 +52,7 @@ def test_versions_fixed() -> None:
     assert [message.split(",")[0].split(":")[0] for _, message in found] == [
         "image `localhost",
         "dataset imagenet has no version",
-        "version `latest` of the model changes without anybody's doing",
+        "version `latest` of the model can change without a commit",
         "image `example.com/serving` has no tag",
     ]
 
@@ -60,9 +60,9 @@ def test_versions_fixed() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "16 GPUs without an end, and nothing is saved"),
+        ({}, "16 GPUs without a timeout and without a checkpoint"),
         ({"timeout": "6h"}, None),
-        ({"timeout": "1d"}, "16 GPUs for 1d are 384 GPU-hours, and nothing is saved"),
+        ({"timeout": "1d"}, "16 GPUs for 1d are 384 GPU-hours without a checkpoint"),
         ({"checkpoint": {"volume": "1Gi"}}, None),
         ({"suspended": True}, None),
         ({"strategy": "single", "workers": {"cpu": 1}}, None),
@@ -83,7 +83,7 @@ def test_checkpoints_with_another_bound() -> None:
 
 def test_jobs_end() -> None:
     found = told(problems("{jobs-end: error}", job(), job("b", timeout="1d")))
-    assert found == [("policy/jobs-end", "the job has no `timeout`: one that hangs keeps its machines")]
+    assert found == [("policy/jobs-end", "the job has no `timeout`: if it hangs, it keeps its GPUs")]
 
 
 def test_services_redundant() -> None:
@@ -105,7 +105,7 @@ def test_no_privileged() -> None:
 
 def test_egress_closed() -> None:
     (found,) = problems("{egress-closed: error}", job())
-    assert "`egressAllowed: 0.0.0.0/0`, the default, lets" in found.message
+    assert "`egressAllowed: 0.0.0.0/0` (the default) lets" in found.message
     assert problems("{egress-closed: error}", job(), platform=PLATFORM.replace("spec:\n  images:", CLOSED)) == []
     opened = PLATFORM.replace("spec:\n  images:", CLOSED.replace("10.0.0.0/8", "10.0.0.0/8, '::/0'"))
     (found,) = problems("{egress-closed: error}", job(), platform=opened)

@@ -1,1 +1,1 @@
-"""Incremental compile: results of single specs are kept on disk, and computed again only after a change."""
+"""Incremental compile: cache the results of single specs on disk, and recompute them only after a change."""

@@ -1,8 +1,8 @@
-"""Tables that are kept on disk between runs: one file for each repository, discarded on any doubt.
+"""Cache tables on disk between runs: one file per repository, discarded if it may be invalid.
 
-Content is `marshal` of plain data: it is read several times faster than JSON and, unlike pickle, runs no code. Its
-format is that of one version of Python, which is part of the name, as are avactl's own sources and the libraries that
-it parses and checks with.
+The content is plain data in `marshal` format, which loads several times faster than JSON and, unlike pickle, runs no
+code. The format depends on the Python version, so the file name includes it, along with avactl's sources and the
+libraries used for parsing and validation.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _MOST_BLOCKS = 32
 
 
 class Store:
-    """Tables that are kept between runs. Never raises: without a usable file there are none.
+    """Tables cached between runs. Never raises: an unusable file counts as empty.
 
-    A file begins with all of the tables; a run appends what it changed, until that is much. Each block has a checksum
-    that goes on from the block before, so that damage ends the reading at a state that some run has left, and so does
-    a block of another run that did not know the one before. The checksum is against damage, not against people:
-    nobody else can write into the folder.
+    A file begins with all tables; each run appends its changes, until a rewrite is cheaper. The checksum of a block
+    includes that of the previous block, so reading stops before a damaged block, or one from a concurrent run, at the
+    complete state of an earlier run. The checksum detects damage, not tampering: only the user can write to the
+    directory.
     """
 
     def __init__(self, area: str, key: str) -> None:
@@ -85,7 +85,7 @@ class Store:
         self._first = self._size = self._blocks = self._chain = 0
 
     def load(self, typed: Convert | None = None) -> list[Table]:
-        """Return the tables, not to be changed; empty if there are none. `typed` gives their values types."""
+        """Return the tables, empty if there are none; do not change them. `typed` converts plain data to types."""
         try:
             if self._path and self._private():
                 with open(self._path, "rb") as file:
@@ -122,9 +122,9 @@ class Store:
         return tables
 
     def save(self, tables: list[Table], plain: Convert | None = None) -> None:
-        """Write tables for the next run, without the values that are the same objects as in the loaded tables.
+        """Write tables for the next run; only values that are not the loaded objects themselves are appended.
 
-        `plain` makes plain data of values that `load` gave types.
+        `plain` converts types back to plain data.
         """
         plain = plain or list
         with suppress(OSError, ValueError):

@@ -33,7 +33,7 @@ class _ParsedFile(NamedTuple):
 
 
 class IrregularError(Exception):
-    """The repository needs all passes: it has an error, or something that the incremental compile does not handle."""
+    """The repository needs a full compile: it has an error, or uses a feature without incremental support."""
 
 
 def digest(data: bytes) -> str:
@@ -150,7 +150,7 @@ class Loader:
         return found
 
     def compare_inputs(self) -> None:
-        """Find changes of the files that specs name, such as manifests of datasets."""
+        """Find changes of the files that specs reference, such as dataset manifests."""
         for path, kept in self.old.inputs.items():
             now = self.tree.stamp(path)
             if now != kept.stamp or (now is None) != (kept.digest is None):
@@ -162,7 +162,7 @@ class Loader:
                 self.new.inputs[path] = kept
 
     def input(self, path: str) -> bytes | None:
-        """Return the content of a file that a spec names, None if it does not exist, and record the file."""
+        """Return the content of a file that a spec references, or None, and record the file."""
         stamp = self.tree.stamp(path)
         data = read_input(self.tree, path)
         if data is None:
@@ -172,7 +172,7 @@ class Loader:
         return data
 
     def locator(self, path: str) -> Locator:
-        """Return the locator of a spec file, which finds the places of its values."""
+        """Return the locator of a spec file."""
         from avactl.source.yaml import YamlLocator, decode
 
         found = self._locators.get(path)

@@ -1,4 +1,4 @@
-"""The data that the compiler keeps between two runs on a repository.
+"""Records that the compiler caches between runs on a repository.
 
 Values are named tuples, built from the plain tuples on disk when a run begins; specs and diagnostics stay packed until
 they are needed.
@@ -27,7 +27,7 @@ class ConfigRecord(NamedTuple):
     include: list[str]
     exclude: list[str]
     policies: str
-    """The builtin policies that it enables, as JSON; "" for none."""
+    """The enabled built-in policies as JSON; "" for none."""
 
 
 class DocumentRecord(NamedTuple):
@@ -37,14 +37,14 @@ class DocumentRecord(NamedTuple):
     """Index among the documents of its file."""
     key: SpecKey
     data: bytes
-    """Its value in marshal's format: most documents are not read again."""
+    """Its value in marshal format, because most documents are never unpacked."""
 
 
 class FileRecord(NamedTuple):
     """A spec file."""
 
     stamp: Stamp | None
-    """None: read the file again."""
+    """Stat fingerprint; None if the file must be read again."""
     digest: str
     documents: tuple[DocumentRecord, ...]
     warnings: tuple[PackedDiagnostic, ...]
@@ -56,24 +56,24 @@ class SpecRecord(NamedTuple):
     file: str
     position: int
     name: str
-    """The name that its objects are derived from."""
+    """Base of its object names."""
     clusters: tuple[str, ...]
     namespace: str | None
 
 
 class Result(NamedTuple):
-    """The values of a traced computation on one spec, and its dependencies beside that spec."""
+    """The values of a traced computation on one spec, and its dependencies on others."""
 
     dependencies: frozenset[Dependency]
     values: tuple[Any, ...]
 
 
 class InputRecord(NamedTuple):
-    """A file that a spec names, such as a dataset's manifest."""
+    """A file that a spec references, such as a dataset manifest."""
 
     stamp: Stamp | None
     digest: str | None
-    """None: the file does not exist."""
+    """Digest; None if the file does not exist."""
 
 
 def pack(d: Diagnostic) -> PackedDiagnostic:
@@ -84,7 +84,7 @@ def pack(d: Diagnostic) -> PackedDiagnostic:
 
 
 def unpack(packed: PackedDiagnostic) -> Diagnostic:
-    """Return the diagnostic that `pack` was given."""
+    """Reverse `pack`."""
     notes = tuple(Note(Span(*place), text) for place, text in packed["notes"])
     return Diagnostic(**{**packed, "span": Span(*packed["span"]), "notes": notes})
 
@@ -94,7 +94,7 @@ class Record:
     """The state of a repository after the last run without errors."""
 
     config: dict[str, ConfigRecord] = field(default_factory=dict)
-    """By the name of the file: avactl.yaml."""
+    """Settings by file name (avactl.yaml)."""
     files: dict[str, FileRecord] = field(default_factory=dict)
     specs: dict[SpecKey, SpecRecord] = field(default_factory=dict)
     checks: dict[SpecKey | str, Result] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Record:
     policies: dict[str, dict[SpecKey, Result]] = field(default_factory=dict)
     """Policy warnings (`PackedDiagnostic`) by spec, below a digest of all policies."""
     objects: dict[SpecKey, Result] = field(default_factory=dict)
-    """Objects by spec: one text with a line for each object: path of its file and, if rendered, its digest."""
+    """Objects by spec: text with one line per object, the path of its file and, if rendered, its digest."""
     derived: dict[tuple[str, SpecKey], Result] = field(default_factory=dict)
     """Values of `Program.derive` by function and spec, one each."""
     memos: dict[Any, frozenset[Dependency]] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def _typed(tables: list[Table]) -> list[Table]:
 
 
 class PlainDependencies:
-    """Sets of dependencies as plain data, which marshal takes; what is equal is one object, written once."""
+    """Sets of dependencies as plain data for marshal; equal sets are one object, written once."""
 
     def __init__(self) -> None:
         self._sets: dict[frozenset[Dependency], frozenset[Any]] = {}

@@ -41,7 +41,7 @@ class MemoisedValue(NamedTuple):
 
 
 class FileContent(NamedTuple):
-    """Dependency on a file that is no spec, or on its absence."""
+    """Dependency on a non-spec file, or on its absence."""
 
     path: str
     source: str = "file"
@@ -50,8 +50,7 @@ class FileContent(NamedTuple):
 Dependency = SpecKey | SpecsOfKind | DerivedValue | MemoisedValue | FileContent
 """A part of a program that a result may depend on.
 
-Two dependencies of different types are never equal (`source` sees to that), so that plain tuples can stand for them:
-sets that were read from disk hold those.
+Dependencies of different types are never equal because of `source`, so sets read from disk can contain plain tuples.
 """
 
 T = TypeVar("T")
@@ -87,7 +86,7 @@ class KeptDocument(Document):
 
 
 class TracedItem(Item):
-    """A spec that records accesses to its content in its program; key, origin, clusters and namespace are free."""
+    """A spec that records accesses to its content in its program, except key, origin, clusters and namespace."""
 
     __slots__ = ("_content", "_key", "_load", "_name", "_origin", "program")
 
@@ -148,7 +147,7 @@ class TracedItem(Item):
 
 
 class TracedProgram(Program):
-    """A program that records what is read of it, directly or through derived and memoised values."""
+    """A program that records accesses, directly or through derived and memoised values."""
 
     def __init__(self, items: Iterable[TracedItem], read_file: Callable[[str], bytes | None]) -> None:
         self.reads: set[Dependency] = set()
