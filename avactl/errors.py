@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class HintedError(Exception):
-    """An error with its remedy: the text is one line, `hint` another."""
+    """An error with a one-line message and, in `hint`, a one-line remedy."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

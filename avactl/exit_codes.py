@@ -6,10 +6,10 @@ OK = 0
 PROBLEMS = 1
 """The specs have errors."""
 USAGE = 2
-"""The command line is wrong."""
+"""The command line is invalid."""
 MISSING = 3
 """A tool or service that the command needs is missing or failed."""
 CHANGES = 4
 """`--exit-code` of `diff` and `preview`, and `reconcile --dry-run`: there are changes."""
 INCOMPLETE = 5
-"""`reconcile`: something was refused or is not healthy; the next run goes on."""
+"""`reconcile`: an object was rejected or is not healthy; the next run retries."""

@@ -1,4 +1,4 @@
-"""Work on several cores, by forked processes: they have at once all that this one has, and give back plain data."""
+"""Parallel work in forked processes, which inherit this process's memory and return plain data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _workers = 1
 
 
 def allow() -> None:
-    """Use the cores of the machine from now on.
+    """Allow the use of several cores.
 
-    For the command line: a process with other threads must not be forked, since their locks would stay closed.
+    For the command line only: a process with other threads must not be forked, because their locks would stay held.
     """
     global _workers
     if sys.platform == "linux":
@@ -30,8 +30,8 @@ def allow() -> None:
 def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int) -> list[Any]:
     """Apply `work` to slices of the items, on all cores; results are in order, and a slice has at least `least` items.
 
-    The results of other processes have gone through marshal. A slice whose process failed is done again in this one,
-    so that what went wrong is raised here.
+    Results of other processes pass through marshal. A slice whose process failed is repeated in this process, so that
+    its exception is raised here.
     """
     count = max(1, min(_workers, len(items) // least))
     cuts = [len(items) * i // count for i in range(count + 1)]
@@ -53,9 +53,9 @@ def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Any], least: int
 
 
 def begin(work: Callable[[], bytes]) -> Callable[[], bytes | None] | None:
-    """Begin work in another process; what it gives, when that is asked for, or None where the process failed.
+    """Start work in another process; return a function that waits for its result, None if the process failed.
 
-    None where there is no other core to do it.
+    Returns None if there is no other core.
     """
     if _workers < 2:
         return None

@@ -9,10 +9,10 @@ from functools import lru_cache
 from avactl.terminal import shortened
 
 _LENGTH, _EXPONENT = 64, 40
-"""Characters of a quantity, and its largest power of ten: arithmetic on anything longer is unbounded."""
+"""Maximum characters of a quantity, and its maximum power of ten, which bound the cost of arithmetic."""
 MOST = 2**53
-"""The largest amount of a resource that is distinguished from larger ones (8 PiB, 9 million million CPUs): sums over
-the pods of a node stay within 64 bits."""
+"""Upper bound of an amount (8 PiB, 9 trillion CPUs): larger ones are clamped, so that sums over a node's pods stay
+within 64 bits."""
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(m|u|n|k|[MGTPE]|[KMGTPE]i)?)", re.ASCII).fullmatch
 _SUFFIX = {
     "n": Fraction(1, 10**9),

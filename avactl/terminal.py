@@ -1,6 +1,6 @@
-"""Text of others for terminals and CI logs: what it says is shown, what it would make them do is not done.
+"""Escape untrusted text for terminals and CI logs, so that it is shown but not interpreted.
 
-Sources: GitHub's actions/runner (`ActionCommand`: `::` begins a line behind blanks, `##[` stands anywhere), Azure
+Sources: GitHub's actions/runner (`ActionCommand`: `::` at the start of a line after blanks, `##[` anywhere), Azure
 Pipelines' agent (`##vso[` anywhere), GitLab's job logs (`section_start:` and `section_end:`).
 """
 
@@ -14,7 +14,7 @@ _COMMAND = re.compile(r"(#(?=#(?:vso)?\[)|^[^\S\n]*:(?=:)|section(?=_(?:start|en
 
 
 def visible(text: str) -> str:
-    """Text on one line without control characters, each still one column wide; a tab is a blank."""
+    """Return text on one line, with control characters replaced by one column each and tabs by blanks."""
     if text.isascii() and text.isprintable():
         return text
     if not text.isascii():
@@ -29,21 +29,21 @@ def _escaped(text: str) -> bool:
 
 
 def inert(text: str) -> str:
-    """Lines of output without commands to the program that runs a pipeline; every character stays in its column."""
+    """Return lines of output without commands for CI systems; every character stays in its column."""
     if "##" not in text and "::" not in text and "section_" not in text:
         return text
     return _COMMAND.sub(r"\1 ", text)
 
 
 def shortened(text: str, most: int = 400) -> str:
-    """Text of at most so many characters: of a longer one the beginning and the end, which say what it is about."""
+    """Truncate a text in the middle, keeping its beginning and end."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
 
 
 def colour(stream: object = None) -> bool:
-    """Return True if output to a stream, by default standard output, is to have colours.
+    """Return True if output to a stream, by default standard output, should be coloured.
 
-    Only terminals have them, and none where NO_COLOR is set (no-color.org).
+    That is the case for terminals, unless NO_COLOR is set (no-color.org).
     """
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False

@@ -17,21 +17,21 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class AccessError(Exception):
-    """Nobody says where the API server is, or in a way that is not supported."""
+    """There is no API server configuration, or it is not supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An API server, and who speaks to it."""
+    """Address of an API server, and credentials for it."""
 
     url: str
     context: ssl.SSLContext | None
     token: Callable[[], str]
-    """The bearer token as it is now: those of pods are renewed on disk every hour. Empty: none."""
+    """The current bearer token, or an empty string. Tokens of pods are renewed on disk every hour."""
 
 
 def in_cluster() -> Access | None:
-    """Access of the pod's own service account; None outside of a cluster."""
+    """Return the access of the pod's service account; None outside a cluster."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (_ACCOUNT / "token").exists():
         return None
@@ -41,9 +41,9 @@ def in_cluster() -> Access | None:
 
 
 def find(kubeconfig: Path | None = None, context: str = "") -> Access:
-    """Access by this kubeconfig, else the pod's own, else by $KUBECONFIG or ~/.kube/config. Raises AccessError.
+    """Return the access of a kubeconfig, else of the pod, else of $KUBECONFIG or ~/.kube/config. Raises AccessError.
 
-    `context`: which of the kubeconfig; empty: its current one. Where it is named, the pod's own account is not meant.
+    `context` of the kubeconfig; empty for the current one. If it is set, the pod's own account is not used.
     """
     if kubeconfig is None and not context:
         inside = in_cluster()
@@ -56,11 +56,13 @@ def find(kubeconfig: Path | None = None, context: str = "") -> Access:
 
 
 def from_kubeconfig(path: Path, context: str = "") -> Access:
-    """Access by a context of a kubeconfig, by default its current one. Raises AccessError."""
+    """Return the access of a kubeconfig's context, by default the current one. Raises AccessError."""
     try:
         config = yaml.safe_load(path.read_text())
         if context and context not in (known := [entry["name"] for entry in config["contexts"]]):
-            raise AccessError(f"{path} has no context `{context}`: it has {', '.join(map(str, known)) or 'none'}")
+            raise AccessError(
+                f"{path} has no context `{context}`; its contexts: {', '.join(map(str, known)) or 'none'}"
+            )
         chosen = _named(config["contexts"], context or config["current-context"])["context"]
         cluster = _named(config["clusters"], chosen["cluster"])["cluster"]
         user = _named(config["users"], chosen["user"])["user"] or {}
@@ -75,7 +77,9 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
         if way in user:
             raise AccessError(f"{path}: users by `{way}` are not supported; use a token or a client certificate")
     if unsupported:
-        raise AccessError(f"{path}: clusters with `{unsupported[0]}` are not supported; name the API server itself")
+        raise AccessError(
+            f"{path}: clusters with `{unsupported[0]}` are not supported; use the address of the API server"
+        )
     if not server.startswith(("https://", "http://")):
         raise AccessError(f"{path}: server `{server}` must begin with https:// (or http://)")
     try:
@@ -101,7 +105,7 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
     try:
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
     except (ssl.SSLError, UnicodeDecodeError):
-        raise ValueError("`certificate-authority` is no certificate in PEM") from None
+        raise ValueError("`certificate-authority` is not a PEM certificate") from None
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -116,7 +120,7 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
             try:
                 context.load_cert_chain(*map(str, paths))
             except ssl.SSLError:
-                raise ValueError("`client-certificate` and `client-key` are no pair in PEM") from None
+                raise ValueError("`client-certificate` and `client-key` are not a PEM key pair") from None
     return context
 
 

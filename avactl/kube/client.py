@@ -1,4 +1,4 @@
-"""Plain dicts over one pool of connections: the few requests that daemons make, and watches."""
+"""Kubernetes API client based on plain dicts: requests and watches over one connection pool."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STRATEGIC = "application/strategic-merge-patch+json"
 _TIMEOUT = 30.0
 """Seconds for a request; watches have none."""
 _SILENCE = 100.0
-"""Seconds without a word after which a watch is begun anew: a dead connection says nothing either."""
+"""Seconds without an event after which a watch is restarted, because the connection may be dead."""
 
 
 class ApiError(Exception):
-    """The API server refused; `status` is the HTTP status, `reason` the machine's word."""
+    """The API server rejected a request; `status` is the HTTP status, `reason` the machine-readable reason."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -34,26 +34,26 @@ class ApiError(Exception):
 
 
 class UnreachableError(Exception):
-    """No answer: the request may have had its effect or not."""
+    """The API server did not respond; the request may or may not have succeeded."""
 
 
 class UntrustedError(UnreachableError):
-    """The certificate of whoever answers is not one to trust."""
+    """The server certificate is not trusted."""
 
 
 class SilenceError(UnreachableError):
-    """A watch on which nothing came for long: nothing happened, or the connection is dead."""
+    """A watch timed out without events: nothing happened, or the connection is dead."""
 
 
 class Rate:
-    """A token bucket, as client-go's: `qps` requests a second, `burst` at once; 0 is without limit."""
+    """A token bucket as in client-go: `qps` requests per second, bursts of `burst`; 0 for no limit."""
 
     def __init__(self, qps: float, burst: float) -> None:
         self._qps, self._burst = qps, burst
         self._tokens, self._then = burst, time.monotonic()
 
     async def take(self) -> None:
-        """Wait for one's turn."""
+        """Wait until a request is allowed."""
         if not self._qps:
             return
         now = time.monotonic()
@@ -69,7 +69,7 @@ class Client:
     def __init__(self, access: Access, agent: str = "avactl", connections: int = 128, compressed: bool = True) -> None:
         """`agent` is the user agent, by which the API server's audit log and `managedFields` tell programs apart.
 
-        Large lists come `compressed`: good from afar, but near to the API server that takes longer than to send them.
+        With `compressed`, large lists are sent with gzip: faster over slow links, slower close to the API server.
         """
         self._agent = agent
         self._encoding = "gzip, deflate" if compressed else "identity"
@@ -113,21 +113,21 @@ class Client:
         timeout: float = _TIMEOUT,
         accept: str = JSON,
     ) -> Any:
-        """The parsed answer. Raises ApiError, and UnreachableError where there is none."""
+        """Return the parsed response. Raises ApiError, and UnreachableError if there is none."""
         status, headers, content = await self._exchange(method, path, body, content_type, query, timeout, accept)
         if status >= 300:
             raise _refusal(status, headers, content)
         return _parsed(status, content)
 
     async def page(self, path: str, query: Mapping[str, str]) -> Any:
-        """A page of a list, core kinds without their managed fields. Raises ApiError and UnreachableError."""
+        """Return a page of a list; core kinds without managed fields. Raises ApiError and UnreachableError."""
         status, headers, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT)
         if status >= 300:
             raise _refusal(status, headers, content)
         return _parsed(status, without_managed_fields(content) if path.startswith("/api/v1/") else content)
 
     async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
-        """A request whose answer does not matter but for refusal. Raises ApiError and UnreachableError."""
+        """Send a request whose response body is ignored. Raises ApiError and UnreachableError."""
         status, headers, content = await self._exchange(method, path, body, content_type, None, _TIMEOUT)
         if status >= 300:
             raise _refusal(status, headers, content)
@@ -156,7 +156,7 @@ class Client:
             raise UnreachableError(f"{method} {path}: {type(error).__name__} {error}") from None
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
-        """Lines of a watch, as many at a time as have come. Raises ApiError and UnreachableError."""
+        """Yield the lines of a watch in batches as they arrive. Raises ApiError and UnreachableError."""
         assert self._session is not None
         limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE)
         try:
@@ -178,10 +178,10 @@ class Client:
 
 
 def without_managed_fields(content: bytes) -> bytes:
-    """A JSON list without them: a third of the bytes of most pods, and more than half of the time to read them.
+    """Remove managed fields from a JSON list: a third of a pod's bytes, and over half of its parsing time.
 
-    Only for kinds of the core API, which come in the order of their Go types: managed fields are the last of the
-    metadata, and `spec` follows. Quotes inside of strings are escaped, so these bytes are no part of one.
+    Only for core kinds, whose fields are in the order of their Go types: managed fields end the metadata, and `spec`
+    follows. Quotes in strings are escaped, so the searched bytes cannot occur inside a string.
     """
     parts, position = [], 0
     start = content.find(_MANAGED)
@@ -203,7 +203,7 @@ def _parsed(status: int, content: bytes) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
-        raise ApiError(status, "NotJson", "what answers there is no API server of Kubernetes") from None
+        raise ApiError(status, "NotJson", "the server is not a Kubernetes API server") from None
 
 
 def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> ApiError:

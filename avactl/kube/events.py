@@ -22,7 +22,7 @@ def new_event(
 ) -> dict[str, Any]:
     """Return an Event about the object `regarding`: a reference with apiVersion, kind, name, uid, maybe namespace.
 
-    Its name is unique within this process. A note that is too long loses its end.
+    Its name is unique within this process. Long notes are truncated.
     """
     global _last
     # Names must differ, and clocks have a coarse grain.

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 
 class ListenError(Exception):
-    """The address is not there to listen at."""
+    """The address cannot be listened on."""
 
 
 async def serve(
@@ -19,8 +19,10 @@ async def serve(
     collect: Callable[[], Awaitable[None] | None],
     registry: CollectorRegistry,
 ) -> web.AppRunner:
-    """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`; `collect` brings gauges up to date, at once
-    or, where there is much to count, bit by bit. Raises ListenError.
+    """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`. Raises ListenError.
+
+    `collect` updates the gauges, at once or, for large clusters, in steps.
+
     """
 
     def probe(good: Callable[[], bool]) -> Callable[[web.Request], object]:

@@ -12,16 +12,16 @@ from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.timestamps import timestamp
 
 DURATION, DEADLINE, RETRY = 15, 10.0, 2.0
-"""Seconds: the lease's length as the others see it, how long its holder goes on without renewing it, and between tries.
+"""Lease duration, renewal deadline and retry period, in seconds.
 Source: k8s.io/component-base/config defaults of kube-scheduler."""
 
 
 class LostError(Exception):
-    """The lease could not be renewed in time: somebody else may hold it."""
+    """The lease was not renewed in time; another replica may hold it."""
 
 
 class Leader:
-    """One replica's part in the election."""
+    """Leader election of one replica."""
 
     def __init__(self, client: Client, namespace: str, name: str, identity: str) -> None:
         self._client = client
@@ -42,7 +42,7 @@ class Leader:
         return monotonic() - self._renewed < DEADLINE
 
     async def run(self) -> None:
-        """Get the lease and keep it. Raises LostError once it was held and is no more."""
+        """Acquire and renew the lease. Raises LostError when it is lost."""
         while True:
             began = monotonic()
             try:
@@ -66,7 +66,7 @@ class Leader:
             await asyncio.sleep(RETRY * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def release(self) -> None:
-        """Let another replica take over at once."""
+        """Release the lease, so that another replica can take over at once."""
         if not self.leading():
             return
         # What is on its way still must not be sent once another leads.

@@ -1,6 +1,6 @@
-"""Structured logs of the daemons: the standard `logging`, one JSON object a line on standard error.
+"""Structured logs of the daemons: standard `logging`, one JSON object per line on standard error.
 
-Without `configure` nothing is written: commands on a terminal print themselves what a user must know.
+Without `configure` nothing is logged: interactive commands print their own messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOGGER.addHandler(logging.NullHandler())
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as JSON: time, level, message, then the fields given with it."""
+    """Formats a record as JSON: time, level, message, then its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def object_key(item: Mapping[str, Any]) -> str:
-    """`namespace/name`, or the name of an object without a namespace."""
+    """Return `namespace/name`, or the name of an object without a namespace."""
     metadata = item["metadata"]
     namespace = metadata.get("namespace")
     name: str = metadata["name"]

@@ -1,4 +1,4 @@
-"""A copy of the API server's objects of one kind: list, watch from there, and begin again where that fails."""
+"""Reflector: keep a local copy of one kind's objects by list and watch, with restarts after errors."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _SHORT = 1.0
 
 
 class Store(Protocol):
-    """Receiver of the objects. All calls are synchronous: no reader sees half of a change."""
+    """Receiver of the objects. All calls are synchronous, so readers never see a partial change."""
 
     def put(self, item: dict[str, Any]) -> None:
-        """An object is there, or has changed."""
+        """Add or update an object."""
 
     def remove(self, key: str) -> None:
-        """An object is gone; `key` is `namespace/name`, or the name."""
+        """Remove an object; `key` is `namespace/name`, or the name."""
 
     def keys(self) -> Iterable[str]:
-        """The objects that it has."""
+        """Return the keys of the known objects."""
 
 
 class Reflector:
-    """Keeps a store as the API server has it. `synced` is set once the first list is in."""
+    """Keeps a store in sync with the API server. `synced` is set after the first list."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Reflector:
         self.kind = path.rsplit("/", 1)[-1]
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         wait = _BACKOFF[0]
         while True:
             try:
@@ -105,7 +105,7 @@ class Reflector:
             wait = min(2 * wait, max(wait, _BACKOFF[1]))
 
     async def again(self) -> None:
-        """List anew, and wait until that is in: then all is known that had happened when this was called."""
+        """List again and wait for the result, which includes all changes made before this call."""
         if self._absent:
             return
         listed = asyncio.get_running_loop().create_future()
@@ -123,7 +123,7 @@ class Reflector:
         self._listed.clear()
 
     async def load(self) -> None:
-        """List all once; watching goes on from there. Raises ApiError and UnreachableError."""
+        """List all objects once; a watch continues from there. Raises ApiError and UnreachableError."""
         since, query = monotonic(), {**self._query, "limit": str(_PAGE)}
         seen: set[str] = set()
         version = ""
@@ -187,4 +187,4 @@ class Reflector:
         try:
             self._store.put(item)
         except Exception as error:  # one odd object of one user must not stop the scheduling of all
-            logs.error("object not understood", kind=self.kind, name=object_key(item), error=repr(error))
+            logs.error("invalid object", kind=self.kind, name=object_key(item), error=repr(error))

@@ -54,7 +54,7 @@ def not_confined(path: str, missing: tuple[str, ...], rule: str = "") -> Diagnos
     message = f"the file was not evaluated: this machine cannot sandbox it, because it lacks {' and '.join(missing)}"
     hint = (
         "run avactl on Linux 5.13 or newer with seccomp and Landlock; or set AVACTL_TRUST_PYTHON=1 in the environment "
-        "if you trust every branch that you compile as you trust your own programs"
+        "if you trust every branch that you compile as much as your own programs"
     )
     return Diagnostic("python-not-confined", message, Span(path), hint=hint, rule=rule)
 

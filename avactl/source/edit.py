@@ -167,7 +167,7 @@ def set_values(file: str, text: str, document: int, edits: list[tuple[str, str |
         wrong = [p for p in problems if p.severity == "error" and p.code != "credential-literal"]
         if wrong:
             raise EditError(
-                f"`{path}` cannot be set so: {wrong[0].message}", "give the value in quotes, or edit the file"
+                f"`{path}` cannot be set to this value: {wrong[0].message}", "quote the value, or edit the file"
             )
     return text
 
@@ -216,7 +216,7 @@ def _nested(steps: tuple[str | int, ...], value: str, flow: bool) -> str:
     result = _parse_value(value)
     for step in reversed(steps):
         if isinstance(step, int):
-            raise EditError(f"entry [{step}] does not exist", "lists grow by one: the next index is their length")
+            raise EditError(f"entry [{step}] does not exist", "to append, use the length of the list as the index")
         result = CommentedMap({step: result})
     return _one_line(result, flow)
 
@@ -227,7 +227,7 @@ def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) ->
         if first != len(parent.value):
             raise EditError(
                 f"entry [{first}] does not exist",
-                f"the list has {len(parent.value)}; the next is [{len(parent.value)}]",
+                f"the list has {len(parent.value)} entries; to append, use [{len(parent.value)}]",
             )
         new = _nested(rest, value, bool(parent.flow_style))
     elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):

@@ -1,4 +1,4 @@
-"""Run git. No other module does.
+"""Run git; no other module starts it.
 
 The branch under review is untrusted. git searches for its repository, and accepts any directory with `HEAD`, `objects`
 and `refs`: a branch with such a directory would supply its own configuration, and with it commands for git to run.
@@ -186,7 +186,9 @@ def init_bare(directory: Path) -> None:
 
 
 def _no_repository(directory: str | Path) -> GitError:
-    return GitError(f"{directory} is not in a git repository", "avactl reads commits here: `git init`, then commit")
+    return GitError(
+        f"{directory} is not in a git repository", "this command reads git commits: run `git init`, then commit"
+    )
 
 
 def _failure(directory: str | Path, command: str, code: int, said: str) -> GitError:
@@ -196,7 +198,7 @@ def _failure(directory: str | Path, command: str, code: int, said: str) -> GitEr
     if "dubious ownership" in said or "unsafe repository" in said:  # the second: before git 2.36
         return GitError(
             f"git does not trust {directory}: another user owns it",
-            "`git config --global --add safe.directory DIR` tells it that you do",
+            "to trust it, run `git config --global --add safe.directory DIR`",
         )
     if "from promisor remote" in said or "lazy fetching disabled" in said:
         return GitError(
@@ -300,7 +302,7 @@ def _finish(
         if not thread.is_alive():
             pipe.close()
     if full.is_set():
-        raise GitError(f"git wrote more than {limit >> 20} MiB", "is that repository what you expect it to be?")
+        raise GitError(f"git wrote more than {limit >> 20} MiB", "is this the intended repository?")
     return process.returncode, bytes(out), bytes(said)
 
 

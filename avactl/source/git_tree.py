@@ -35,7 +35,7 @@ def _unknown(directory: str | Path, revision: str) -> GitError:
     listed = git(directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
     names = listed.decode(errors="replace").split()
     if not names and not _has_commit(directory):
-        return GitError("the repository has no commit yet", "commit once, so that there is something to compare with")
+        return GitError("the repository has no commit yet", "create a commit to compare with")
     if _shallow(directory):
         return UnknownRevisionError(revision, f"this clone has no revision `{revision}`", _UNSHALLOW)
     remote = [name for name in names if name.endswith(f"/{revision}")]
@@ -59,7 +59,7 @@ def merge_base(directory: str | Path, one: str, other: str) -> str:
         return git(directory, "merge-base", *commits).decode().split()[0]
     except GitCommandError:
         hint = _UNSHALLOW if _shallow(directory) else "omit `--merge-base` to compare the two directly"
-        raise GitError(f"`{one}` and `{other}` have no commit in common", hint) from None
+        raise GitError(f"`{one}` and `{other}` have no common ancestor", hint) from None
 
 
 _TOGETHER = (".yaml", ".yml", ".py", ".json", ".jsonl")
@@ -98,7 +98,7 @@ class GitTree:
                 continue
             mode, _, blob, size = meta.split()
             if path in listed or not _is_path(path):
-                raise GitError(f"{self.commit[:10]} has a malformed tree: `{path}`", "`git fsck` lists what is wrong")
+                raise GitError(f"{self.commit[:10]} has a malformed tree: `{path}`", "`git fsck` lists the errors")
             listed.add(path)
             if size == "BAD":
                 raise _missing(blob)
@@ -215,7 +215,7 @@ class GitTree:
 
 def _missing(blob: str) -> GitError:
     hint = "`git fetch --refetch --no-filter` completes a partial clone"
-    return GitError(f"git does not have the content of {blob}", hint)
+    return GitError(f"git's object store lacks {blob}", hint)
 
 
 def _is_below(path: str, directories: set[str]) -> bool:

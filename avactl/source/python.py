@@ -59,7 +59,7 @@ def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], 
     try:
         return _documents(root, path, answer)
     except answers.FORGED:
-        return [], [_no_answer(path, "its answer is malformed", "remove code that writes to open file descriptors")]
+        return [], [_no_answer(path, "its output is malformed", "remove code that writes to open file descriptors")]
 
 
 def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], list[Diagnostic]]:
@@ -82,7 +82,7 @@ def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], li
 
 def _hint(message: str, refused: bool) -> str:
     if refused:
-        return "a spec file has no access to the system: use only files of the repository"
+        return "a spec file has no system access: use only files of the repository"
     if message.startswith(("ModuleNotFoundError", "ImportError")):
         return "a spec file may import the standard library, avactl.kinds, and modules of the repository"
     if message.startswith("TypeError: `specs`"):

@@ -18,19 +18,19 @@ NONSENSE = "aGVsbG8="
     ("cluster", "user", "words"),
     [
         (HERE | {"certificate-authority": "gone.crt"}, {}, "{folder}/gone.crt: No such file or directory"),
-        (HERE | {"certificate-authority-data": NONSENSE}, {}, "`certificate-authority` is no certificate in PEM"),
+        (HERE | {"certificate-authority-data": NONSENSE}, {}, "`certificate-authority` is not a PEM certificate"),
         (HERE | {"certificate-authority-data": "a"}, {}, "`certificate-authority-data` is not base64"),
         (HERE, {"client-certificate": "gone", "client-key": "gone"}, "{folder}/gone: No such file or directory"),
         (
             HERE,
             {"client-certificate-data": NONSENSE, "client-key-data": NONSENSE},
-            "`client-certificate` and `client-key` are no pair in PEM",
+            "`client-certificate` and `client-key` are not a PEM key pair",
         ),
         (HERE, {"tokenFile": "gone"}, "{folder}/gone: No such file or directory"),
         (
             HERE | {"proxy-url": "http://p"},
             {},
-            "clusters with `proxy-url` are not supported; name the API server itself",
+            "clusters with `proxy-url` are not supported; use the address of the API server",
         ),
         ({"server": "h:6443"}, {}, "server `h:6443` must begin with https:// (or http://)"),
     ],

@@ -85,7 +85,7 @@ def test_an_answer_of_another_shape_is_told(monkeypatch: pytest.MonkeyPatch, dat
     answering(monkeypatch, data)
     (problem,) = (problem for problem in found(SPECS) if problem.span.file == "specs.py")
     assert (problem.code, problem.span.line) == ("python-error", 1)
-    assert "its answer is malformed" in problem.message
+    assert "its output is malformed" in problem.message
 
 
 @pytest.mark.parametrize(

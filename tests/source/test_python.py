@@ -340,7 +340,7 @@ def test_a_deep_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = b'{"a":' * 500 + b"1" + b"}" * 500
     answer = b'{"documents": [{"value": ' + deep + b', "places": []}], "error": null}'
     monkeypatch.setattr("avactl.source.python._evaluate", lambda *_: answer)
-    assert error_of("specs = []").message.endswith("its answer is malformed")
+    assert error_of("specs = []").message.endswith("its output is malformed")
 
 
 def test_native_code_is_named_where_it_is_imported(tmp_path: Path) -> None:

@@ -158,6 +158,6 @@ def _hook(readable: list[str], listable: list[str], native: list[str]) -> Callab
         elif event.startswith(starts):
             for start, what in refused.items():
                 if event.startswith(start):
-                    raise error(f"a spec file may not use {what}")
+                    raise error(f"a spec file must not use {what}")
 
     return audit
