@@ -1,4 +1,4 @@
-"""The `avactl` command as a typer app. Each command is a module of a package below, imported when it is called."""
+"""The `avactl` command as a typer app. Each command is a module of one of the packages, imported on use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from avactl.diagnostics.suggest import closest
 
 COMMANDS = {
     "validate": "Check specs and report every problem with its location and remedy.",
-    "render": "Write the Kubernetes objects, one file each.",
-    "diff": "Show the meaning of a change between two revisions.",
-    "ci": "For CI pipelines: summarize a change in a pull request comment.",
-    "graph": "Draw the compiled result as a picture (SVG).",
+    "render": "Write the compiled Kubernetes objects, one file each.",
+    "diff": "Show what a change between two revisions does.",
+    "ci": "Summarize a change in a pull request comment, from a CI pipeline.",
+    "graph": "Draw teams, quotas, pools and workloads (SVG).",
     "explain": "Explain a kind, a field or a diagnostic: meaning, type, unit, default.",
     "set": "Change values of a spec in place; comments and order are preserved.",
     "schema": "Print or write the JSON Schemas of the kinds, for editors.",
@@ -29,10 +29,10 @@ COMMANDS = {
     "reconcile": "Reconcile a cluster with git: apply, wait, prune, revert drift.",
     "plan": "Predict whether a change will run, and what it costs.",
     "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
-    "why": "Explain why a pod or a job is waiting.",
-    "top": "Show the teams, pools and jobs of a cluster, live.",
+    "why": "Explain why a pod or job is pending.",
+    "top": "Show live teams, pools and jobs of a cluster.",
     "pool": "Draw a pool and the jobs on its GPUs (SVG).",
-    "defrag": "Find the fewest moves that make room for a job.",
+    "defrag": "Find the fewest pod moves that let a job start.",
     "scheduler": "Run the scheduler in the cluster.",
 }
 """Commands and their one-line help in `avactl --help`.
@@ -49,9 +49,9 @@ PACKAGES = {
 
 
 class _Lazy(TyperGroup):
-    """A group whose commands are imported when they are called: help and completion of names need only the table.
+    """A group that imports commands on use: help and completion need only the table.
 
-    Contexts and commands are Any: typer carries a click of its own, or not, by version.
+    Contexts and commands are Any, because some versions of typer bundle click.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -68,7 +68,7 @@ class _Lazy(TyperGroup):
             return name, _load(name), args[1:]
         near = closest(name, COMMANDS)
         if near is not None and not name.startswith("-"):
-            ctx.fail(f"There is no command `{name}`. Did you mean `{near}`?")
+            ctx.fail(f"Unknown command `{name}`. Did you mean `{near}`?")
         return super().resolve_command(ctx, args)
 
 
@@ -91,7 +91,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 app = typer.Typer(
     cls=_Lazy,
-    help="Compile specs of a deep-learning platform to Kubernetes, and show the meaning of a change.",
+    help="Compile specs of deep-learning clusters to Kubernetes objects, and show what a change does.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     rich_markup_mode=None,

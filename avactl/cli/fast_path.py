@@ -1,7 +1,7 @@
-"""The fast path: ordinary calls of frequent commands without typer, whose import takes as long as what they do.
+"""Fast path: parse ordinary calls of frequent commands without typer, whose import takes as long as these commands.
 
-These commands declare their parameters with `Option` and `Argument` of this module. Both readers of a command line use
-that declaration: `parse` here, and typer for help, completion, mistakes and rare notations such as `--out=DIR`.
+The commands declare their parameters with `Option` and `Argument` of this module. Two parsers use the declarations:
+`parse` here, and typer for help, completion, errors and rare notations such as `--out=DIR`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _COMMANDS = ("validate", "render")
 
 
 class Option:
-    """An option, as typer.Option declares it in an annotation; of a type bool, str or Enum."""
+    """An option of type bool, str or Enum, in an annotation like typer.Option."""
 
     def __init__(self, *flags: str, **settings: Any) -> None:
         self.flags, self.settings = flags, settings
 
 
 class Argument(Option):
-    """A path, or any number of them, as typer.Argument declares it in an annotation."""
+    """One or several paths, in an annotation like typer.Argument."""
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Option]]:
@@ -44,7 +44,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Option]]:
 
 
 def for_typer(function: F) -> F:
-    """Put typer's marks beside those of this module in a function's annotations."""
+    """Add typer's declarations to this module's in a function's annotations."""
     import typer
 
     for name, (kind, mark) in _parameters(function).items():
@@ -54,7 +54,7 @@ def for_typer(function: F) -> F:
 
 
 def parse(function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any] | None:
-    """Return the arguments of an ordinary call of a command; None for all that typer must read."""
+    """Return the arguments of an ordinary call of a command; None if typer must parse it."""
     options: dict[str, tuple[str, Any]] = {}
     argument, single = "", True
     for name, (kind, mark) in _parameters(function).items():
@@ -88,14 +88,14 @@ def parse(function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any] 
 
 
 def prepare_short_run() -> None:
-    """Save time in a process that soon ends, before it imports what compiles."""
+    """Configure a short-lived process for speed, before the compiler is imported."""
     gc.disable()  # the collector would only walk what is imported
     # pydantic would look for plug-ins in the metadata of every installed package.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
 
 
 def run(words: Sequence[str]) -> int | None:
-    """Run an ordinary call of a frequent command and return its exit code; None: it is another call, for typer."""
+    """Run an ordinary call of a frequent command and return its exit code; None if typer must handle it."""
     if not words or words[0] not in _COMMANDS or "_AVACTL_COMPLETE" in os.environ:
         return None
     function = getattr(import_module(f"avactl.cli.specs.{words[0]}"), words[0])

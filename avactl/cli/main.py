@@ -42,13 +42,13 @@ def _same_everywhere() -> None:
 def _no_output(error: OSError) -> None:
     """The system said no where no command expected it: a full disk behind standard output, a directory that is gone."""
     gone = error.errno == errno.ENOENT and error.filename is None
-    what = "the current directory is gone" if gone else f"{error.filename or 'output'}: {error.strerror or error}"
+    what = "the current directory was deleted" if gone else f"{error.filename or 'output'}: {error.strerror or error}"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer is not tried again
     fail(what, MISSING)
 
 
 def main() -> None:
-    """Run the command line. Whatever goes wrong ends in one clear line and an exit code."""
+    """Run the command line. Every failure ends with one clear line and an exit code."""
     _same_everywhere()
     try:
         code = fast_path.run(sys.argv[1:])

@@ -90,7 +90,7 @@ RULES: tuple[Rule, ...] = (
     Rule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides whether volumes are kept"),
     Rule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
     Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "recreated: the selector is immutable"),
-    Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod once it is deleted by hand", _on_delete),
+    Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod only after manual deletion", _on_delete),
     Rule("Deployment", "spec.strategy", REPLACE, "rejected for an existing Deployment: delete it first", _to_recreate),
     Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _recreates),
     Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),

@@ -13,7 +13,7 @@ class NvlinkGeneration(NamedTuple):
     link_gbps: float
     """Bandwidth of one link in one direction, GB/s."""
     max_links: int
-    """Most links per GPU."""
+    """Maximum number of links per GPU."""
 
 
 NVLINK: Mapping[int, NvlinkGeneration] = {
@@ -24,10 +24,10 @@ NVLINK: Mapping[int, NvlinkGeneration] = {
     5: NvlinkGeneration(50.0, 18),
     6: NvlinkGeneration(50.0, 36),
 }
-"""By generation: P100, V100, A100, H100, Blackwell, Rubin.
+"""Speed and link count by generation: P100, V100, A100, H100, Blackwell, Rubin.
 
 Sources: NVIDIA's white papers of the Tesla P100 (20 GB/s, 4 links), Tesla V100 (25 GB/s, 6), A100 (25 GB/s, 12) and
-H100 (25 GB/s, 18) architectures; NVIDIA's NVLink page for Blackwell (1.8 TB/s a GPU over 18 links, both directions
+H100 (25 GB/s, 18) architectures; NVIDIA's NVLink page for Blackwell (1.8 TB/s per GPU over 18 links, both directions
 together) and Rubin (3.6 TB/s over 36).
 """
 

@@ -77,7 +77,7 @@ def compose(
     artifact: Artifact | None = None,
 ) -> str:
     """Return the comment, at most `limit` bytes. `source` returns the text of a file, for excerpts around problems."""
-    rest = f"all of it: {artifact}" if artifact else REST
+    rest = f"full diff: {artifact}" if artifact else REST
     where = f" in {code(identity)}" if identity != "." else ""
     begin, end = [marker(identity)], _foot(review, artifact)
     room = limit - sum(_size(part) for part in (*begin, end)) - 500
@@ -139,7 +139,7 @@ def _section(section: Section, room: int) -> str:
 def _foot(review: Review, artifact: Artifact | None) -> str:
     parts = [f"compared {prose(review.base)} with {prose(review.head)}"]
     if artifact and not review.quiet:
-        parts.append(f"all of it: {artifact}")
+        parts.append(f"full diff: {artifact}")
     return f"<sub>{' · '.join(parts)}</sub>\n"
 
 

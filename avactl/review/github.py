@@ -15,8 +15,8 @@ from avactl.review.forge import Api, Comment, ForgeError, GoneError, ReadOnlyErr
 _JOBS = "github-actions[bot]"
 """User of a job's own token."""
 _HINTS = {
-    401: "GITHUB_TOKEN is not valid: `env: {GITHUB_TOKEN: ${{ github.token }}}` gives the job's own",
-    403: "the token may not see this: a fine-grained one needs Pull requests: read and write",
+    401: "GITHUB_TOKEN is not valid: `env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token",
+    403: "the token lacks permission: a fine-grained token needs `Pull requests: read and write`",
 }
 """Remedies by HTTP status."""
 
@@ -38,31 +38,31 @@ class GitHub:
         self.noun = f"pull request #{pipeline.number} of {pipeline.project}"
 
     def comments(self) -> Iterator[Comment]:
-        """All comments, the oldest first. Raises ForgeError."""
+        """Yield all comments, oldest first. Raises ForgeError."""
         asked = f"reading the comments of {self.noun}"
         try:
             for page in self._api.pages(self._list, asked=asked, per_page=100):
                 yield from map(_comment, page)
         except GoneError as error:
-            hint = "does the pull request exist, and may the token see the repository (`contents: read`)?"
+            hint = "does the pull request exist, and can the token read the repository (`contents: read`)?"
             raise ForgeError(str(error), hint) from None
         except ForgeError as error:
             raise error.explained(_HINTS) from None
 
     def create(self, body: str) -> None:
-        """Write a new comment. Raises ForgeError."""
+        """Create a comment. Raises ForgeError."""
         asked = f"commenting on {self.noun}"
         self._written(self._api.send("POST", self._list, asked=asked, repeat=False, json={"body": body}), asked)
 
     def edit(self, comment: Comment, body: str) -> None:
-        """Write over a comment. Raises ForgeError; GoneError where it was deleted meanwhile."""
+        """Replace the text of a comment. Raises ForgeError; GoneError if it was deleted."""
         asked = f"editing the comment on {self.noun}"
         path = f"/repos/{self._project}/issues/comments/{comment.id}"
         self._written(self._api.send("PATCH", path, asked=asked, json={"body": body}), asked)
 
     def _written(self, answer: httpx.Response, asked: str) -> None:
         if answer.status_code == 403:
-            why = "the token of a pull request from a fork may only read" if self._fork else "the token may only read"
+            why = "the token of a pull request from a fork is read-only" if self._fork else "the token is read-only"
             hint = "give the job `permissions: {contents: read, pull-requests: write}`"
             raise ReadOnlyError(f"{asked}: {why}", "" if self._fork else hint)
         try:
@@ -79,7 +79,7 @@ class GitHub:
     @cached_property
     def _me(self) -> str:
         """Login of the token's user. An app's token, such as a job's, is told by GraphQL only: `NAME[bot]`."""
-        asked = "asking whose token it is"
+        asked = "identifying the token's user"
         answer = self._api.send("GET", "/user", asked=asked)
         if answer.status_code == 401:
             want_and_explain(answer)
@@ -92,9 +92,9 @@ class GitHub:
 
 
 def want_and_explain(answer: httpx.Response) -> None:
-    """As `want`, with the remedy. Raises ForgeError."""
+    """Check a response like `want`, and add the remedy. Raises ForgeError."""
     try:
-        want(answer, "asking whose token it is")
+        want(answer, "identifying the token's user")
     except ForgeError as error:
         raise error.explained(_HINTS) from None
 

@@ -53,7 +53,7 @@ def _create(forge: Forge, marker: str, body: str, sleep: Callable[[float], None]
         except UnsureError as error:
             failed = error
         except GoneError as error:
-            raise ForgeError(str(error), "can the token write comments there?") from None
+            raise ForgeError(str(error), "does the token have permission to write comments?") from None
         sleep(2.0**attempt)
         # The server may have failed after writing: retrying could create a second comment.
         if find(forge, marker) is not None:

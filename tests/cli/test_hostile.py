@@ -90,7 +90,7 @@ def test_streams_that_are_full_or_closed(tmp_path: Path, command: str) -> None:
 def test_a_directory_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     shown = shell("rmdir ../gone; avactl validate", tmp_path / "gone")
-    assert (shown.returncode, shown.stderr) == (3, b"avactl: the current directory is gone\n")
+    assert (shown.returncode, shown.stderr) == (3, b"avactl: the current directory was deleted\n")
 
 
 def test_many_problems_of_one_spec_do_not_take_for_ever(tmp_path: Path, avactl: Run) -> None:

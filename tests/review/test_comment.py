@@ -47,7 +47,7 @@ def test_three_thousand_objects_fit(large: Sides, forge: str) -> None:
     assert text.count("```") % 2 == 0
     # A reviewer sees some, counts the rest, and knows where all are.
     assert text.index("more changes</summary>") < 12_000
-    assert re.search(r"… \d+ more changes, \d+ objects; all of it: \[`avactl-diff.txt`\]", text)
+    assert re.search(r"… \d+ more changes, \d+ objects; full diff: \[`avactl-diff.txt`\]", text)
 
 
 def test_the_artifact_has_all(large: Sides) -> None:

@@ -24,7 +24,7 @@ PLAN = 15_000
 """Maximum size of the plan in a comment, in bytes: below a quarter of the smaller forge's comment limit."""
 
 ci = typer.Typer(
-    help="For CI pipelines: comment on a pull request.",
+    help="Comment on a pull request, from a CI pipeline.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -38,7 +38,7 @@ class ForgeChoice(str, Enum):  # noqa: UP042 - typer reads the values of str enu
 
 @ci.callback()
 def _group() -> None:
-    """For CI pipelines: comment on a pull request."""
+    """Comment on a pull request, from a CI pipeline."""
 
 
 @ci.command()
@@ -50,7 +50,7 @@ def comment(
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(metavar="REV", help="Head revision.", show_default="what is checked out"),
+        typer.Option(metavar="REV", help="Head revision.", show_default="the checked-out revision"),
     ] = None,
     forge: Annotated[
         ForgeChoice | None, typer.Option(help="Forge to comment on.", show_default="the pipeline's")
@@ -113,7 +113,7 @@ def plan_of(snapshot: Path | None) -> SectionOf:
             from avactl.plan.planner import clusters, make_plan
             from avactl.plan.snapshot.loader import SnapshotError
         except ModuleNotFoundError as error:
-            print(f"no plan in the comment: this needs the package {error.name}: `pip install 'avactl[cluster]'`",
+            print(f"the comment has no plan, which needs package {error.name}: `pip install 'avactl[cluster]'`",
                   file=sys.stderr)  # fmt: skip
             return None
         base = before if before.ok else None
@@ -169,7 +169,7 @@ def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
         from avactl.review.forge import ForgeError, ReadOnlyError
         from avactl.review.publish import open_forge, publish
     except ImportError:
-        fail("comments need the package httpx", MISSING, "`pip install 'avactl[ci]'`")
+        fail("comments require the package httpx", MISSING, "`pip install 'avactl[ci]'`")
 
     try:
         forge = open_forge(pipeline)

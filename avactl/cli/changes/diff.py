@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 HeadOption = Annotated[
-    str | None, typer.Option(metavar="REV", help="Revision that is new.", show_default="the work tree")
+    str | None, typer.Option(metavar="REV", help="New revision. Default: the work tree.", show_default="the work tree")
 ]
 MergeBaseOption = Annotated[
-    bool, typer.Option("--merge-base", help="Compare with what base and head have in common, as a pull request.")
+    bool, typer.Option("--merge-base", help="Compare with the merge base of base and head, as in a pull request.")
 ]
 
 
@@ -47,7 +47,7 @@ def diff(
     objects: Annotated[bool, typer.Option(help="Show the Kubernetes objects under each spec.")] = True,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if there are changes.")] = False,
 ) -> None:
-    """Show the meaning of a change: facts, pods, data, quota, and the Kubernetes objects under each spec.
+    """Show what a change does: facts, pods, data, quota, and the Kubernetes objects of each spec.
 
     Both revisions are compiled from git; the work tree is not touched. Exit codes: 0 compared; 1 the head has errors
     (printed instead); 2 usage error; 3 git or a revision is missing; 4 changes, with --exit-code.

@@ -65,7 +65,9 @@ def stacks(
     if base is not None and found.why_all:
         print(f"all stacks: {found.why_all}", file=sys.stderr)
     for stack in found.orphans:
-        print(f"{stack}: its cluster is no longer applied from here; run `pulumi stack rm {stack}`", file=sys.stderr)
+        print(
+            f"{stack}: its cluster is no longer applied through Pulumi; run `pulumi stack rm {stack}`", file=sys.stderr
+        )
     names = [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is Owner.teams)]
     if output is Output.json:
         print(json.dumps(names))

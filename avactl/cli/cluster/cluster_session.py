@@ -45,7 +45,7 @@ def packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        fail(f"this needs the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+        fail(f"this command requires the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
 
 
 def connection(kubeconfig: Path | None, context: str = "") -> Access:
@@ -135,7 +135,7 @@ def _allowed(view: ClusterView, namespace: str, everything: bool) -> None:
         if kind in view.hidden:
             where = "pods of all namespaces" if kind == "pods" else kind
             hint = "" if everything else "`-n NAMESPACE` shows the jobs of one namespace"
-            fail(f"this account may not read {where}", MISSING, hint)
+            fail(f"this account is not permitted to read {where}", MISSING, hint)
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`avactl pool`: pictures of pools."""
+"""`avactl pool`: draw pools."""
 
 from __future__ import annotations
 

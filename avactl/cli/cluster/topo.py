@@ -199,7 +199,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print the condition without updating the node.")] = False,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
-    """Run on a machine and keep its node's condition `avactl.dev/TopologyMatches` up to date."""
+    """Update the condition `avactl.dev/TopologyMatches` of the machine's node periodically."""
     import asyncio
     import shlex
 

@@ -14,7 +14,7 @@ def graph(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
     out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "avactl.svg",
 ) -> None:
-    """Draw the compiled result as a picture (SVG): teams, quotas, pools, tiers, jobs, services."""
+    """Draw teams, quotas, pools, cache tiers, jobs and services (SVG)."""
     from avactl.compiler import compile_tree
     from avactl.emit.graph import draw
 

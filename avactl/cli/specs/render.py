@@ -61,7 +61,7 @@ def _write(path: Path, out: str, force: bool, cache: bool) -> None:
     from avactl.emit.render import print_objects, write_objects
 
     if not out:
-        fail("`render` needs to know where to", USAGE, "`-o DIR` writes files, `-o -` prints")
+        fail("`render` requires a destination", USAGE, "`-o DIR` writes files, `-o -` prints")
     tree, _ = open_repository([path])
     if out == "-":
         report(print_objects(tree, sys.stdout.buffer), tree)
