@@ -99,7 +99,7 @@ def _property(text: str) -> str:
 
 
 _ANNOTATIONS = 10
-"""Most annotations per level and step that GitHub shows; it silently drops the rest."""
+"""Maximum number of annotations that GitHub shows per level and step; it silently drops the rest."""
 
 
 def render_github(diagnostics: Sequence[Diagnostic]) -> str:

@@ -71,7 +71,7 @@ _MAPS = frozenset(
 )  # fmt: skip
 """Mappings whose entries are independent: adding or removing the whole mapping is reported entry by entry."""
 _MOST_COMPARED = 1_000_000
-"""Most pairs of entries compared to align two lists; longer lists are compared by position."""
+"""Maximum number of pairs of entries compared to align two lists; longer lists are compared by position."""
 _QUANTITY_MAPS = frozenset({"requests", "limits", "hard", "capacity", "default", "defaultRequest", "max", "min"})
 _QUANTITIES = frozenset(
     {"sizeLimit", "storage", "cpu", "memory", "quota", "size", "volume", "journal", "sharedMemory", "podMaxCpu",

@@ -29,7 +29,7 @@ _MOST_SECTIONS = 20
 _MOST_NAMES = 20
 _MOST_LOSSES = 20
 _MOST_LINES = 60
-"""Most lines in one block of objects."""
+"""Maximum number of lines in one block of objects."""
 _LONGEST_LINE = 300
 
 _PLAIN = re.compile(r"[A-Za-z0-9 ,;()→·%/-]*(?:[.:](?![/\w])[A-Za-z0-9 ,;()→·%/-]*)*").fullmatch

@@ -25,7 +25,7 @@ _COLOURS = {
 _WIDTH = 120
 """Column at which lines are wrapped if possible."""
 _MOST_LINES = 20
-"""Most changed lines of one text that are shown."""
+"""Maximum number of changed lines of one text that are shown."""
 
 FITS = "fits, waits: computed from declared capacity and specs; a check, not a reservation"
 NO_BASE = "the base has no specs in this directory: all of them are new"

@@ -70,8 +70,8 @@ class Options:
     adopt: bool = False
     """Adopt existing objects."""
     fast: bool = False
-    """Write the state of a new stack only once, at the end. If the run is killed, objects remain that are missing in
-    the state: see docs/pulumi.md."""
+    """Write the state of a new stack only once, at the end. If the run is killed, the state lacks the created objects:
+    see docs/pulumi.md."""
 
 
 def stack_names(compilation: Compilation) -> list[StackName]:

@@ -22,7 +22,7 @@ _LEFT, _LEFT_WIDTH = 32, 640
 _RIGHT, _RIGHT_WIDTH = 848, 400
 _ROW = 24
 _MOST_ROWS = 14
-"""Most rows of one team; the rest is counted."""
+"""Maximum number of rows of one team; the rest is counted."""
 
 _INK, _SOFT, _LINE, _CARD = "#1f2933", "#697586", "#d5dbe3", "#ffffff"
 _PALETTE = (
@@ -40,7 +40,7 @@ _PALETTE = (
 
 
 class _Port(NamedTuple):
-    """Where lines of one piece of work begin."""
+    """Start of a workload's lines."""
 
     item: Item
     y: float

@@ -35,7 +35,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0
 _LONGEST_KEY = 128
 """Longest implicit key; a longer one is written with `? `. YAML allows up to 1024 characters."""
 _CACHED = 64 * 1024
-"""Most cached texts, and the longest one in characters: all manifests share a few thousand texts."""
+"""Maximum number of cached texts and their maximum length in characters: manifests share a few thousand texts."""
 _LONGEST_CACHED = 200
 
 

@@ -377,7 +377,7 @@ def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlin
 
 
 _MOST_DIRECT = 18
-"""Most links that a GPU of an unknown model is assumed to divide among direct neighbours (H100)."""
+"""Maximum number of links that a GPU of an unknown model is assumed to divide among direct neighbours (H100)."""
 
 
 def _pair(first: int, second: int) -> tuple[int, int]:

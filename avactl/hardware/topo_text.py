@@ -19,9 +19,9 @@ _LONGEST = 32 * 1024
 _LONGEST_TAIL = 4096
 """Longest word that can be links or CPUs, in characters."""
 _MOST_BREAKS = 200
-"""Most lines found within one line whose line ends are escaped."""
+"""Maximum number of lines found within one line whose line ends are escaped."""
 _MOST_COLUMNS = 512
-"""Most names of a header: the largest machines have 16 GPUs and some tens of virtual NICs."""
+"""Maximum number of names of a header: the largest machines have 16 GPUs and some tens of virtual NICs."""
 
 WORDS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 """Link words other than NVLink. Drivers before 2017 write SOC for SYS."""

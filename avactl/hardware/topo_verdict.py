@@ -11,7 +11,7 @@ from avactl.hardware.topo_check import compare
 from avactl.hardware.topo_matrix import MISSING, Matrix, read
 
 _MOST = 5
-"""Most differences in the message."""
+"""Maximum number of differences in the message."""
 
 
 class Verdict(NamedTuple):

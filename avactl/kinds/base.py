@@ -43,7 +43,7 @@ class Model(BaseModel):
 
 _OWN_PREFIXES = (f"{GROUP}/", "kubernetes.io/", "k8s.io/", "pod-security.kubernetes.io/")
 _OWN_LABELS = frozenset(f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "managed-by"))
-"""Those of `avactl.kinds.k8s.labels`: selectors stand on them."""
+"""Labels of `avactl.kinds.lowering.k8s.labels`, on which selectors depend."""
 
 
 def _own_label(key: str) -> str:

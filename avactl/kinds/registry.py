@@ -93,7 +93,7 @@ class _BuiltIn(NamedTuple):
     module: str
     """Module that has the kind as `KIND`."""
     lifecycle: Lifecycle | None = None
-    """That of its workload hooks: known without the import. A test holds that both are the same."""
+    """Lifecycle of its workload hooks, known without an import. A test checks that both are equal."""
 
 
 _BUILT_IN = {

@@ -15,9 +15,9 @@ from avactl.placement.request import Request
 from avactl.placement.score import Scorer
 
 _SETS = 2000
-"""Most sets of pods of one node that are tried before an approximate set is used, minimal but not minimum."""
+"""Maximum number of pod sets tried per node before an approximate set is used, which is irreducible but not minimal."""
 _PLANS = 24
-"""Most plans per domain when moved pods find no new place."""
+"""Maximum number of plans per domain when moved pods find no new place."""
 
 
 class Move(NamedTuple):

@@ -8,7 +8,7 @@ from avactl.placement.request import Request
 
 _SMALLEST = 1e-6
 _MOST = 4096
-"""Most distinct requests; beyond it the rarer half is dropped."""
+"""Maximum number of distinct requests; beyond it the rarer half is dropped."""
 
 
 class Workload:

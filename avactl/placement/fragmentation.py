@@ -28,7 +28,7 @@ _CELLS = 1 << 13
 """Cells of the table of amounts. With more distinct values, amounts are rounded up."""
 
 _COLUMNS = 12
-"""Most resources with a table axis, of at least two cells each: the most frequently requested ones."""
+"""Maximum number of resources with a table axis, of at least two cells each: the most frequently requested ones."""
 
 _WITHOUT_GPUS = 0.25
 """Weight of pods without GPUs in the mean CPU and memory per GPU. They run on GPU nodes too, but also elsewhere if they

@@ -27,7 +27,7 @@ _LOOKS = 512
 _CLASSES = 256
 """Classes of requests with cached scores."""
 _RENEW = 1000
-"""Most arrivals between two checks of the expected workload."""
+"""Maximum number of arrivals between two checks of the expected workload."""
 _DRIFT = 0.02
 """Total variation distance at which it is replaced."""
 _LEVEL_COST = MILLI_PER_GPU

@@ -56,7 +56,7 @@ class Place(NamedTuple):
     """Machines of one pool that pods run on, and the topology domains of these machines."""
 
     pool: str
-    """Empty: machines outside of all pools."""
+    """Name of the pool; empty for machines outside all pools."""
     machines: int
     domains: tuple[str, ...] = ()
     """Names of the narrowest domains that contain the machines, such as racks."""

@@ -18,7 +18,7 @@ from avactl.scheduler.queue.gang_request import gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 _DOMAINS = 4
-"""Most domains that are named."""
+"""Maximum number of domains that are named."""
 
 
 def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:

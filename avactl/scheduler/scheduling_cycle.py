@@ -232,7 +232,7 @@ class SchedulingCycle:
         return frozenset(map(self.cache.quotas.owner, pods))
 
     def _choose(self, pod: PodInfo, mask: Mask) -> Booking | None:
-        """Where a pod would go as things stand, only among some nodes."""
+        """Return the booking of a pod in the current state, on some nodes only."""
         try:
             request = self._request(pod)
             choice = self.cache.choose(pod, request, narrower(self._among(pod)[0], mask))

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from avactl.diagnostics import Diagnostic, Span
 
 _MOST_VALUES = 4_000_000
-"""Most values in an answer, counted by their separators."""
+"""Maximum number of values in an answer, counted by their separators."""
 _DEEPEST = 100
 """Deepest nesting of an answer; that of a spec within it is less (`avactl.kinds.python_capture`)."""
 _LONGEST_NUMBER = 68

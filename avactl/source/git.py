@@ -63,7 +63,7 @@ class Access(Enum):
     READ = "read"
     """The repository's objects and its work tree. No network, and no program but git."""
     WRITE = "write"
-    """As READ; also writes objects and references, with the user's identity and signing key."""
+    """Like READ; also writes objects and references, with the user's identity and signing key."""
     REMOTE = "remote"
     """Fetches and pushes, with the user's own credentials, proxies and SSH command."""
 
@@ -157,7 +157,10 @@ def git_work_tree(directory: str | Path, *arguments: str) -> bytes:
     off: dict[str, str] = {}
     for driver in _filters(directory):
         if "=" in driver:
-            raise GitError(f"the filter `{driver}` in git's settings cannot be disabled", "rename it without `=`")
+            raise GitError(
+                f"the filter `{driver}` in git's settings cannot be disabled",
+                "rename the filter: its name must not contain `=`",
+            )
         off |= {f"filter.{driver}.{program}": "" for program in ("clean", "smudge", "process")}
         off[f"filter.{driver}.required"] = "false"
     return git(directory, *arguments, settings=off)

@@ -66,11 +66,11 @@ _TOGETHER = (".yaml", ".yml", ".py", ".json", ".jsonl")
 _MAX_TOGETHER = 4 * 1024 * 1024
 """Largest file that is read in a batch, in bytes."""
 _MAX_CONTENT = 64 * 1024 * 1024
-"""Most content that is cached, in bytes: a small commit can unpack to far more."""
+"""Maximum cached content, in bytes: a small commit can unpack to far more."""
 _MAX_TARGET = 4096
 """Longest target of a symbolic link, in bytes: PATH_MAX of Linux."""
 _MAX_STEPS = 1000
-"""Most path components followed for a symbolic link; Linux allows 40 links."""
+"""Maximum number of path components followed for a symbolic link; Linux allows 40 links."""
 
 
 class GitTree:

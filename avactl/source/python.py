@@ -22,10 +22,10 @@ from avactl.source.tree import DirTree
 from avactl.source.yaml import MAX_BYTES, decode, too_large
 
 MAX_TREE = 256 * 1024 * 1024
-"""Most bytes of a repository that are copied for its Python files."""
+"""Maximum bytes copied from a repository for its Python files."""
 
 MAX_SPECS = 50_000
-"""Most specs per file."""
+"""Maximum number of specs per file."""
 
 _MENTIONS_SPECS = re.compile(r"\bspecs\b").search
 _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search

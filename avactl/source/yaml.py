@@ -22,7 +22,7 @@ from avactl.source.scalars import resolve_plain
 MAX_BYTES = 4 * 1024 * 1024
 """Largest spec file in bytes. A spec is about a page; lists of data belong in a dataset's manifest."""
 MAX_NODES = 200_000
-"""Most values per file after expanding aliases."""
+"""Maximum number of values per file after expanding aliases."""
 MAX_DEPTH = 64
 """Deepest nesting of mappings and lists. The kinds need eight levels."""
 

@@ -124,7 +124,9 @@ def refused(error: Exception, access: Access) -> NoReturn:
         hint = "has the token or certificate expired? Log in again, or use another kubeconfig or context"
         fail(f"the API server {access.url} rejected the credentials (401 Unauthorized)", MISSING, hint)
     if isinstance(error, UnreachableError):
-        hint = "is the cluster up and the right one? `--kubeconfig FILE`, $KUBECONFIG or `--context` selects another"
+        hint = (
+            "is this the right cluster, and is it running? `--kubeconfig`, $KUBECONFIG or `--context` selects another"
+        )
         fail(f"no answer from the API server {access.url}", MISSING, hint)
     fail(f"API server request failed: {plain(str(error))}", MISSING)
 

@@ -24,7 +24,7 @@ from avactl.directories import cache_directory
 _MAGIC = b"avactl 1\n"
 _LIBRARIES = ("pydantic", "pydantic_core", "yaml", "orjson")
 _MOST = 64
-"""Most files that are kept: of repositories that are gone, too."""
+"""Maximum number of cache files, including those of deleted repositories."""
 
 
 def _stamp(path: str) -> tuple[int, int, int]:

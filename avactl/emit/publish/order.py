@@ -11,7 +11,7 @@ from avactl.source.git import Access
 from avactl.source.git_tree import GitTree
 
 _COMPILED = 8
-"""Most commits between two that are compiled to check for differences."""
+"""Maximum number of commits between two that are compiled to check for differences."""
 
 
 class Order(Enum):
@@ -64,10 +64,10 @@ def _complete(store: Store, remote: str) -> None:
 
 
 def quiet_between(store: Store, published: str, source: str, same: Callable[[Compilation], bool]) -> bool:
-    """Return whether no commit between the two would publish anything else.
+    """Return whether no commit between the two would publish different objects.
 
-    A commit that would may still be in progress and publish after us, e.g. a change that was reverted at once: then the
-    branch must record that it is already further.
+    Otherwise a publisher of such a commit may still be running, e.g. for a change that was reverted at once, and the
+    branch must record its newer position.
     """
     listed = store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
     between = [commit for commit in listed if commit != source]

@@ -1,7 +1,7 @@
 """Publish the compiled objects on a branch, without ever losing a commit.
 
 Every published commit is a child of the branch's tip; nothing is force-pushed. A publisher that loses a race reads the
-new tip and starts over. The tip records the spec commit it was rendered from; an older commit never replaces a newer
+new tip and retries. The tip records the spec commit it was rendered from; an older commit never replaces a newer
 one, in whatever order they finish. Files that avactl did not write are kept.
 """
 

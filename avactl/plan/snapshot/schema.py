@@ -77,7 +77,7 @@ class _PodSpec(TypedDict):
 MAX_DEPTH = 32
 """Deepest nesting of an object; selectors and affinities need about twelve levels."""
 _MOST = 2_000_000
-"""Most objects and pod specs of a snapshot: ten times the largest clusters."""
+"""Maximum number of objects and pod specs of a snapshot: ten times the largest clusters."""
 _LONGEST = 1 << 20
 """Longest string: 1 MiB, the limit of a ConfigMap."""
 _AMOUNTS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable", "maximumVolumeSize", "counters"})

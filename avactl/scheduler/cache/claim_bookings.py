@@ -23,7 +23,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 _MASKS = 512
 _NODES = 16
-"""Most nodes that are tried for a pod that requires linked GPUs and whose devices the allocator chooses."""
+"""Maximum number of nodes tried for a pod that requires linked GPUs from the allocator."""
 
 
 class ClaimBookings:

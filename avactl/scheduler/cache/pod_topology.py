@@ -21,7 +21,7 @@ from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
 
 _TALLIES = 512
 _FEW = 16
-"""Most namespaces for each of which a term of anti-affinity is indexed."""
+"""Maximum number of namespaces by which an anti-affinity term is indexed."""
 _IDLE = 1000
 """Pods added or removed, beyond the number of pods, after which an unused tally is dropped: to keep a tally costs about
 as much for each of them as to build it again costs for each pod of the cluster."""

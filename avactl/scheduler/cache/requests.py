@@ -46,7 +46,7 @@ class RequestBuilder(ChangeListener):
         self.gpu_resources: frozenset[str] = frozenset(names.GPU_RESOURCES)
         """Extended resources that are GPUs."""
         self.rdma: frozenset[str] = frozenset()
-        """Those that are RDMA NICs."""
+        """Extended resources of RDMA NICs."""
         self._requests: dict[tuple[PodRequirements, DeviceSource, int], Request] = {}
         self._sets: dict[tuple[NodeRules, DeviceSource], int] = {}
         self._serial = 0

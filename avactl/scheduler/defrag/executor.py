@@ -70,7 +70,7 @@ class DefragExecutor:
     # -- asking -----------------------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        """Mark, then nominate. Each patch names the pod's uid: one that is another by now is not touched."""
+        """Mark, then nominate. Each patch names the pod's uid: a replaced pod is not touched."""
         note = f"{preempted_for_message(self._unit)}moved by `avactl defrag` to a node with free capacity"
         preemption = new_preemption(self._nominees)
         try:

@@ -93,7 +93,7 @@ class DraManager:
         self._parsed: WeakKeyDictionary[ClaimSpec, ParsedClaim | str] = WeakKeyDictionary()
         self._wanted: dict[str, tuple[ParsedClaim, ...]] = {}
         self._simple: dict[str, dict[str, bool]] = {}
-        """By node, then by the key of demands."""
+        """Cached results by node and key of the demand."""
         self._offers: dict[str, Offers] = {}
         self._memory: dict[tuple[Any, Key], bool | str] = {}
         self._last: tuple[str, int, ClaimDemand | RuleError] | None = None

@@ -127,7 +127,7 @@ def older(one: ResourceClaim, other: ResourceClaim) -> bool:
 
 
 def _ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> bool | None:
-    """As kube-scheduler's isClaimReadyForBinding (KEP-5007)."""
+    """Equivalent to kube-scheduler's isClaimReadyForBinding (KEP-5007)."""
     said = {
         (each["driver"], each["pool"], each["device"]): {
             condition["type"] for condition in each.get("conditions") or () if condition["status"] == "True"

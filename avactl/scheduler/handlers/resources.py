@@ -135,7 +135,7 @@ class ConfigMapHandler:
         self._known: dict[str, tuple[str, str]] = {}
         """Kind (topology or quota) and owner of each ConfigMap, by key."""
         self.broken: dict[str, str] = {}
-        """Those that cannot be read, by key, and why."""
+        """Reasons for invalid ConfigMaps, by key."""
 
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a ConfigMap."""

@@ -44,7 +44,7 @@ class ClusterView:
         self.strangers: dict[str, PodInfo] = {}
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
-        """Of pods that save themselves, by uid: seconds between two checkpoints, and since when the pod runs."""
+        """Checkpoint interval in seconds and start time of pods with checkpoints, by UID."""
         self.claims: dict[str, dict[str, Any]] = {}
         """ResourceClaims that were made for one pod, by `namespace/name`."""
         self.freed_requests: dict[str, Request] = {}

@@ -48,7 +48,7 @@ async def _list(client: Client, path: str, query: Mapping[str, str] | None = Non
 
 
 def _names(item: Mapping[str, Any]) -> Iterable[str]:
-    """By what names people may know it."""
+    """Return the names by which users may refer to it."""
     template = item["spec"]["template"].get("metadata") or {}
     labels = {**(item["metadata"].get("labels") or {}), **(template.get("labels") or {})}
     return item["metadata"]["name"], labels.get(_INSTANCE, ""), labels.get(names.GANG_LABEL, "")

@@ -21,7 +21,7 @@ class NominatedPlace(NamedTuple):
 
 
 def keys_of(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
-    """Return the keys of all that pods hold: bookings, and devices of claims."""
+    """Return the keys of all bookings of pods, including devices of claims."""
     gone = list(pods)
     found: list[Hashable] = [pod.uid for pod in gone if pod.uid in cache.tables.state.bookings]
     claims = cache.claims.used_only_by(gone)

@@ -27,7 +27,7 @@ class QueuedPodGroup:
         self.key = key
         self.gang = gang
         self.pods: dict[str, PodInfo] = {}
-        """By uid; of a gang also those that run, or have ended."""
+        """Pods by UID; for a gang, including running and ended ones."""
         self.group: Hashable = None
         """Group of unschedulable units that it is in or was taken from."""
         self.partial: float | None = None

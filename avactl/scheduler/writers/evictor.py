@@ -129,7 +129,7 @@ class Evictor:
             for left in reversed(range(_TRIES)):
                 await self._rate.take()
                 if not self._leading():
-                    raise UnreachableError("another replica may lead by now")
+                    raise UnreachableError("another replica may be the leader")
                 try:
                     await self._client.send(method, path, body, content_type=content_type)
                     return True
