@@ -243,7 +243,7 @@ def _hashable(entries: list[Any]) -> list[bytes]:
 
 
 def option(words: Sequence[Any], index: int) -> str:
-    """Return the option that a word of a command line is the value of: `--token`, `abc` → `token`."""
+    """Return the option whose value a command-line word is: `token` for `abc` in `--token abc`."""
     before = words[index - 1] if index else ""
     if isinstance(before, str) and before.startswith("-") and "=" not in before:
         return before.lstrip("-")

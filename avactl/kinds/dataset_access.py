@@ -16,7 +16,7 @@ CACHE_NAMESPACE = "avactl-cache"
 
 
 class Access(NamedTuple):
-    """How one dataset version reaches a pod: through a claim, or copied from `url`."""
+    """Access of a pod to one dataset version: through a claim, or copied from `url`."""
 
     claim: str | None
     url: str
@@ -65,7 +65,7 @@ def bucket_claim(bucket: str) -> str:
 
 
 def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
-    """Return how `reader` gets a dataset; its reference must have been checked."""
+    """Return the access of `reader` to a dataset, whose reference must be valid."""
     dataset = find(program, reader.team, mount.name)
     if dataset is None:
         raise LookupError(f"no dataset {mount.name}")

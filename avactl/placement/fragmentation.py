@@ -5,8 +5,8 @@ Two measures of loss, both functions of one node's state:
 - Fragmentation as FGD defines it (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
   Fragmentation Gradient Descent", USENIX ATC'23, section 3): the GPUs that the next pod cannot use, expected over the
   workload: all of the node's if the pod does not fit, else those with less free than it requests.
-- Stranded GPUs: those for which CPU (memory, …) runs out first. FGD looks at one next pod, so that a node with eight
-  free GPUs and CPU for two such pods counts as whole. Filled with the workload's mean, GPUs in excess of
+- Stranded GPUs: those for which CPU (memory, …) runs out first. FGD considers a single next pod, so a node with eight
+  free GPUs and CPU for two such pods counts as unfragmented. Filled with the workload's mean, GPUs in excess of
   CPU ÷ (CPU per GPU of the workload) stay idle.
 """
 

@@ -95,7 +95,7 @@ def _count(keys: Iterable[SpecKey]) -> dict[str, int]:
 
 
 def same_data(one: Any, other: Any) -> bool:
-    """Compare plain data strictly: types, and the order of mappings, count too, as they may show in objects."""
+    """Compare plain data strictly, including types and the order of mappings, which can affect objects."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):

@@ -81,7 +81,7 @@ class Fuse(Model):
 
 
 class WriteBack(Model):
-    """When a write tier persists data to the under-store."""
+    """Persistence of a write tier's data to the under-store."""
 
     mode: Literal["through", "async"] = Field(
         "through", description="`through`: a write returns once it is in the store. `async`: once it is in the cache."
@@ -102,7 +102,7 @@ class CacheTierSpec(Model):
     workers: Workers = Field(description="Alluxio workers and their storage.")
     under_stores: list[UnderStore] = Field(min_length=1, description="Object stores, by mount directory.")
     fuse: Fuse = Field(default_factory=Fuse, description="FUSE mount on each machine.")
-    write_back: WriteBack = Field(default_factory=WriteBack, description="How a write tier persists data to the store.")
+    write_back: WriteBack = Field(default_factory=WriteBack, description="Persistence of written data to the store.")
     ttl: Duration | None = Field(
         None,
         description="Free data this long after it was first cached, even if it is still read. The next read caches it "

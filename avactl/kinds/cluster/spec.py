@@ -134,7 +134,7 @@ class Namespace(Model):
 
 
 class Placement(Model):
-    """How the scheduler chooses among nodes that fit."""
+    """Rules by which the scheduler chooses among nodes that fit."""
 
     objective: Literal["pack", "links", "spread"] = Field(
         "pack",
@@ -157,7 +157,7 @@ class DeviceClass(Model):
 
 
 class Oidc(Model):
-    """How identity-provider names appear in Kubernetes."""
+    """Prefixes of identity-provider names in Kubernetes."""
 
     username_prefix: str = Field("", description="The API server's --oidc-username-prefix.")
     groups_prefix: str = Field("", description="The API server's --oidc-groups-prefix.")

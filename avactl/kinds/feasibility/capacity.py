@@ -106,7 +106,7 @@ def gpu_problems(
 
 
 def _room(item: Item, program: Program, compute: GpuCompute, path: fit.Path, link: str | None) -> int:
-    """How many pods of this make the empty machines hold; -1 where something else is to be said about them."""
+    """Return the number of such pods that the empty machines hold; -1 if another problem is reported for them."""
     if _model_problem(item, program, compute, path) is not None:
         return -1
     ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)

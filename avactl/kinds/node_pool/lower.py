@@ -62,7 +62,7 @@ def _size(spec: Any) -> Body:
 
 
 def _allocation(item: Item, program: Program) -> Body:
-    """How pods get GPUs and RDMA NICs in the pool."""
+    """Return the allocation of GPUs and RDMA NICs in the pool."""
     spec = item.spec
     if spec.allocation == "dra":
         way = {"deviceClass": device_class(program.machine(item).gpus.model)}

@@ -1,4 +1,4 @@
-"""Which foreign fields stay: those of controllers do; fields that people added by hand are removed."""
+"""Policy for fields that git does not set: those of controllers stay, those added by hand are removed."""
 
 from __future__ import annotations
 
