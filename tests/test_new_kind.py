@@ -103,7 +103,7 @@ def test_schema_and_explanation_follow() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(ValueError, match="registered already; give the model another KIND"):
+    with pytest.raises(ValueError, match="already registered; give the model another KIND"):
         registry.register(Kind(Notebook, lower))
 
 
@@ -295,7 +295,7 @@ def test_the_graph_shows_it(lifecycle: Lifecycle) -> None:
     shown = re.findall(r">([^<>]+)</text>", drawn)
     row = shown.index("lr")
     assert shown[row - 1 : row + 3] == ["sweep", "lr", "2 trials", "16 V100"]
-    assert "asks 16 of 16 + 0" in shown
+    assert "requests 16 of 16 + 0" in shown
     assert "requested at full size: 50% of the cluster's V100" in shown
     for line in ("Sweep vision/lr may run in pool v100", "Sweep vision/lr reads images through read"):
         assert line in drawn

@@ -100,7 +100,7 @@ CODES: dict[str, str] = {
     "credential-literal": "A spec contains a plain-text credential.",
     # repository
     "unsafe-path": "A path leaves the repository or the mounted directory.",
-    "python-not-allowed": "avactl.yaml does not allow Python files.",
+    "python-not-allowed": "Python files are not allowed by avactl.yaml.",
     "python-not-confined": "The machine cannot sandbox Python files.",
     "python-error": "A Python spec file failed.",
     "python-timeout": "A Python spec file exceeded its time limit.",

@@ -173,7 +173,7 @@ def test_a_suspended_job_asks_for_nothing() -> None:
 def test_a_job_beside_services_that_always_run() -> None:
     text = service("detector", "{min: 8, max: 20}") + job("train", "replicas: 5, gpus: 8, gpu: V100, memory: 32Gi")
     (problem,) = quota_problems(text)
-    assert problem.endswith("^ 5 × 8 = 40, with 8 of vision/detector")
+    assert problem.endswith("^ 5 × 8 = 40, with 8 for vision/detector")
     assert quota_problems(text.replace("replicas: 5", "replicas: 4")) == []
 
 
@@ -182,7 +182,7 @@ def test_services_alone_over_the_quota_are_one_problem() -> None:
     text += job("train", "replicas: 1, gpus: 8, gpu: V100, memory: 32Gi")
     (problem,) = quota_problems(text)
     assert "requests 48 V100" in problem
-    assert problem.endswith("3 × 8 = 24, with 24 of vision/a")
+    assert problem.endswith("3 × 8 = 24, with 24 for vision/a")
 
 
 def test_cpu_and_memory_count_over_all_roles() -> None:

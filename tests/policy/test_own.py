@@ -70,7 +70,7 @@ def test_a_schema_over_objects() -> None:
         ("schema: {$ref: 'https://example.com/x.json'}", "policy-error", "never fetched"),
         ("schema: {not: {$ref: '#/$defs/x'}}", "policy-error", "`$ref: #/$defs/x` does not resolve within the schema"),
         ("schema: {$ref: '#/$defs/x', $defs: {x: {$ref: '#/$defs/x'}}}", "policy-error", "infinitely recursive"),
-        ("schema: {}\nover: manifests\nkinds: [Workspace]", "policy-error", "`Workspace` is a kind of specs"),
+        ("schema: {}\nover: manifests\nkinds: [Workspace]", "policy-error", "`Workspace` is a spec kind"),
         ("schema: {}\nkinds: [Job]", "policy-error", "unknown spec kind `Job`"),
         ("schema: {}\nkind: [Job]", "unknown-key", "kind"),
         ("schma: {}", "unknown-key", "schma"),

@@ -53,7 +53,7 @@ def test_versions_fixed() -> None:
         "image `localhost",
         "dataset imagenet has no version",
         "version `latest` of the model can change without a commit",
-        "image `example.com/serving` has no tag",
+        "image `example.com/serving` has no tag and defaults to `latest`",
     ]
 
 
@@ -62,7 +62,7 @@ def test_versions_fixed() -> None:
     [
         ({}, "16 GPUs without a timeout and without a checkpoint"),
         ({"timeout": "6h"}, None),
-        ({"timeout": "1d"}, "16 GPUs for 1d are 384 GPU-hours without a checkpoint"),
+        ({"timeout": "1d"}, "16 GPUs for 1d: 384 GPU-hours without a checkpoint"),
         ({"checkpoint": {"volume": "1Gi"}}, None),
         ({"suspended": True}, None),
         ({"strategy": "single", "workers": {"cpu": 1}}, None),
