@@ -1,4 +1,4 @@
-"""Placement objectives. A module of its own, so that naming one does not import numpy."""
+"""Placement objectives, in a separate module so that importing them does not load numpy."""
 
 from __future__ import annotations
 
