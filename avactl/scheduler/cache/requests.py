@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -147,11 +148,16 @@ class RequestBuilder(ChangeListener):
             slots = self._tables.state.slots
             allowed = [
                 slots[info.name]
-                for info in self._tables.nodes.values()
+                for info in self._candidates(shape.rules)
                 if not self._obstacle(shape.rules, source, info)
             ]
             self._tables.state.allow(found, allowed)
         return found
+
+    def _candidates(self, rules: NodeRules) -> Iterable[NodeInfo]:
+        """Return the nodes that rules may match: a DaemonSet's pod names its node, and must not cost a look at all."""
+        nodes = self._tables.nodes
+        return nodes.values() if rules.named is None else [nodes[name] for name in rules.named if name in nodes]
 
     def put_node(self, info: NodeInfo, slot: int) -> None:
         """Update the node sets for a node."""

@@ -142,6 +142,18 @@ def node_selector(given: Mapping[str, Any] | None) -> Callable[[str, Labels], bo
     return lambda name, labels: any(term(name, labels) for term in terms)
 
 
+def _named(given: Mapping[str, Any] | None) -> frozenset[str] | None:
+    """Return the names of the only nodes that a NodeSelector can match, as DaemonSets write it; None: any name."""
+    found: set[str] = set()
+    for term in (given or {}).get("nodeSelectorTerms") or ():
+        fields = [each for each in term.get("matchFields") or () if each["operator"] == "In"]
+        if fields:
+            found.update(fields[0].get("values") or ())
+        elif term.get("matchExpressions") or term.get("matchFields"):
+            return None
+    return None if given is None else frozenset(found)
+
+
 def _preferred(terms: Iterable[Mapping[str, Any]]) -> None:
     """Check preferred terms: they are not scored, but kube-scheduler rejects a pod with an invalid one."""
     for term in terms:
@@ -182,7 +194,10 @@ class NodeRules:
         self.model: str | None = (spec.get("nodeSelector") or {}).get(names.GPU_LABEL)
         """GPU model in the node selector."""
         self.selects = equals(spec.get("nodeSelector") or {})
-        self.near = node_selector(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+        self.near = node_selector(required)
+        self.named = _named(required)
+        """The only nodes that may match, where the rules name them; None: any."""
         _preferred(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
         self.tolerations = tuple(spec.get("tolerations") or ())
 
