@@ -46,7 +46,7 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 
 def fail(message: str, code: int, hint: str = "") -> NoReturn:
     """Print one line to standard error and exit with the code."""
-    from avactl.diagnostics.secrets import redact  # mistyped input may contain a credential, and logs are kept
+    from avactl.diagnostics.redaction import redact  # mistyped input may contain a credential, and logs are kept
 
     message, hint = ("\n        ".join(map(visible, redact(text).split("\n"))) for text in (message, hint))
     red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")

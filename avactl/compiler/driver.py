@@ -16,7 +16,7 @@ from avactl.compiler.policy_pass import enforce, judge
 from avactl.compiler.resolve import resolve
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
-from avactl.diagnostics.secrets import redacted
+from avactl.diagnostics.redaction import redacted
 from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.secrets import holds_secret, looks_secret, redact
+from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds.reference import introspect
 from avactl.source.document import Document, Path
@@ -46,6 +46,8 @@ _SHORT = 4096
 
 def shown(text: str) -> str:
     """Truncate text to a short line and redact credentials."""
+    from avactl.diagnostics.redaction import redact  # its patterns take long to compile
+
     text = redact(text[:_SHORT])
     return text if len(text) <= 60 else text[:57] + "…"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
-from avactl.policy.settings import Rules
 from avactl.source.document import Document
 from avactl.source.tree import Tree
+
+if TYPE_CHECKING:
+    from avactl.policy.settings import Rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,40 +1,40 @@
-"""Detect text that looks like a credential: to reject it in specs, and to mask it in all output."""
+"""Detect text that looks like a credential, in specs and in output."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
-from avactl.diagnostics.model import Diagnostic
-from avactl.terminal import shortened
 
-MASK = "***"
-
-_SHAPES = re.compile(
-    "|".join(
-        (
-            r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # AWS access key id
-            r"\bLTAI[0-9A-Za-z]{12,26}\b",  # Alibaba Cloud
-            r"\bAIza[0-9A-Za-z_-]{35}",  # Google API key
-            r"\bya29\.[0-9A-Za-z_-]{20,}",  # Google OAuth
-            r"\bgh[pousr]_[0-9A-Za-z]{20,}",  # GitHub
-            r"\bgithub_pat_[0-9A-Za-z_]{22,}",
-            r"\bglpat-[0-9A-Za-z_-]{20,}",  # GitLab
-            r"\bhf_[0-9A-Za-z]{20,}",  # Hugging Face
-            r"\bsk-(?:proj-|ant-|svcacct-|or-)[0-9A-Za-z_-]{20,}|\bsk-[0-9A-Za-z]{20,}",  # model providers
-            r"\bnvapi-[0-9A-Za-z_-]{20,}",  # NVIDIA NGC
-            r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",  # Slack
-            r"\b(?:npm_[0-9A-Za-z]{36}|pypi-[0-9A-Za-z_-]{50,}|dckr_pat_[0-9A-Za-z_-]{20,})",
-            # Anchored at a word's start: otherwise each `eyJ` inside a word would be tried as a beginning.
-            r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]*",  # JSON Web Token
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"']*",
-            r"(?<=://)[^\s/:@\"'*]*:[^\s/@\"'$]+(?=@)",  # user:password@ in a URL
+@cache
+def shapes() -> re.Pattern[str]:
+    """Return the pattern of all credentials that are known by their shape. Compiled on demand: that takes long."""
+    return re.compile(
+        "|".join(
+            (
+                r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # AWS access key id
+                r"\bLTAI[0-9A-Za-z]{12,26}\b",  # Alibaba Cloud
+                r"\bAIza[0-9A-Za-z_-]{35}",  # Google API key
+                r"\bya29\.[0-9A-Za-z_-]{20,}",  # Google OAuth
+                r"\bgh[pousr]_[0-9A-Za-z]{20,}",  # GitHub
+                r"\bgithub_pat_[0-9A-Za-z_]{22,}",
+                r"\bglpat-[0-9A-Za-z_-]{20,}",  # GitLab
+                r"\bhf_[0-9A-Za-z]{20,}",  # Hugging Face
+                r"\bsk-(?:proj-|ant-|svcacct-|or-)[0-9A-Za-z_-]{20,}|\bsk-[0-9A-Za-z]{20,}",  # model providers
+                r"\bnvapi-[0-9A-Za-z_-]{20,}",  # NVIDIA NGC
+                r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",  # Slack
+                r"\b(?:npm_[0-9A-Za-z]{36}|pypi-[0-9A-Za-z_-]{50,}|dckr_pat_[0-9A-Za-z_-]{20,})",
+                # Anchored at a word's start: otherwise each `eyJ` inside a word would be tried as a beginning.
+                r"(?<![0-9A-Za-z_-])eyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]*",  # JSON Web Token
+                r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"']*",
+                r"(?<=://)[^\s/:@\"'*]*:[^\s/@\"'$]+(?=@)",  # user:password@ in a URL
+            )
         )
     )
-)
+
 
 _MARKS = ("IA", "AI", "ya29.", "pat-", "sk-", "pi-", "xox", "eyJ", "PRIVATE KEY-----")
 _MARKS_BEFORE_LINE = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "hf_", "npm_")
@@ -60,7 +60,7 @@ def _class(character: str) -> int:
     return 1 if character.isdigit() else 2 if character.islower() else 3 if character.isupper() else 0
 
 
-def _random(value: str) -> bool:
+def is_random(value: str) -> bool:
     """Return whether a value is long random text, such as a base64 key. Hex is not, because digests look the same."""
     if not _LONG(value) or value.startswith("/"):
         return False
@@ -101,78 +101,24 @@ def looks_secret(value: str, name: str = "") -> bool:
     text = re.sub(r"\$\([A-Za-z_][A-Za-z0-9_]*\)", "", value).strip()
     if not text or text in (":", "@"):
         return False
-    if _SHAPES.search(value):
+    if has_shape(value):
         return True
-    return text == value.strip() and (_random(text) or (bool(name) and _named(name, text)))
+    return text == value.strip() and (is_random(text) or (bool(name) and _named(name, text)))
 
 
 def has_shape(text: str) -> bool:
     """Return whether a text contains the shape of a credential. Fast for negatives: ten thousand files are scanned."""
     for mark in _MARKS:
         if mark in text:
-            return _SHAPES.search(text) is not None
+            return shapes().search(text) is not None
     if "_" in text:
         for mark in _MARKS_BEFORE_LINE:
             if mark in text:
-                return _SHAPES.search(text) is not None
-    return _IN_URL(text) is not None and _SHAPES.search(text) is not None
+                return shapes().search(text) is not None
+    return _IN_URL(text) is not None and shapes().search(text) is not None
 
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
-# The name is bounded and anchored at a word's start, so that matching stays linear in long text.
-_ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
-
-
-_IN_BRACKETS = re.compile(
-    r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9}[:=]\s{0,9})([\[{][^][{}\n]*+)(?=[]}\n]|\Z)"""
-)
-"""A list or a mapping as a value."""
-_ENTRY = re.compile(
-    r"""(?<!\w)(name["']?\s{0,9}:\s{0,9}["']?)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9},\s{0,9}["']?value["']?\s{0,9}:\s{0,9})"""
-    r"""("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
-)
-"""An environment variable in Kubernetes' form: `{name: TOKEN, value: …}`."""
-_OPTION = re.compile(r"""(?<!\S)--([A-Za-z][\w.-]{0,255}+)( {1,9})([^\s,;{}\[\]"'=-][^\s,;{}\[\]"']*)""")
-_WORD = re.compile(r"[^\s,;:={}\[\]\"'()`]+")
-_LONG_WORD = re.compile(r"(?<![0-9A-Za-z+/=_-])[0-9A-Za-z+/=_-]{32,}")
-
-
-def redact(text: str) -> str:
-    """Mask each credential in a text; every other character stays in its column."""
-
-    def cover(match: re.Match[str]) -> str:
-        return "*" * len(match[0])
-
-    def cover_random(match: re.Match[str]) -> str:
-        return cover(match) if _random(match[0]) else match[0]
-
-    def cover_words(match: re.Match[str]) -> str:
-        name = match[1]
-        if name == "secret":
-            return match[0]
-        words = _WORD.sub(lambda word: cover(word) if looks_secret(word[0], name) else word[0], match[3])
-        return f"{name}{match[2]}{words}"
-
-    def cover_entry(match: re.Match[str]) -> str:
-        value = match[4].strip("\"'")
-        return f"{match[1]}{match[2]}{match[3]}{'*' * len(match[4])}" if looks_secret(value, match[2]) else match[0]
-
-    def cover_option(match: re.Match[str]) -> str:
-        return f"--{match[1]}{match[2]}{'*' * len(match[3])}" if looks_secret(match[3], match[1]) else match[0]
-
-    def cover_assigned(match: re.Match[str]) -> str:
-        value = match[3].strip("\"'")
-        if match[1] == "secret" and _NAME(value) and not _random(value):
-            return match[0]  # a key of avactl's kinds, whose value is the name of a Secret
-        if looks_secret(value, match[1]):
-            return f"{match[1]}{match[2]}{'*' * len(match[3])}"
-        if match[3][0] in "\"'":  # which holds no such quote, so that this goes no deeper than there are quotes
-            return f"{match[1]}{match[2]}{match[3][0]}{_ASSIGNED.sub(cover_assigned, match[3][1:-1])}{match[3][0]}"
-        return match[0]
-
-    text = _LONG_WORD.sub(cover_random, _SHAPES.sub(cover, text))
-    text = _ENTRY.sub(cover_entry, _IN_BRACKETS.sub(cover_words, text))
-    return _ASSIGNED.sub(cover_assigned, _OPTION.sub(cover_option, text))
+NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
 
 
 def holds_secret(value: object, name: str = "") -> bool:
@@ -189,26 +135,8 @@ def holds_secret(value: object, name: str = "") -> bool:
         elif isinstance(value, list):
             ahead += [(inner, name) for inner in value]
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
-            if name == "secret" and isinstance(value, str) and _NAME(value) and not _random(value):
+            if name == "secret" and isinstance(value, str) and NAME(value) and not is_random(value):
                 continue  # a key of avactl's kinds, whose value is the name of a Secret
             if looks_secret(str(value), name):
                 return True
     return False
-
-
-_LONGEST = 2000
-"""Longest text of a diagnostic, in characters."""
-
-
-def redacted(diagnostic: Diagnostic) -> Diagnostic:
-    """Return the diagnostic with credentials masked and texts truncated."""
-    d = diagnostic
-    if max(len(d.message), len(d.label), len(d.hint)) > _LONGEST:
-        message, label, hint = (shortened(text, _LONGEST) for text in (d.message, d.label, d.hint))
-        d = replace(d, message=message, label=label, hint=hint)
-    texts = (d.message, d.label, d.hint, *(note.text for note in d.notes))
-    if not any(_SHAPES.search(text) for text in texts):
-        return d
-    notes = tuple(note._replace(text=_SHAPES.sub(MASK, note.text)) for note in d.notes)
-    message, label, hint = (_SHAPES.sub(MASK, text) for text in (d.message, d.label, d.hint))
-    return replace(d, message=message, label=label, hint=hint, notes=notes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from unicodedata import combining, east_asian_width
 
 from avactl.diagnostics.model import Diagnostic, Span
-from avactl.diagnostics.secrets import MASK, redact
+from avactl.diagnostics.redaction import MASK, redact
 from avactl.terminal import inert, visible
 
 SourceText = Callable[[str], str | None]

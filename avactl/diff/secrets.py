@@ -6,7 +6,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from avactl.diagnostics.secrets import MASK, looks_secret, redact
+from avactl.diagnostics.redaction import MASK, redact
+from avactl.diagnostics.secrets import looks_secret
 from avactl.diff.fields import option
 from avactl.diff.model import ABSENT
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import yaml
 
 from avactl.compiler import Compilation
-from avactl.diagnostics.secrets import redact
+from avactl.diagnostics.redaction import redact
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.emit import pulumi_aliases
 from avactl.emit.engine_report import Change, Report, object_of, plain

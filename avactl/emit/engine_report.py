@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from avactl.diagnostics.secrets import redact
+from avactl.diagnostics.redaction import redact
 from avactl.emit.pulumi_plan import component_type
 
 _SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±", "import": "+"}

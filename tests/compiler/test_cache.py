@@ -23,7 +23,7 @@ from avactl.compiler.incremental.compile import Compiled, compile_cached
 from avactl.compiler.incremental.disk import Store
 from avactl.compiler.incremental.records import PlainDependencies
 from avactl.compiler.incremental.tracing import Dependency, DerivedValue, FileContent, MemoisedValue, SpecsOfKind
-from avactl.diagnostics.secrets import redacted
+from avactl.diagnostics.redaction import redacted
 from avactl.emit.files import object_text
 from avactl.emit.paths import object_path
 from avactl.source.tree import DirTree

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.diagnostics.secrets import looks_secret, redact
+from avactl.diagnostics.redaction import redact
+from avactl.diagnostics.secrets import looks_secret
 from avactl.diagnostics.text import render_text
 from tests.kinds.on_base import compile_spec
 

@@ -43,7 +43,7 @@ def digest(data: bytes) -> str:
 
 def packed(problems: Iterable[Diagnostic]) -> list[PackedDiagnostic]:
     """Return problems as plain data, with possible credentials redacted."""
-    from avactl.diagnostics.secrets import redacted
+    from avactl.diagnostics.redaction import redacted
 
     return [pack(redacted(problem)) for problem in problems]
 

@@ -230,7 +230,7 @@ def _kept(gone: Mapping[Key, Body], live: Mapping[Key, Body]) -> dict[Key, str]:
 
 def shown(difference: Difference, kind: str) -> tuple[Any, Any]:
     """Return both values of a difference with secrets masked; ABSENT for a missing value."""
-    from avactl.diagnostics.secrets import MASK
+    from avactl.diagnostics.redaction import MASK
     from avactl.diff.secrets import cover
 
     if kind == "Secret" and difference.path[0] in ("f:data", "f:stringData"):

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from avactl.diagnostics.secrets import redact
+from avactl.diagnostics.redaction import redact
 from avactl.reconcile.reporting.report import Result
 from avactl.reconcile.source import Revision
 from avactl.terminal import shortened, visible

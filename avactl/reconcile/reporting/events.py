@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from avactl.diagnostics.secrets import redact
+from avactl.diagnostics.redaction import redact
 from avactl.kube import logs
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.kube.events import events_path, new_event

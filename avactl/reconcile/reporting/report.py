@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from avactl.diagnostics.secrets import redact
+from avactl.diagnostics.redaction import redact
 from avactl.reconcile.diffing.actions import Action, Step, shown
 from avactl.reconcile.diffing.managed_fields import ABSENT
 from avactl.reconcile.health import Health, State

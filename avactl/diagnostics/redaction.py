@@ -1,0 +1,85 @@
+"""Mask credentials in all output."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from avactl.diagnostics.model import Diagnostic
+from avactl.diagnostics.secrets import NAME, is_random, looks_secret, shapes
+from avactl.terminal import shortened
+
+MASK = "***"
+
+# The name is bounded and anchored at a word's start, so that matching stays linear in long text.
+_ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)""")
+
+
+_IN_BRACKETS = re.compile(
+    r"""(?<!\w)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9}[:=]\s{0,9})([\[{][^][{}\n]*+)(?=[]}\n]|\Z)"""
+)
+"""A list or a mapping as a value."""
+_ENTRY = re.compile(
+    r"""(?<!\w)(name["']?\s{0,9}:\s{0,9}["']?)([A-Za-z_][\w.-]{0,255}+)(["']?\s{0,9},\s{0,9}["']?value["']?\s{0,9}:\s{0,9})"""
+    r"""("[^"]*"|'[^']*'|[^\s,;{}\[\]"']+)"""
+)
+"""An environment variable in Kubernetes' form: `{name: TOKEN, value: …}`."""
+_OPTION = re.compile(r"""(?<!\S)--([A-Za-z][\w.-]{0,255}+)( {1,9})([^\s,;{}\[\]"'=-][^\s,;{}\[\]"']*)""")
+_WORD = re.compile(r"[^\s,;:={}\[\]\"'()`]+")
+_LONG_WORD = re.compile(r"(?<![0-9A-Za-z+/=_-])[0-9A-Za-z+/=_-]{32,}")
+
+
+def redact(text: str) -> str:
+    """Mask each credential in a text; every other character stays in its column."""
+
+    def cover(match: re.Match[str]) -> str:
+        return "*" * len(match[0])
+
+    def cover_random(match: re.Match[str]) -> str:
+        return cover(match) if is_random(match[0]) else match[0]
+
+    def cover_words(match: re.Match[str]) -> str:
+        name = match[1]
+        if name == "secret":
+            return match[0]
+        words = _WORD.sub(lambda word: cover(word) if looks_secret(word[0], name) else word[0], match[3])
+        return f"{name}{match[2]}{words}"
+
+    def cover_entry(match: re.Match[str]) -> str:
+        value = match[4].strip("\"'")
+        return f"{match[1]}{match[2]}{match[3]}{'*' * len(match[4])}" if looks_secret(value, match[2]) else match[0]
+
+    def cover_option(match: re.Match[str]) -> str:
+        return f"--{match[1]}{match[2]}{'*' * len(match[3])}" if looks_secret(match[3], match[1]) else match[0]
+
+    def cover_assigned(match: re.Match[str]) -> str:
+        value = match[3].strip("\"'")
+        if match[1] == "secret" and NAME(value) and not is_random(value):
+            return match[0]  # a key of avactl's kinds, whose value is the name of a Secret
+        if looks_secret(value, match[1]):
+            return f"{match[1]}{match[2]}{'*' * len(match[3])}"
+        if match[3][0] in "\"'":  # which holds no such quote, so that this goes no deeper than there are quotes
+            return f"{match[1]}{match[2]}{match[3][0]}{_ASSIGNED.sub(cover_assigned, match[3][1:-1])}{match[3][0]}"
+        return match[0]
+
+    text = _LONG_WORD.sub(cover_random, shapes().sub(cover, text))
+    text = _ENTRY.sub(cover_entry, _IN_BRACKETS.sub(cover_words, text))
+    return _ASSIGNED.sub(cover_assigned, _OPTION.sub(cover_option, text))
+
+
+_LONGEST = 2000
+"""Longest text of a diagnostic, in characters."""
+
+
+def redacted(diagnostic: Diagnostic) -> Diagnostic:
+    """Return the diagnostic with credentials masked and texts truncated."""
+    d = diagnostic
+    if max(len(d.message), len(d.label), len(d.hint)) > _LONGEST:
+        message, label, hint = (shortened(text, _LONGEST) for text in (d.message, d.label, d.hint))
+        d = replace(d, message=message, label=label, hint=hint)
+    texts = (d.message, d.label, d.hint, *(note.text for note in d.notes))
+    if not any(shapes().search(text) for text in texts):
+        return d
+    notes = tuple(note._replace(text=shapes().sub(MASK, note.text)) for note in d.notes)
+    message, label, hint = (shapes().sub(MASK, text) for text in (d.message, d.label, d.hint))
+    return replace(d, message=message, label=label, hint=hint, notes=notes)
