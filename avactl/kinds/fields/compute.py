@@ -60,6 +60,18 @@ class GpuLinkCompute(Compute):
     rdma: bool = Field(False, description="Give each pod an RDMA NIC next to its GPUs.")
 
 
+UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class PodUser(Model):
+    """User and group of a pod's processes."""
+
+    run_as_user: UserId = Field(1000, description="User ID of the processes; not root. HOME is writable for any ID.")
+    run_as_group: UserId | None = Field(
+        None, description="Group ID of the processes and of new files on volumes. Default: `runAsUser`."
+    )
+
+
 # No part can match its own terminator, so matching is linear.
 _GIT_URL = re.compile(r"https://[^\s@/]+/\S+|ssh://[^\s:]\S+|[\w.-]+@[\w.-]+:\S+").fullmatch
 

@@ -18,12 +18,14 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import TEAM_BUCKETS
 
 USER_ID = 1000
-"""User and group of user pods. Pod security `restricted` requires a non-zero value."""
+"""Default user and group. Pod security `restricted` requires a non-zero value."""
 
 RUN_ANNOTATION = f"{GROUP}/run"
 """Annotation of a job's objects and pods: digest of everything that defines a run. A new digest starts a new run."""
 
 TMP = "/tmp"  # noqa: S108 - in the container
+HOME = "/home/user"
+"""HOME of user containers: a volume, because no image has a directory for every user ID."""
 
 
 def container_security() -> Body:
@@ -36,13 +38,13 @@ def container_security() -> Body:
     }
 
 
-def pod_security(user: int = USER_ID) -> Body:
+def pod_security(user: int = USER_ID, group: int | None = None) -> Body:
     """The pod-level fields of pod security `restricted`."""
     return {
         "runAsNonRoot": True,
         "runAsUser": user,
-        "runAsGroup": user,
-        "fsGroup": user,
+        "runAsGroup": group or user,
+        "fsGroup": group or user,
         # Otherwise a volume of a million checkpoint files would be walked at each start.
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -82,6 +84,22 @@ def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, cla
     if claims:
         result["claims"] = [{"name": "gpus"}]
     return result
+
+
+def helper(
+    name: str, image: str | None, script: str, env: Iterable[Body], compute: Body, mounts: Sequence[Body], **more: Any
+) -> Body:
+    """Build a container of the platform in a user pod: it runs a shell script and sees no GPU."""
+    return {
+        "name": name,
+        "image": image,
+        "command": ["sh", "-c", script],
+        "env": merge_env(env_list({"HOME": TMP, **NO_GPUS}), env),
+        "resources": compute,
+        "securityContext": container_security(),
+        "volumeMounts": list(mounts),
+        **more,
+    }
 
 
 class Volumes:
@@ -162,7 +180,7 @@ class Volumes:
         mounts: list[Body] = [{"name": "code", "mountPath": git.mount}, {"name": "code-tmp", "mountPath": TMP}]
         self.volumes.append({"name": "code-tmp", "emptyDir": {}})
         settings = {"safe.directory": "*"}  # the volume's root belongs to root
-        env = {"URL": git.url, "REF": git.ref, "TARGET": git.mount, "HOME": TMP}
+        env = {"URL": git.url, "REF": git.ref, "TARGET": git.mount}
         if git.secret:
             self.volumes.append({"name": "git-secret", "secret": {"secretName": git.secret, "defaultMode": 0o440}})
             mounts.append({"name": "git-secret", "mountPath": GIT_SECRET, "readOnly": True})
@@ -170,17 +188,8 @@ class Volumes:
         for index, (key, value) in enumerate(settings.items()):
             env |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
         env["GIT_CONFIG_COUNT"] = str(len(settings))
-        self.init.append(
-            {
-                "name": "code",
-                "image": self.program.cluster_spec(self.item.cluster).images.git,
-                "command": ["sh", "-c", GIT_SCRIPT],
-                "env": env_list(env),
-                "resources": resources("100m", "256Mi"),
-                "securityContext": container_security(),
-                "volumeMounts": mounts,
-            }
-        )
+        image = self.program.cluster_spec(self.item.cluster).images.git
+        self.init.append(helper("code", image, GIT_SCRIPT, env_list(env), resources("100m", "256Mi"), mounts))
 
 
 GIT_SECRET = "/etc/git-secret"  # noqa: S105 - a path
@@ -262,15 +271,8 @@ def fetch_container(
     elif access.secret:
         keys = {"RCLONE_S3_ACCESS_KEY_ID": "accessKeyId", "RCLONE_S3_SECRET_ACCESS_KEY": "secretAccessKey"}
         env += secret_env(access.secret, {**keys, "RCLONE_S3_ENDPOINT": "endpoint"})
-    return {
-        "name": name,
-        "image": program.cluster_spec(item.cluster).images.fetch,
-        "command": ["sh", "-c", FETCH_SCRIPT],
-        "env": env,
-        "resources": resources("500m", "1Gi"),
-        "securityContext": container_security(),
-        "volumeMounts": [{"name": volume, "mountPath": path}],
-    }
+    image = program.cluster_spec(item.cluster).images.fetch
+    return helper(name, image, FETCH_SCRIPT, env, resources("500m", "1Gi"), [{"name": volume, "mountPath": path}])
 
 
 def pod_spec(
@@ -282,17 +284,22 @@ def pod_spec(
     gpu: GpuRequest | None = None,
     service_account: str,
     priority: str | None = None,
-    more_containers: Sequence[Body] = (),
     **more: Any,
 ) -> Body:
     """Build a pod spec around its main container; `more` are further fields of the pod spec.
 
-    The main container gets the volume mounts and the security context. Tokens are mounted only if the caller sets
-    `automountServiceAccountToken=True`.
+    The main container gets the volume mounts, the security context, its GPUs, and, unless it sets HOME, a writable
+    home. Tokens are mounted only if the caller sets `automountServiceAccountToken=True`.
     """
     cluster = program.cluster_spec(item.cluster)
     gathered = volumes or Volumes(item, program)
-    container = {**main, "securityContext": container_security()}
+    given = main.get("env", ())
+    if not any(entry["name"] == "HOME" for entry in given):
+        gathered.empty("home", HOME)
+    # A user without a name or home breaks code that looks them up: caches, torch.compile, getpass.
+    own = env_list({"HOME": HOME, "USER": "user"})
+    devices = env_list(NO_GPUS) if gpu is None else gpu.env()
+    container = {**main, "env": merge_env(own, given, devices), "securityContext": container_security()}
     if gathered.mounts:
         container["volumeMounts"] = gathered.mounts
     if gathered.env_from:
@@ -300,8 +307,10 @@ def pod_spec(
     fields: Body = {
         "serviceAccountName": service_account,
         "automountServiceAccountToken": False,
-        "securityContext": pod_security(),
-        "containers": [container, *more_containers],
+        "securityContext": pod_security(
+            getattr(item.spec, "run_as_user", USER_ID), getattr(item.spec, "run_as_group", None)
+        ),
+        "containers": [container],
         "enableServiceLinks": False,
         **compact(
             initContainers=gathered.init or None,

@@ -102,14 +102,12 @@ def _deployment(
 def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str) -> Body:
     spec = item.spec
     drain = ceil(seconds(spec.drain))
-    own_env = {**run.env, **({} if spec.resources.gpus else pods.NO_GPUS)}
-    own_env = {name: value for name, value in own_env.items() if name not in spec.env}
     container = compact(
         name=COMPONENT,
         image=spec.runtime.image,
         command=spec.runtime.command or run.command or None,
         args=[*run.args, *spec.runtime.args] or None,
-        env=[*pods.env_list(own_env), *pods.env_list(spec.env)] or None,
+        env=pods.merge_env(pods.env_list(run.env), pods.env_list(spec.env)),
         ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()],
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), claims=gpu.dra),
         # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM.

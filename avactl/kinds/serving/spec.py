@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.fields.compute import Compute
+from avactl.kinds.fields.compute import Compute, PodUser
 from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
 
 ResourceClass = Literal["gpu", "cpu", "io"]
@@ -75,7 +75,7 @@ class Batching(Model):
     queue: Count = Field(100, description="Maximum number of queued batches.")
 
 
-class ServingDeploymentSpec(Model):
+class ServingDeploymentSpec(PodUser):
     """A model server behind a Service."""
 
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import RUN_ANNOTATION, container_security, env_list, resources
+from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, helper, resources
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field
@@ -76,21 +76,13 @@ def follow(
         "PERIOD": str(period(count)),
         "COMMANDS": commands,
         "DIRECTORY": DIRECTORY,
-        "HOME": "/tmp",  # noqa: S108 - in the container
     }
-    watcher = {
-        "name": COMPONENT,
-        "image": program.cluster_spec(item.cluster).images.kubectl,
-        "command": ["sh", "-c", FOLLOW_SCRIPT],
-        "env": [
-            *env_list(env),
-            field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
-            field("INDEX", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
-        ],
-        "resources": resources("10m", "128Mi"),
-        "securityContext": container_security(),
-        "volumeMounts": mounts,
-    }
+    fields = [
+        field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
+        field("INDEX", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+    ]
+    image = program.cluster_spec(item.cluster).images.kubectl
+    watcher = helper(COMPONENT, image, FOLLOW_SCRIPT, [*env_list(env), *fields], resources("10m", "128Mi"), mounts)
     return {
         **pod,
         "serviceAccountName": account(item),

@@ -28,7 +28,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     made = parts(spec)
     data = rendezvous(item, made)
     if spec.strategy == "mpi":
-        data |= mpi.files()
+        data |= mpi.files(item)
     bodies = [_job(item, program, made, part) for part in made]
     run = k8s.digest([data, bodies])
     jobs = [_finish(item, program, part, body, run) for part, body in zip(made, bodies, strict=True)]

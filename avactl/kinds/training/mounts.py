@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import dataset_access
+from avactl.kinds.lowering import pods
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.pod import CHECKPOINTS, log_path
@@ -60,6 +61,8 @@ def _places(item: Item, program: Program) -> Iterator[Place]:
         yield Place(logs, "the log volume", place, False)
     for bucket in dataset_access.buckets(program, item):
         yield Place(f"/buckets/{bucket.name}", f"bucket {bucket.name}", ("spec",), True)
+    if "HOME" not in spec.env:
+        yield Place(pods.HOME, "the home directory", ("spec",), False)
     for key in ("workers", "servers", "launcher", "evaluator"):
         role = getattr(spec, key)
         if role is not None and role.shared_memory is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.lowering.pods import USER_ID, Volumes, container_security, env_list, resources
+from avactl.kinds.lowering.pods import HOME, Volumes, env_list, helper, resources
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
@@ -65,18 +65,17 @@ while true; do
 done
 """
 
-_PASSWD = f"user:x:{USER_ID}:{USER_ID}::/tmp:/bin/sh\n"
-"""Passwd entry: Open MPI refuses to start for a user without a name."""
-
 
 def commands_name(item: Item) -> str:
     """Name of the ConfigMap with the workers' commands."""
     return f"{item.name}-launch"
 
 
-def files() -> dict[str, str]:
+def files(item: Item) -> dict[str, str]:
     """Data of the rendezvous ConfigMap in addition to the hostfile."""
-    return {"agent": AGENT, "passwd": _PASSWD}
+    user, group = item.spec.run_as_user, item.spec.run_as_group or item.spec.run_as_user
+    # Open MPI refuses to start for a user without a name.
+    return {"agent": AGENT, "passwd": f"user:x:{user}:{group}::{HOME}:/bin/sh\n"}
 
 
 def environment() -> list[Body]:
@@ -107,21 +106,20 @@ def mount(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
 
 def launcher(item: Item, program: Program, pod: Body) -> Body:
     """Build the launcher's pod with the sidecar that publishes the commands."""
-    publisher = {
-        "name": "publisher",
-        "image": program.cluster_spec(item.cluster).images.kubectl,
-        "restartPolicy": "Always",
-        "command": ["sh", "-c", PUBLISH_SCRIPT],
-        "env": env_list({"COMMANDS": commands_name(item), "HOME": "/tmp"}),  # noqa: S108 - in the container
-        # mpirun must find the directories.
-        "startupProbe": {"exec": {"command": ["test", "-d", f"{_COMMANDS}"]}, "periodSeconds": 1},
-        "resources": resources("10m", "128Mi"),
-        "securityContext": container_security(),
-        "volumeMounts": [
+    publisher = helper(
+        "publisher",
+        program.cluster_spec(item.cluster).images.kubectl,
+        PUBLISH_SCRIPT,
+        env_list({"COMMANDS": commands_name(item)}),
+        resources("10m", "128Mi"),
+        [
             {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True},
             {"name": "launch", "mountPath": LAUNCH},
         ],
-    }
+        restartPolicy="Always",
+        # mpirun must find the directories.
+        startupProbe={"exec": {"command": ["test", "-d", _COMMANDS]}, "periodSeconds": 1},
+    )
     return {
         **pod,
         "serviceAccountName": f"{item.name}-launcher",

@@ -110,12 +110,9 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
 
 def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
     spec = item.spec
-    # A user without a name or home breaks code that looks them up: caches, torch.compile, getpass.
-    own = {"HOME": pods.TMP, "USER": "user"}
-    if gpu.rdma:
-        # Connections that set up RDMA use the pod's own network.
-        own |= {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
-    result = [pods.env_list(own), environment(item, part), gpu.env()]
+    # Connections that set up RDMA use the pod's own network.
+    own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma else {}
+    result = [pods.env_list(own), environment(item, part)]
     if part.role == "launcher":
         result.append(mpi.environment())
     if spec.checkpoint is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute
+from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, PodUser
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, ObjectUrl
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
@@ -64,7 +64,7 @@ class TensorBoard(Model):
     )
 
 
-class TrainingJobSpec(Model):
+class TrainingJobSpec(PodUser):
     """One run of training code."""
 
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")

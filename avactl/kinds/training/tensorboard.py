@@ -32,13 +32,12 @@ def board(item: Item, program: Program) -> list[Manifest]:
             )
         )  # fmt: skip
         volumes.claim("logs", f"{item.name}-logs", declared.logdir, read_only=True)
-    volumes.empty("tmp", pods.TMP)
     container: Body = {
         "name": COMPONENT,
         "image": program.cluster_spec(cluster).images.tensorboard,
         "command": ["tensorboard"],
         "args": [f"--logdir={declared.logdir}", "--bind_all", f"--port={PORT}"],
-        "env": [*pods.env_list({"HOME": pods.TMP, **pods.NO_GPUS}), *store_env(item, program, declared.logdir)],
+        "env": store_env(item, program, declared.logdir),
         "ports": [{"name": "http", "containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 10},
         "resources": pods.resources("200m", "2Gi"),

@@ -12,7 +12,7 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
-from avactl.names import DEVICES, GPU_SHARE
+from avactl.names import GPU_SHARE
 
 COMPONENT = "workspace"
 PRIORITY = "avactl-workspace"
@@ -115,14 +115,7 @@ def _env(item: Item, culled: bool) -> list[Body]:
     if culled:
         own["JUPYTER_CONFIG_PATH"] = _JUPYTER
         own["AVACTL_IDLE_TIMEOUT"] = str(ceil(seconds(spec.idle_timeout)))
-    if not spec.gpus:
-        own |= pods.NO_GPUS
-    result = pods.env_list({name: value for name, value in own.items() if name not in spec.env})
-    if is_shared(spec.gpus) and "NVIDIA_VISIBLE_DEVICES" not in spec.env:
-        # The scheduler's Binding carries the device indexes; the NVIDIA runtime exposes no other GPU.
-        source = {"fieldPath": f"metadata.annotations['{DEVICES}']"}
-        result.append({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": source}})
-    return result + pods.env_list(spec.env)
+    return pods.merge_env(pods.env_list(own), pods.env_list(spec.env))
 
 
 def _editor_config(item: Item) -> dict[str, str]:

@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.fields.compute import DatasetMount, GpuModel
+from avactl.kinds.base import Env, Resource
+from avactl.kinds.fields.compute import DatasetMount, GpuModel, PodUser
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
 
 
-class WorkspaceSpec(Model):
+class WorkspaceSpec(PodUser):
     """A long-running container of one user, with a persistent home directory."""
 
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")
