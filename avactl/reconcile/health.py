@@ -152,12 +152,18 @@ def of_pods(pods: list[dict[str, Any]]) -> Health | None:
             (text for pod in late if (text := _condition(pod.get("status") or {}, "PodScheduled").get("message"))), ""
         )
         return Health(State.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
-    for pod in late:
-        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+    return crashing(late)
+
+
+def crashing(pods: list[dict[str, Any]]) -> Health | None:
+    """Return the first container, init container or sidecar of some pods that cannot start or does not stay up."""
+    for pod in pods:
+        status = pod.get("status") or {}
+        for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
             waiting = (container.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") in _WRONG:
-                said = f"{waiting['reason']} {waiting.get('message', '')}".strip()
-                return Health(State.progressing, f"pod {pod['metadata']['name']}: {said}")
+                said = f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
+                return Health(State.progressing, f"pod {pod['metadata']['name']}, container {said}")
     return None
 
 

@@ -23,7 +23,7 @@ kind: Cluster
 metadata: {{name: main}}
 spec:
   images: {{avactl: registry.example.com/avactl{DIGEST}, alluxio: registry.example.com/alluxio{DIGEST}}}
-  daemons: {{scheduler: true, cache: true}}
+  daemons: {{scheduler: true}}
   pullSecrets: [registry]
 """
 BUILTIN = "  reconcile: {mode: builtin, repository: 'https://git.example.com/platform/specs.git', secret: specs}\n"
@@ -141,7 +141,7 @@ kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
-    watched = DAEMONS.replace("cache: true", "cache: true, topology: true")
+    watched = DAEMONS.replace("scheduler: true", "scheduler: true, topology: true")
     result = compiled(watched + BUILTIN + TIER + team + machine("H100"))
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
@@ -152,8 +152,6 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     system = "avactl-system"
     assert rules("ClusterRole", "avactl-scheduler") == documented("`avactl-scheduler`, in all namespaces")
     assert rules("Role", "avactl-scheduler", system) == documented("`avactl-scheduler`, in the system namespace")
-    assert rules("Role", "avactl-cache", system) == documented("`avactl-cache`, in the system namespace")
-    assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
     assert rules("ClusterRole", "avactl-topology") == documented("`avactl-topology`, on all nodes")
     assert rules("Role", "avactl-topology", "default") == documented("`avactl-topology`, in `default`")
     assert rules("ClusterRole", "avactl-reconcile") == documented("`avactl-reconcile`, in all namespaces")
@@ -165,7 +163,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 
 
 def test_the_reconciler_may_give_away_the_daemons_cluster_roles_and_no_others() -> None:
-    result = compiled(DAEMONS.replace("cache: true", "cache: true, topology: true") + BUILTIN + machine("H100"))
+    result = compiled(DAEMONS.replace("scheduler: true", "scheduler: true, topology: true") + BUILTIN + machine("H100"))
     found = {m.name for m in own(result) if m.kind == "ClusterRole"}
     (rule,) = (
         rule
@@ -191,11 +189,6 @@ def test_the_reconciler_reads_the_branch_with_what_the_secret_holds(tmp_path: Pa
             capture_output=True, check=True,
         ).stdout  # fmt: skip
         assert asked.splitlines()[-2:] == ["username=robot", f"password={token}"]
-
-
-def test_the_cache_daemon_needs_a_tier_for_its_role_there() -> None:
-    assert "avactl-cache/avactl-cache" not in names(compiled(DAEMONS), "Role")
-    assert "avactl-cache/avactl-cache" in names(compiled(DAEMONS + TIER), "Role")
 
 
 def test_device_classes_are_for_dra_pools_and_can_be_replaced() -> None:
@@ -308,7 +301,7 @@ def test_apply_again_changes_nothing(admin: KubeClient) -> None:
 
 def test_daemon_pods_pass_restricted_pod_security(admin: KubeClient) -> None:
     """The ReplicaSets make their pods: nothing is refused by admission, in a namespace that enforces `restricted`."""
-    for name in ("avactl-scheduler", "avactl-cache", "avactl-reconcile"):
+    for name in ("avactl-scheduler", "avactl-reconcile"):
         ready = admin.wait_for(
             "apps/v1", "Deployment", name, "avactl-system",
             until=lambda found: found.get("status", {}).get("replicas") == found["spec"]["replicas"],
@@ -403,9 +396,9 @@ def test_scheduler_role_is_enough_and_no_more(plane: ControlPlane, admin: KubeCl
         assert refused(scheduler.patch, {**node("machine"), "spec": {"unschedulable": False}})
         assert refused(scheduler.delete, "v1", "PersistentVolumeClaim", "home", team)
         assert refused(scheduler.delete, "resource.k8s.io/v1", "ResourceClaim", "train", team)
-        other = {**lease, "metadata": {"name": "avactl-cache", "namespace": "avactl-system"}}
+        other = {**lease, "metadata": {"name": "avactl-other", "namespace": "avactl-system"}}
         admin.create(other)
-        assert refused(scheduler.get, "coordination.k8s.io/v1", "Lease", "avactl-cache", "avactl-system")
+        assert refused(scheduler.get, "coordination.k8s.io/v1", "Lease", "avactl-other", "avactl-system")
 
 
 def test_device_class_selects_exactly_its_model(plane: ControlPlane, admin: KubeClient) -> None:

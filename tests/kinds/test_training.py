@@ -196,8 +196,10 @@ def test_what_serves_ends_with_those_it_serves_and_user_code_has_no_token() -> N
         if any(mount["name"] == "token" for mount in each.get("volumeMounts", ()))
     ]
     assert holders == [watcher["name"]]
-    (rule,) = found["Role", "net-follower"]["rules"]
-    assert rule == {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"], "resourceNames": ["net-worker"]}
+    assert found["Role", "net-follower"]["rules"] == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"], "resourceNames": ["net-worker"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+    ]
     assert pod(found)["spec"]["serviceAccountName"] == "avactl-run"
     actions = {rule["action"] for rule in job(found, "server")["spec"]["podFailurePolicy"]["rules"]}
     assert actions == {"FailJob", "Ignore"}

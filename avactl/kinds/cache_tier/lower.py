@@ -14,6 +14,7 @@ from avactl.kinds.cache_tier.stores import environment, mount_script
 from avactl.kinds.cache_tier.workers import worker_pod
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.storage import class_name
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
@@ -51,7 +52,7 @@ def _masters(item: Item, program: Program, configuration: str) -> list[Manifest]
     claim = k8s.compact(
         accessModes=["ReadWriteOnce"],
         resources={"requests": {"storage": masters.journal}},
-        storageClassName=k8s.storage_class(program, item.spec.cluster, "cache"),
+        storageClassName=class_name(program, item.spec.cluster, "cache"),
     )
     spec: Body = {
         "replicas": masters.replicas,

@@ -31,7 +31,18 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     )
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
     yield from check_reconcile.problems(item)
-    on = [daemon for daemon in ("scheduler", "cache", "topology") if getattr(spec.daemons, daemon)]
+    if spec.daemons.cache:
+        yield Diagnostic(
+            "not-available",
+            "spec.daemons.cache: this version of avactl has no cache daemon",
+            item.span("spec", "daemons", "cache"),
+            hint="remove the key: `prewarm` and `keep` of a Dataset work without it",
+        )
+    yield from duplicates(
+        item, ("spec", "storageClasses", "classes"), (entry.name for entry in spec.storage_classes.classes),
+        "storage class",
+    )  # fmt: skip
+    on = [daemon for daemon in ("scheduler", "topology") if getattr(spec.daemons, daemon)]
     # All daemons share one image, so report a missing image once.
     if on:
         yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))

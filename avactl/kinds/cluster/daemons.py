@@ -7,7 +7,6 @@ from typing import Any
 from avactl import names
 from avactl.kinds.base import GROUP
 from avactl.kinds.cluster import builtin, rbac, topology
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, pod_security, resources
 from avactl.kinds.manifest import Body, Manifest
@@ -45,12 +44,6 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
         result += _daemon(item, "scheduler", name, config, resources("1", "1Gi"))
         result += _cluster_role(item, name, rbac.scheduler_cluster_rules())
         result += _role(item, name, "scheduler", system, [*rbac.leader_rules(name), rbac.config_rule()])
-    if on.cache:
-        name = "avactl-cache"
-        result += _daemon(item, "cache", name, config, resources("200m", "512Mi"))
-        result += _role(item, name, "cache", system, [*rbac.leader_rules(name), rbac.config_rule()])
-        if program.tiers(item.name):
-            result += _role(item, name, "cache", CACHE_NAMESPACE, rbac.cache_rules())
     if on.topology:
         result += topology.daemon_sets(item, program, SYSTEM_PRIORITY)
     result += builtin.reconciler(item, SYSTEM_PRIORITY, HTTP_PORT)

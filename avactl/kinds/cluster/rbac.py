@@ -75,16 +75,6 @@ def topology_event_rules() -> list[Body]:
     ]
 
 
-def cache_rules() -> list[Body]:
-    """Rules of the cache daemon in the cache-tier namespace. Everything else goes through Alluxio's own API."""
-    return [
-        # The tiers' properties, and the running master, worker and FUSE pods.
-        rule([""], ["configmaps", "pods"], WATCH),
-        # Events: loaded, pinned, persisted.
-        rule(["events.k8s.io"], ["events"], ("create", "patch")),
-    ]
-
-
 APPLY = (*WATCH, "create", "patch", "delete")
 CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology")
 """Cluster-wide roles of avactl's daemons."""

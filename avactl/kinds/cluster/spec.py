@@ -86,7 +86,7 @@ class Images(Model):
     """Images of the platform's own containers, pinned by digest. Images of disabled daemons may be omitted."""
 
     avactl: PinnedImage | None = Field(
-        None, description="Image of avactl's daemons: scheduler, cache daemon, job master."
+        None, description="Image of avactl's daemons: scheduler, topology daemon, reconciler."
     )
     alluxio: PinnedImage | None = Field(
         None, description="Alluxio 2.9 image: master, worker, FUSE. Required by CacheTier."
@@ -101,20 +101,36 @@ class Images(Model):
     )
 
 
+class StorageClass(Model):
+    """A storage class of the cluster: its provisioner and access modes."""
+
+    name: Subdomain = Field(description="Name of the storage class.")
+    provisioner: Subdomain | Annotated[str, Field(pattern=r"^[a-z0-9.-]{1,253}/[a-z0-9.-]{1,63}$")] | None = Field(
+        None, description="Its provisioner, e.g. `rbd.csi.ceph.com`. avactl knows the access modes of common ones."
+    )
+    access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]] = Field(
+        default_factory=list, description="Access modes of its volumes. Default: those of the provisioner."
+    )
+
+
 class StorageClasses(Model):
     """Storage classes by use. An unset use falls back to `default`, then to the cluster's default class."""
 
     default: Subdomain | None = Field(None, description="Default for uses that are not set.")
     workspace: Subdomain | None = Field(None, description="For home directories of workspaces.")
     cache: Subdomain | None = Field(None, description="For journals of cache tiers.")
-    checkpoint: Subdomain | None = Field(None, description="For checkpoint volumes.")
+    checkpoint: Subdomain | None = Field(
+        None,
+        description="For checkpoint and log volumes. Several pods share them, so the class must offer ReadWriteMany.",
+    )
+    classes: list[StorageClass] = Field(default_factory=list, description="Provisioners of the classes.")
 
 
 class Daemons(Model):
     """The avactl daemons to run."""
 
     scheduler: bool = Field(False, description="The topology-aware GPU scheduler; pods get `schedulerName: avactl`.")
-    cache: bool = Field(False, description="The cache daemon: prewarms, pins and persists data.")
+    cache: bool = Field(False, description="Reserved for a cache daemon, which this version does not have.")
     topology: bool = Field(
         False,
         description="Compares each NVIDIA machine with its declared type (`nvidia-smi topo -m`), and reports the "

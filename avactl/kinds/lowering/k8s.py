@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from avactl.kinds.base import GROUP
+from avactl.kinds.lowering.storage import class_name
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program, name_label
 
@@ -129,13 +130,6 @@ def policy_rule(groups: Iterable[str], resources: Iterable[str], verbs: Iterable
     return {"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs), **more}
 
 
-def storage_class(program: Program, cluster: str, use: str) -> str | None:
-    """Storage class for a use (`workspace`, `cache`, `checkpoint`); None is the cluster's default."""
-    classes = program.cluster_spec(cluster).storage_classes
-    name: str | None = getattr(classes, use) or classes.default
-    return name
-
-
 def volume_claim(
     item: Item, program: Program, cluster: str, name: str, namespace: str, size: str, *, use: str, keep: bool,
     component: str | None = None, mode: str = "ReadWriteOnce",
@@ -144,7 +138,7 @@ def volume_claim(
     spec = compact(
         accessModes=[mode],
         resources={"requests": {"storage": size}},
-        storageClassName=storage_class(program, cluster, use),
+        storageClassName=class_name(program, cluster, use),
     )
     return manifest(
         item, cluster, "v1", "PersistentVolumeClaim", name, namespace=namespace, component=component,

@@ -13,10 +13,11 @@ from avactl.kinds.fields.credentials import argument_problems, credential_proble
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.mounts import place_problems
-from avactl.kinds.training.pod import below, team_bucket
-from avactl.kinds.training.roles import Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.pod import below, log_path, team_bucket
+from avactl.kinds.training.roles import CHECKPOINT_ROLES, Part, bounds, job_name, parts, pods_with, rendezvous_name
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.quantity import format_quantity, quantity
 
@@ -47,6 +48,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _names(item, made)
     yield from _compute(item, program)
     yield from _within(item, program)
+    yield from _shared_volumes(item, program, made)
     yield from _cluster(item, program, made)
 
 
@@ -255,6 +257,18 @@ def _within(item: Item, program: Program) -> Iterator[Diagnostic]:
             severity="warning",
             hint="remove the key" if single else "add `daemons: {scheduler: true}` to the Cluster, or remove the key",
         )
+
+
+def _shared_volumes(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+    """Yield volumes that several pods share on a storage class for one node."""
+    spec = item.spec
+    savers = pods_with(made, CHECKPOINT_ROLES)
+    if spec.checkpoint is not None and spec.checkpoint.volume is not None and savers > 1:
+        path = ("spec", "checkpoint", "volume")
+        yield from sharing_problems(item, program, "checkpoint", path, f"{savers} pods share the checkpoint volume")
+    if log_path(spec) is not None:
+        what = "the job and its TensorBoard share the log volume"
+        yield from sharing_problems(item, program, "checkpoint", ("spec", "tensorboard"), what)
 
 
 def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:

@@ -3,7 +3,8 @@
 Kubernetes does not link Jobs, and these programs would wait for requests forever. So the program runs as a sidecar (an
 init container with `restartPolicy: Always`), and the pod's main container only watches the leading Job. When that Job
 ends, the main container exits, the kubelet stops the sidecar, and pod and Job complete: the GPUs are free, the logs
-remain. The watcher may read one Job by name and nothing else; user code gets no token.
+remain. The kubelet restarts a sidecar for ever, so the watcher counts its failures: after `retries` it fails the run.
+The watcher may read the pods of its namespace, and read and stop one Job by name; user code gets no token.
 Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#jobs-with-sidecar-containers
 """
 
@@ -20,6 +21,8 @@ from avactl.kinds.training.addressing import field
 COMPONENT = "follower"
 FAILED = 3
 """Exit code of the watcher when the leading Job has failed."""
+GAVE_UP = 4
+"""Exit code of the watcher when its sidecar has failed more often than `retries` allows."""
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 DIRECTORY = "/var/run/avactl"
 """Directory where the watcher writes the command of an MPI worker."""
@@ -27,15 +30,26 @@ EVALUATOR_GRACE = 300
 """Grace period of an evaluator for the last checkpoint, in seconds."""
 
 FOLLOW_SCRIPT = f"""\
-trap 'exit 143' TERM
+trap 'sleep "$LINGER"; exit 143' TERM
 run='{{.metadata.annotations.avactl\\.dev/run}}'
 conditions='{{range .status.conditions[?(@.status=="True")]}} {{.type}}{{end}}'
+restarts='{{range .status.initContainerStatuses[?(@.name=="'$ROLE'")]}}'
+restarts=$restarts'{{.restartCount}} {{.lastState.terminated.exitCode}}{{end}}'
 while true; do
   if state=$(kubectl get job "$LEADER" -o "jsonpath=$run$conditions"); then
     case "$state " in
       "$RUN "*"Complete "*) sleep "$GRACE" & wait; exit 0 ;;
       "$RUN "*"Failed "*) echo "job $LEADER has failed"; exit {FAILED} ;;
     esac
+  fi
+  if seen=$(kubectl get pod "$POD" -o "jsonpath=$restarts"); then
+    count=${{seen%% *}} code=${{seen#* }}
+    if [ "${{count:-0}}" -gt "$RETRIES" ] && [ "${{code:-0}}" != 0 ]; then
+      echo "$ROLE has failed $count times, the last time with exit code $code: job $LEADER is stopped"
+      # The leader would wait for this pod with all of its GPUs. A deadline in the past fails it.
+      kubectl patch job "$LEADER" --type=merge -p '{{"spec":{{"activeDeadlineSeconds":1}}}}'
+      exit {GAVE_UP}
+    fi
   fi
   if [ -n "$COMMANDS" ]; then
     # What the launcher wants this worker to run; a file that is there is whole.
@@ -46,7 +60,8 @@ while true; do
   sleep "$PERIOD" & wait
 done
 """
-"""Exits with 0 when the leading Job of this run is complete. A Job of the same name from an earlier run is ignored."""
+"""Exits with 0 when the leading Job of this run is complete. A Job of the same name from an earlier run is ignored.
+`LINGER` is how long it keeps its sidecar alive while the pod is deleted, in seconds."""
 
 
 def period(followers: int) -> int:
@@ -60,7 +75,7 @@ def account(item: Item) -> str:
 
 
 def follow(
-    item: Item, program: Program, pod: Body, leader: str, count: int, *, grace: int = 0, commands: str = ""
+    item: Item, program: Program, pod: Body, leader: str, count: int, *, grace: int, linger: int, commands: str
 ) -> Body:
     """Build the spec of a pod that ends with the Job `leader`: its only container becomes a sidecar of the watcher.
 
@@ -73,11 +88,15 @@ def follow(
     env = {
         "LEADER": leader,
         "GRACE": str(grace),
+        "LINGER": str(linger),
+        "ROLE": main["name"],
+        "RETRIES": str(item.spec.retries),
         "PERIOD": str(period(count)),
         "COMMANDS": commands,
         "DIRECTORY": DIRECTORY,
     }
     fields = [
+        field("POD", "metadata.name"),
         field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
         field("INDEX", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
     ]
@@ -125,8 +144,11 @@ def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Man
 
 
 def follower_access(item: Item, leader: str, commands: str = "") -> list[Manifest]:
-    """Rules to read one Job, and the ConfigMap of commands."""
-    rules = [k8s.policy_rule(["batch"], ["jobs"], ["get"], resourceNames=[leader])]
+    """Rules to read and stop one Job, and to read pods and the ConfigMap of commands. Names of pods are random."""
+    rules = [
+        k8s.policy_rule(["batch"], ["jobs"], ["get", "patch"], resourceNames=[leader]),
+        k8s.policy_rule([""], ["pods"], ["get"]),
+    ]
     if commands:
         rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))
     return access(item, account(item), COMPONENT, rules)

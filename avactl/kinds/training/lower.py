@@ -15,7 +15,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import port, rendezvous
 from avactl.kinds.training.pod import gang_size, is_gang, template
-from avactl.kinds.training.roles import DATA_ROLES, Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.roles import CHECKPOINT_ROLES, Part, bounds, job_name, parts, pods_with, rendezvous_name
 from avactl.kinds.training.tensorboard import board
 
 FOLLOWERS_LATER = 600
@@ -57,7 +57,8 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]
     if not part.leads:
-        failed = {"containerName": followers.COMPONENT, "operator": "In", "values": [followers.FAILED]}
+        codes = [followers.FAILED, followers.GAVE_UP]
+        failed = {"containerName": followers.COMPONENT, "operator": "In", "values": codes}
         rules.insert(0, {"action": "FailJob", "onExitCodes": failed})
     return compact(
         completionMode="Indexed",
@@ -153,12 +154,11 @@ def _claims(item: Item, program: Program, made: list[Part]) -> list[Manifest]:
     ]
     checkpoint: Any = item.spec.checkpoint
     if checkpoint is not None and checkpoint.volume is not None:
-        readers = sum(part.replicas for part in made if part.role in DATA_ROLES)
         found.append(
             k8s.volume_claim(
                 item, program, item.cluster, f"{item.name}-checkpoint", item.ns, checkpoint.volume, use="checkpoint",
                 keep=checkpoint.deletion_policy != "delete", component="checkpoint",
-                mode="ReadWriteMany" if readers > 1 else "ReadWriteOnce",
+                mode="ReadWriteMany" if pods_with(made, CHECKPOINT_ROLES) > 1 else "ReadWriteOnce",
             )
         )  # fmt: skip
     return found

@@ -17,7 +17,7 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import environment
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
-from avactl.kinds.training.roles import DATA_ROLES, Part, bounds, job_name, rendezvous_name
+from avactl.kinds.training.roles import CHECKPOINT_ROLES, DATA_ROLES, Part, bounds, job_name, rendezvous_name
 
 CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""
@@ -41,9 +41,9 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         **compact(
             restartPolicy="Never",
             subdomain=rendezvous_name(item) if spec.strategy != "single" else None,
-            # Followers save nothing: they end immediately.
+            # Servers stay while the leader saves; other followers save nothing and end immediately.
             terminationGracePeriodSeconds=GRACE_WITH_CHECKPOINT
-            if spec.checkpoint and part.leads and part.role in DATA_ROLES
+            if spec.checkpoint and (part.role == "server" or (part.leads and part.role in DATA_ROLES))
             else None,
         ),
     )
@@ -51,11 +51,16 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     if part.role == "launcher":
         pod = mpi.launcher(item, program, pod)
     elif not part.leads:
-        grace = followers.EVALUATOR_GRACE if part.role == "evaluator" else 0
-        commands = mpi.commands_name(item) if spec.strategy == "mpi" else ""
-        count = sum(other.replicas for other in made if not other.leads)
-        leader = job_name(item, made[0].role)
-        pod = followers.follow(item, program, pod, leader, count, grace=grace, commands=commands)
+        pod = followers.follow(
+            item,
+            program,
+            pod,
+            job_name(item, made[0].role),
+            sum(other.replicas for other in made if not other.leads),
+            grace=followers.EVALUATOR_GRACE if part.role == "evaluator" else 0,
+            linger=GRACE_WITH_CHECKPOINT - 10 if spec.checkpoint and part.role == "server" else 0,
+            commands=mpi.commands_name(item) if spec.strategy == "mpi" else "",
+        )
     labels = k8s.labels(item, part.role)
     if spec.strategy != "single":
         # Also for a single pod: the rendezvous Service selects by it.
@@ -184,11 +189,12 @@ def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
         mpi.mount(volumes, rendezvous_name(item), launcher=part.role == "launcher")
     if spec.code is not None:
         volumes.code(spec.code.git)
-    if part.role in DATA_ROLES:
-        volumes.datasets(spec.datasets)
+    if part.role in CHECKPOINT_ROLES:
         volumes.buckets()
         if spec.checkpoint is not None and spec.checkpoint.volume is not None:
             volumes.claim("checkpoint", f"{item.name}-checkpoint", CHECKPOINTS)
+    if part.role in DATA_ROLES:
+        volumes.datasets(spec.datasets)
         logs = log_path(spec)
         if logs is not None:
             volumes.claim("logs", f"{item.name}-logs", logs)

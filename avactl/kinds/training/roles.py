@@ -9,7 +9,9 @@ from avactl.kinds.program import Item
 from avactl.kinds.training.spec import Role
 
 DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
-"""Roles that read data and write checkpoints and logs. Servers hold parameters; launcher and scheduler only start."""
+"""Roles that read data and write checkpoints and logs. Launcher and scheduler only start."""
+CHECKPOINT_ROLES = DATA_ROLES | {"server"}
+"""Roles that write checkpoints. TensorFlow saves a variable from the server that holds it."""
 
 
 class Part(NamedTuple):
@@ -70,6 +72,11 @@ def parts(spec: Any) -> list[Part]:
     if spec.evaluator is not None:
         found.append(of("evaluator", "evaluator", spec.evaluator))
     return [part for part in found if part.replicas > 0]
+
+
+def pods_with(made: list[Part], roles: frozenset[str]) -> int:
+    """Number of pods of the given roles."""
+    return sum(part.replicas for part in made if part.role in roles)
 
 
 def job_name(item: Item, role: str) -> str:

@@ -24,6 +24,8 @@ _UNSUPPORTED: dict[tuple[str, str], tuple[str, str]] = {
     ),
 }
 """Unsupported pairs: the reason and the remedy."""
+_WITHOUT_SSP = {"mxnet": "MXNet's KVStore", "tensorflow": "TensorFlow's parameter-server training"}
+"""Frameworks whose parameter servers do not bound the workers' lead."""
 _ELASTIC = ("pytorch",)
 """Frameworks with an elastic rendezvous."""
 
@@ -57,12 +59,12 @@ def _unsupported(item: Item) -> Diagnostic | None:
         hint = "use `parameterServer` or `mpi`" if framework in ("mxnet", "caffe") else "use `allReduce`"
     elif (framework, strategy) in _UNSUPPORTED:
         why, hint = _UNSUPPORTED[framework, strategy]
-    elif framework == "mxnet" and strategy == "parameterServer" and item.spec.consistency == "ssp":
+    elif framework in _WITHOUT_SSP and strategy == "parameterServer" and item.spec.consistency == "ssp":
         return Diagnostic(
             "unsupported-strategy",
-            "MXNet's KVStore is synchronous (`bsp`) or asynchronous (`asp`); it does not support `ssp`",
+            f"{_WITHOUT_SSP[framework]} is synchronous (`bsp`) or asynchronous (`asp`); it does not support `ssp`",
             item.span("spec", "consistency"),
-            hint="write `bsp` or `asp`",
+            hint="write `bsp` or `asp`; code that bounds the staleness itself has `framework: custom`",
         )
     else:
         return None
@@ -151,8 +153,7 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
             hint="write 2 or more",
         )
     if spec.consistency == "ssp":
-        # MXNet does not support `ssp` at all, which is already reported.
-        if spec.staleness is None and spec.framework != "mxnet":
+        if spec.staleness is None and spec.framework not in _WITHOUT_SSP:
             yield Diagnostic(
                 "missing-key",
                 "`consistency: ssp` needs `staleness`, the maximum lead of the fastest worker in steps",
