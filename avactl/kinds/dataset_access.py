@@ -14,6 +14,9 @@ from avactl.kinds.program import Item, Program
 CACHE_NAMESPACE = "avactl-cache"
 """Namespace of all cache tiers in a cluster. FUSE needs the pod-security level `privileged` there."""
 
+TEAM_BUCKETS = "team-buckets"
+"""ConfigMap with the bucket URLs as `AVACTL_BUCKET_NAME`, in every namespace of a team that has buckets."""
+
 
 class Access(NamedTuple):
     """Access of a pod to one dataset version: through a claim, or copied from `url`."""

@@ -9,7 +9,8 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.kinds import registry
-from avactl.kinds.team.names import RUN_ACCOUNT, TEAM_BUCKETS
+from avactl.kinds.dataset_access import TEAM_BUCKETS
+from avactl.kinds.team.names import RUN_ACCOUNT
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 

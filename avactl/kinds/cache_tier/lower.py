@@ -9,7 +9,7 @@ from avactl.kinds.cache_tier.fuse import fuse_pod, fuse_script
 from avactl.kinds.cache_tier.masters import master_pod
 from avactl.kinds.cache_tier.pods import template
 from avactl.kinds.cache_tier.properties import LOGGING, render, site
-from avactl.kinds.cache_tier.shell import FREE_SCRIPT, LOAD_SCRIPT, job, shell_pod
+from avactl.kinds.cache_tier.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, job, shell_pod
 from avactl.kinds.cache_tier.stores import environment, mount_script
 from avactl.kinds.cache_tier.workers import worker_pod
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
@@ -23,7 +23,12 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one tier."""
     properties = render(site(item))
     configuration = k8s.digest([properties, LOGGING])
-    scripts = {"mount.sh": mount_script(item), "load.sh": LOAD_SCRIPT, "free.sh": FREE_SCRIPT}
+    scripts = {
+        "mount.sh": mount_script(item),
+        "load.sh": LOAD_SCRIPT,
+        "free.sh": FREE_SCRIPT,
+        "prefixes.sh": PREFIXES_SCRIPT,
+    }
     if item.spec.fuse.enabled:
         scripts["fuse.sh"] = fuse_script(item, program)
     data = {"alluxio-site.properties": properties, "log4j.properties": LOGGING, **scripts}

@@ -78,6 +78,25 @@ for path in "$@"; do
 done
 """
 
+PREFIXES_SCRIPT = f"""\
+#!/bin/bash
+# prefixes.sh PATH…: creates directories in their stores, so that pods can mount them before anything is written there.
+set -euo pipefail
+alluxio() {{ {names.HOME}/bin/alluxio "$@"; }}
+
+# A directory that is created before its store is mounted would be in the way of the mount.
+mounted() {{
+  alluxio fs mount | awk -v path="$1/" '$2 == "on" && $3 != "/" && index(path, $3 "/") == 1 {{ found = 1 }}
+    END {{ exit !found }}'
+}}
+
+for path in "$@"; do
+  until mounted "$path"; do sleep 10; done
+  # An object store has no empty directories: CACHE_THROUGH writes an object that stands for it.
+  alluxio fs test -d "$path" || alluxio fs -Dalluxio.user.file.writetype.default=CACHE_THROUGH mkdir "$path"
+done
+"""
+
 FREE_SCRIPT = f"""\
 #!/bin/bash
 # free.sh SECONDS PATH…: drops from the cache each directory of whose files none was read, and none was new, for so

@@ -175,11 +175,6 @@ def _version(item: Item, program: Program, version: Any, tier: Item | None) -> B
 # -- loading and freeing -------------------------------------------------------------------------------------------
 
 
-def _short(text: str, longest: int) -> str:
-    """Return a name within the length limit; a truncated name ends with a digest of the full name."""
-    return text if len(text) <= longest else f"{text[: longest - 7].rstrip('-')}-{k8s.digest(text, 6)}"
-
-
 def _full_name(item: Item) -> str:
     return f"{item.team}-{item.name}" if item.team else item.name
 
@@ -199,7 +194,7 @@ def _prewarm(item: Item, program: Program, tier: Item) -> Manifest:
     paths = [_path(item, program, tier, version) for version in prewarmed(item)]
     pod = shell_pod(tier, program, "load.sh", [str(prewarm.replicas), bandwidth, *paths])
     labelled = template(item, "prewarm", k8s.digest(paths), pod)
-    return job(item, tier.spec.cluster, _short(f"prewarm-{_full_name(item)}", 52), "prewarm", labelled)
+    return job(item, tier.spec.cluster, k8s.short_name(f"prewarm-{_full_name(item)}", 52), "prewarm", labelled)
 
 
 def _free(item: Item, program: Program, tier: Item) -> Manifest:
@@ -215,7 +210,7 @@ def _free(item: Item, program: Program, tier: Item) -> Manifest:
         "failedJobsHistoryLimit": 1,
         "jobTemplate": {"spec": {"backoffLimit": 2, "template": template(item, "free", k8s.digest(paths), pod)}},
     }
-    name = _short(f"free-{_full_name(item)}", 52)
+    name = k8s.short_name(f"free-{_full_name(item)}", 52)
     return k8s.manifest(
         item, tier.spec.cluster, "batch/v1", "CronJob", name, namespace=CACHE_NAMESPACE, component="free", spec=spec
     )  # fmt: skip

@@ -88,6 +88,11 @@ def digest(value: Any, length: int = 10) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
 
 
+def short_name(text: str, longest: int) -> str:
+    """Return a name within the length limit; a truncated name ends with a digest of the full name."""
+    return text if len(text) <= longest else f"{text[: longest - 7].rstrip('-')}-{digest(text, 6)}"
+
+
 def config_map(item: Item, cluster: str, name: str, namespace: str, data: Mapping[str, str], **more: Any) -> Manifest:
     """Build a ConfigMap."""
     return manifest(item, cluster, "v1", "ConfigMap", name, namespace=namespace, data=dict(data), **more)

@@ -15,7 +15,6 @@ from avactl.kinds.fields.gpu import device_class as device_class
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
-from avactl.kinds.team.names import TEAM_BUCKETS
 
 USER_ID = 1000
 """Default user and group. Pod security `restricted` requires a non-zero value."""
@@ -166,7 +165,7 @@ class Volumes:
         """Add the team's buckets: all URLs in the environment, and those with a cache tier mounted under /buckets."""
         team = self.program.find_team(self.item.team) if self.item.team else None
         if team is not None and team.spec.buckets:
-            self.env_from.append({"configMapRef": {"name": TEAM_BUCKETS}})
+            self.env_from.append({"configMapRef": {"name": dataset_access.TEAM_BUCKETS}})
         for bucket in dataset_access.buckets(self.program, self.item):
             claim = dataset_access.bucket_claim(bucket.name)
             self.claim(

@@ -12,18 +12,18 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.team.network import policies
 from avactl.kinds.team.rbac import roles
 from avactl.kinds.team.spec import TeamNamespace
-from avactl.kinds.team.storage import buckets
+from avactl.kinds.team.storage import buckets, prefixes
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one team in each of its clusters."""
     declared = item.spec.namespaces or [TeamNamespace(name=item.name)]
-    return [
-        manifest
-        for cluster in item.clusters
-        for namespace in declared
-        for manifest in _namespace(item, program, cluster, namespace)
-    ]
+    result: list[Manifest] = []
+    for cluster in item.clusters:
+        for namespace in declared:
+            result += _namespace(item, program, cluster, namespace)
+        result += prefixes(item, program, cluster)
+    return result
 
 
 def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:

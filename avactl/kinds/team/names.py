@@ -8,9 +8,6 @@ RUN_ACCOUNT = "avactl-run"
 """Service account of user pods that do not call the Kubernetes API; it has no permissions and its token is not
 mounted. It exists in every namespace of every team."""
 
-TEAM_BUCKETS = "team-buckets"
-"""ConfigMap with the bucket URLs as `AVACTL_BUCKET_NAME`, in every namespace of a team that has buckets."""
-
 
 def namespaces(team: Item) -> list[str]:
     """Namespaces of a team, the default one first."""

@@ -1,14 +1,16 @@
-"""Team buckets in its namespaces: volumes of those with a cache tier, and the URLs of all."""
+"""Team buckets: volumes of those with a cache tier, their directories in the store, and the URLs of all."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from avactl.kinds import dataset_access
+from avactl.kinds.cache_tier.pods import template
+from avactl.kinds.cache_tier.shell import job, shell_pod
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.team.names import TEAM_BUCKETS, bucket_variable
+from avactl.kinds.team.names import bucket_variable
 
 SIZE = "1Mi"
 """Nominal volume size; it has no meaning for an object store, and is small to spare the storage quota."""
@@ -20,7 +22,7 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
     if not declared:
         return []
     urls = {bucket_variable(bucket.name): bucket.url for bucket in declared}
-    result = [k8s.config_map(item, cluster, TEAM_BUCKETS, namespace, urls)]
+    result = [k8s.config_map(item, cluster, dataset_access.TEAM_BUCKETS, namespace, urls)]
     for bucket in declared:
         tier = program.get("CacheTier", bucket.tier) if bucket.tier else None
         if tier is not None and tier.spec.cluster == cluster:
@@ -28,14 +30,35 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
     return result
 
 
+def prefixes(item: Item, program: Program, cluster: str) -> list[Manifest]:
+    """Return a Job for each cache tier that creates the writable buckets' directories in the store.
+
+    A volume on a directory that does not exist keeps its pods in ContainerCreating, and a new team's bucket is empty.
+    """
+    paths: dict[str, set[str]] = {}
+    for bucket in item.spec.buckets:
+        if bucket.tier and bucket.access == "readWrite" and program.tier(bucket.tier).spec.cluster == cluster:
+            paths.setdefault(bucket.tier, set()).add(_path(program.tier(bucket.tier), bucket))
+    found = []
+    for name, wanted in sorted(paths.items()):
+        pod = shell_pod(program.tier(name), program, "prefixes.sh", sorted(wanted))
+        body = template(item, "buckets", k8s.digest(sorted(wanted)), pod)
+        found.append(job(item, cluster, k8s.short_name(f"buckets-{item.name}-{name}", 52), "buckets", body))
+    return found
+
+
+def _path(tier: Item, bucket: Any) -> str:
+    path = dataset_access.tier_path(tier, bucket.url)
+    if path is None:
+        raise LookupError(f"no under-store of {tier} holds {bucket.url}")
+    return path
+
+
 def _volume(item: Item, tier: Item, bucket: Any, cluster: str, namespace: str) -> list[Manifest]:
     """Return a PersistentVolume on the tier's FUSE mount, and the only claim that can bind it.
 
     Neither holds data: it is in the object store, which deleting them does not touch.
     """
-    path = dataset_access.tier_path(tier, bucket.url)
-    if path is None:
-        raise LookupError(f"no under-store of {tier} holds {bucket.url}")
     claim = dataset_access.bucket_claim(bucket.name)
     volume = f"{namespace}-{claim}"
     mode = "ReadOnlyMany" if bucket.access == "read" else "ReadWriteMany"
@@ -46,8 +69,9 @@ def _volume(item: Item, tier: Item, bucket: Any, cluster: str, namespace: str) -
         "storageClassName": "",
         # No other namespace can bind it.
         "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath.
-        "hostPath": {"path": dataset_access.host_path(tier, path), "type": "Directory"},
+        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath. With
+        # `DirectoryOrCreate` the kubelet would create it on the machine's own disk while FUSE is not mounted.
+        "hostPath": {"path": dataset_access.host_path(tier, _path(tier, bucket)), "type": "Directory"},
     }
     claim_spec: Body = {
         "accessModes": [mode],

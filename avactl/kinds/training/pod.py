@@ -121,18 +121,20 @@ def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list
     if part.role == "launcher":
         result.append(mpi.environment())
     if spec.checkpoint is not None:
-        result.append(_checkpoint_env(item, program))
+        result.append(_checkpoint_env(item, program, mounted=part.role in CHECKPOINT_ROLES))
     result.append(_store_env(item, program))
     return pods.merge_env(*result, pods.env_list(spec.env))
 
 
-def _checkpoint_env(item: Item, program: Program) -> list[Body]:
+def _checkpoint_env(item: Item, program: Program, *, mounted: bool) -> list[Body]:
     checkpoint = item.spec.checkpoint
     env = {
         "AVACTL_CHECKPOINT_PATH": checkpoint.path or CHECKPOINTS,
         "AVACTL_CHECKPOINT_EVERY": str(ceil(seconds(checkpoint.every))),
         "AVACTL_CHECKPOINT_KEEP": str(checkpoint.keep),
     }
+    if not mounted:
+        return pods.env_list(env)
     if checkpoint.path is None:
         env["AVACTL_CHECKPOINT_DIR"] = CHECKPOINTS
     else:
