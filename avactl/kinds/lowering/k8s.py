@@ -113,7 +113,7 @@ def service(
     """Build a Service; `ports` by name. `headless` gives each pod its own address."""
     spec = compact(
         selector=dict(select),
-        ports=[{"name": port, "port": number, "targetPort": number} for port, number in ports.items()],
+        ports=[{"name": port, "port": number, "targetPort": number} for port, number in ports.items()] or None,
         clusterIP="None" if headless else None,
         publishNotReadyAddresses=True if publish_not_ready else None,
     )

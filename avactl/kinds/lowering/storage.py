@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.program import Item, Program
@@ -40,7 +40,7 @@ def sharing_problems(item: Item, program: Program, use: str, path: tuple[str, ..
     name = class_name(program, item.cluster, use)
     cluster = program.get("Cluster", item.cluster)
     declared = next((each for each in cluster.spec.storage_classes.classes if each.name == name), None)
-    known = _offers_many(declared.provisioner, declared.access_modes) if declared is not None else None
+    known = offers_many(declared.provisioner, declared.access_modes) if declared is not None else None
     if known:
         return
     set_at = ("spec", "storageClasses") if "storage_classes" in cluster.spec.model_fields_set else ("spec",)
@@ -68,7 +68,7 @@ def sharing_problems(item: Item, program: Program, use: str, path: tuple[str, ..
     )
 
 
-def _offers_many(provisioner: str | None, modes: list[str]) -> bool | None:
+def offers_many(provisioner: str | None, modes: Sequence[str]) -> bool | None:
     """Return True if several nodes can mount a volume for writing; None if that is unknown."""
     if modes:
         return "ReadWriteMany" in modes

@@ -117,13 +117,12 @@ def _ttl(item: Item, program: Program) -> int | None:
 
 def _services(item: Item) -> list[Manifest]:
     """Build the headless Service. It publishes pods before they are ready, because readiness requires discovery."""
-    name, number = rendezvous_name(item), port(item.spec)
+    # mpirun's daemons choose their own ports: for them the Service only gives names.
+    name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item.spec)}
     everyone = {names.GANG_LABEL: item.name}
 
     def headless(name: str, select: dict[str, str]) -> Manifest:
-        return k8s.service(
-            item, item.cluster, name, item.ns, select, {"rendezvous": number}, headless=True, publish_not_ready=True
-        )
+        return k8s.service(item, item.cluster, name, item.ns, select, ports, headless=True, publish_not_ready=True)
 
     if item.spec.strategy != "elastic":
         return [headless(name, everyone)]
