@@ -58,6 +58,7 @@ CODES: dict[str, str] = {
     "link-not-enforced": "A link is required on a cluster whose scheduler ignores links.",
     "rdma-unavailable": "RDMA is requested, but no eligible pool provides it.",
     "mixed-allocation": "The eligible pools allocate GPUs in different ways.",
+    "taint-not-tolerated": "All pools with the GPUs of a spec have taints that it does not tolerate.",
     # quotas
     "duplicate-quota": "A team has two quotas on one cluster.",
     "quota-over-capacity": "Teams are guaranteed more than the cluster has.",

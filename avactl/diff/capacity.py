@@ -59,7 +59,7 @@ def _wishes(item: Item, program: Program) -> list[_Wish]:
     for role in roles(item):
         gpu = gpu_model(program, item.cluster, role.compute)
         if gpu is not None:
-            pools = program.candidate_pools(item.cluster, gpu, role.compute.pool)
+            pools = program.candidate_pools(item.cluster, gpu, role.compute.pool, role.compute.tolerates)
             found.append(
                 _Wish(item.cluster, gpu, frozenset(pool.name for pool in pools), role.compute.gpus * role.least)
             )

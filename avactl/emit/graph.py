@@ -283,7 +283,7 @@ def _lines(svg: Svg, program: Program, port: _Port, targets: dict[Any, float]) -
         if not role.compute.gpus:
             continue
         model = capacity.gpu_model(program, item.cluster, role.compute)
-        for pool in program.candidate_pools(item.cluster, model, role.compute.pool):
+        for pool in program.candidate_pools(item.cluster, model, role.compute.pool, role.compute.tolerates):
             if pool.key in targets and pool.key not in seen:
                 seen.add(pool.key)
                 gpus = sum(_asked(item, program).values())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from avactl.diagnostics import Span
+from avactl.names import GPU_RESOURCES
 from avactl.source.document import Document
 
 if TYPE_CHECKING:
@@ -243,9 +244,16 @@ class Program:
         """Return the `MachineTypeSpec` of a pool's machines."""
         return self.machine_type(pool).spec
 
-    def candidate_pools(self, cluster: str, gpu: str | None, pool: str | None) -> list[Item]:
-        """Return the pools of a cluster where pods that request this GPU model and pool may run."""
+    def candidate_pools(
+        self, cluster: str, gpu: str | None, pool: str | None, tolerates: Sequence[str] | None = None
+    ) -> list[Item]:
+        """Return the pools of a cluster where pods that request this GPU model and pool may run.
+
+        `tolerates` has the keys of the taints that the pods tolerate; None: all. A named pool is always tolerated.
+        """
         found = self.pools(cluster)
+        if pool is None and tolerates is not None:
+            found = [item for item in found if not reserved_by(item, tolerates)]
         if pool is not None:
             found = [item for item in found if item.name == pool]
         if gpu is not None:
@@ -258,6 +266,13 @@ class Program:
             ("gpu models", cluster), lambda: sorted({self.machine(pool).gpus.model for pool in self.pools(cluster)})
         )
         return models
+
+
+def reserved_by(pool: Item, tolerates: Sequence[str]) -> list[str]:
+    """Keys of the taints that keep pods off a pool. Taints named after a GPU resource keep off only pods without GPUs,
+    as Kubernetes' admission plugin ExtendedResourceToleration has it."""
+    own = (pool.spec.resource_name, *GPU_RESOURCES, *tolerates)
+    return [t.key for t in pool.spec.taints if t.effect != "PreferNoSchedule" and t.key not in own]
 
 
 def pool_size(pool: Item) -> int:

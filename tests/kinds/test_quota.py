@@ -9,6 +9,8 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.kinds import registry
+from avactl.placement.quota import Limit
+from avactl.scheduler.objects.config import TeamQuota
 from tests.kinds.compiling import body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, KubeClient
 
@@ -282,3 +284,33 @@ def test_the_api_server_counts_dra_devices(kube: KubeClient, team: str) -> None:
     }
     with pytest.raises(ApiError, match=r"exceeded quota: gpus, .*gpu-h100.deviceclass.resource.k8s.io/devices=1"):
         kube.create(claim)
+
+
+def test_a_team_without_a_quota_borrows_beside_teams_with_one() -> None:
+    text = """
+kind: Cluster
+metadata: {name: main}
+---
+kind: NodePool
+metadata: {name: a10}
+spec: {cluster: main, machineType: a10, count: 3}
+---
+kind: Team
+metadata: {name: vision}
+---
+kind: Team
+metadata: {name: guests}
+spec: {namespaces: [{name: guests-a}, {name: guests-b}]}
+"""
+    assert names(compiled(text), "ConfigMap") == ["avactl-system/avactl-policy", "avactl-system/avactl-pool-a10"]
+    quota = """
+---
+kind: Quota
+metadata: {name: gpus, team: vision}
+spec: {gpus: [{gpu: A10, guaranteed: 2}]}
+"""
+    leaf = body(compiled(text + quota), "ConfigMap", "avactl-quota-guests", "avactl-system")
+    assert leaf["metadata"]["labels"]["avactl.dev/config"] == "quota"
+    parsed = TeamQuota.parse(json.loads(leaf["data"]["quota.json"]))
+    assert (parsed.team, parsed.namespaces) == ("guests", ("guests-a", "guests-b"))
+    assert parsed.quota.limits == {"A10": Limit(0, 3)}

@@ -311,7 +311,8 @@ def test_an_engine_that_follows_the_repository_never_sees_a_job_vanish() -> None
 
 def test_gpus_by_claim_and_by_device_plugin() -> None:
     workers = "  workers: {gpus: 4, gpu: %s, link: nvlink, linkPolicy: required, rdma: %s}\n"
-    claimed = objects(PLATFORM + HEAD + workers % ("H100", "false"), base=False)
+    opted = workers.replace("}", ", tolerates: [example.com/gpu]}")
+    claimed = objects(PLATFORM + HEAD + opted % ("H100", "false"), base=False)
     spec = pod(claimed)["spec"]
     assert spec["resourceClaims"] == [{"name": "gpus", "resourceClaimTemplateName": "net-worker-gpus"}]
     request = claimed["ResourceClaimTemplate", "net-worker-gpus"]["spec"]["spec"]["devices"]["requests"][0]["exactly"]
@@ -332,6 +333,26 @@ def test_gpus_by_claim_and_by_device_plugin() -> None:
         "fieldRef": {"fieldPath": "metadata.annotations['avactl.dev/devices']"}
     }
     assert pod(plugin)["spec"]["schedulerName"] == "avactl"
+
+
+def test_only_a_job_that_opts_in_runs_on_a_tainted_pool() -> None:
+    spot = PLATFORM.replace("name: v100}", "name: spot}").replace(
+        "count: 4, rdma", "count: 4, taints: [{key: example.com/spot}, {key: nvidia.com/gpu}], rdma"
+    )
+    both = spot + PLATFORM[PLATFORM.index("apiVersion: avactl.dev/v1\nkind: NodePool\nmetadata: {name: v100}") :]
+    both = both.replace("name: vision}\nspec:", "name: other}\nspec:", 1)
+    by_plugin = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    on_spot = {"key": "example.com/spot", "operator": "Exists", "effect": "NoSchedule"}
+
+    def tolerations(text: str, more: str) -> list[Any]:
+        found: list[Any] = pod(objects(text + HEAD + f"  workers: {{gpus: 1, gpu: V100{more}}}\n", base=False))[
+            "spec"
+        ].get("tolerations", [])
+        return found
+
+    assert tolerations(both, "") == []
+    assert tolerations(both, ", tolerates: [example.com/spot]") == [on_spot, by_plugin]
+    assert tolerations(spot, ", pool: spot") == [on_spot, by_plugin]
 
 
 def test_checkpoints_in_a_bucket_come_with_its_credentials_by_reference() -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.diagnostics.suggest import one_of
+from avactl.diagnostics.suggest import closest, one_of
 from avactl.kinds import registry
 from avactl.kinds.feasibility import fit
-from avactl.kinds.program import Item, Program
+from avactl.kinds.program import Item, Program, reserved_by
 from avactl.kinds.workload import GpuCompute, Role
 
 
@@ -89,13 +89,14 @@ def gpu_problems(
         link = getattr(compute, "link", None)
     # Many roles have equal requests, so the capacity for them is computed once.
     rdma = getattr(compute, "rdma", False)
-    key = (item.cluster, compute.gpus, compute.gpu, compute.pool, compute.cpu, compute.memory, rdma, link)
+    shape = (compute.gpus, compute.gpu, compute.pool, tuple(compute.tolerates), compute.cpu, compute.memory)
+    key = (item.cluster, *shape, rdma, link)
     if replicas <= program.memo(("room", key), lambda: _room(item, program, compute, path, link)):
         return []
     problem = _model_problem(item, program, compute, path)
     if problem is None:
         ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
-        found = fit.offers(program, item.cluster, ask.model, compute.pool)
+        found = fit.offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
         problem = (
             fit.pod_problem(item, ask, found, path)
             or fit.gang_problem(item, ask, found, path, replicas)
@@ -110,7 +111,7 @@ def _room(item: Item, program: Program, compute: GpuCompute, path: fit.Path, lin
     if _model_problem(item, program, compute, path) is not None:
         return -1
     ask = fit.Ask.of(compute, gpu_model(program, item.cluster, compute), link)
-    found = fit.offers(program, item.cluster, ask.model, compute.pool)
+    found = fit.offers(program, item.cluster, ask.model, compute.pool, compute.tolerates)
     if fit.pod_problem(item, ask, found, path) or fit.allocation_problem(item, ask, found, path):
         return -1
     return -1 if fit.link_warning(item, program, ask, found, path) else fit.room(ask, found)
@@ -159,7 +160,35 @@ def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
             item.span(*path, "gpus"),
             hint=f"add `gpu: …`: {one_of(models)}",
         )
-    return None
+    return _taint_problem(item, program, compute, path)
+
+
+def _taint_problem(item: Item, program: Program, compute: GpuCompute, path: tuple[str | int, ...]) -> Diagnostic | None:
+    """A taint that no pool has, or taints that keep the pods off all pools with their GPUs."""
+    pools = program.pools(item.cluster)
+    known = sorted({taint.key for pool in pools for taint in pool.spec.taints})
+    for index, key in enumerate(compute.tolerates):
+        if key not in known:
+            near = closest(key, known)
+            hint = f"did you mean `{near}`?" if near else f"taints of its pools: {one_of(known)}" if known else None
+            return Diagnostic(
+                "missing-reference",
+                f"no pool of cluster {item.cluster} has the taint `{key}`",
+                item.span(*path, "tolerates", index),
+                hint=hint or "remove the key: its pools have no taints",
+            )
+    model = gpu_model(program, item.cluster, compute)
+    if compute.pool is not None or program.candidate_pools(item.cluster, model, None, compute.tolerates):
+        return None
+    first = program.candidate_pools(item.cluster, model, None)[0]
+    keys = reserved_by(first, compute.tolerates)
+    return Diagnostic(
+        "taint-not-tolerated",
+        f"all pools of cluster {item.cluster} with {model} have taints that {item} does not tolerate",
+        item.span(*path, "gpus"),
+        hint=f"add `tolerates: [{', '.join(keys)}]`, or name the pool: `pool: {first.name}`",
+        notes=(Note(first.span("spec", "taints", key=True), f"taints of pool {first.name}"),),
+    )
 
 
 def unknown_model(item: Item, program: Program, cluster: str, model: str, path: tuple[str | int, ...]) -> Diagnostic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
@@ -109,12 +110,14 @@ def unknown_capacity(program: Program) -> bool:
     return bool(program.memo("unknown capacity", find))
 
 
-def offers(program: Program, cluster: str, model: str | None, pool: str | None) -> list[Offer]:
-    """Machines of a cluster where pods that request this GPU model and pool may run."""
+def offers(
+    program: Program, cluster: str, model: str | None, pool: str | None, tolerates: Sequence[str] | None = None
+) -> list[Offer]:
+    """Machines of a cluster where pods that request this GPU model and pool may run; see `Program.candidate_pools`."""
 
     def find() -> list[Offer]:
         found = []
-        for item in program.candidate_pools(cluster, model, pool):
+        for item in program.candidate_pools(cluster, model, pool, tolerates):
             machine = program.machine(item)
             cache = taken(program, item)
             cpu = max(Fraction(0), quantity(machine.cpu) - cache.cpu)
@@ -122,7 +125,9 @@ def offers(program: Program, cluster: str, model: str | None, pool: str | None) 
             found.append(Offer(item, pool_size(item), pool_topology(program, item), cpu, memory, cache))
         return found
 
-    found: list[Offer] = program.memo(("offers", cluster, model, pool), find)
+    found: list[Offer] = program.memo(
+        ("offers", cluster, model, pool, None if tolerates is None else tuple(tolerates)), find
+    )
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad, want_length
+from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad, label_key, want_length
 
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
 """Slowest connection allowed between GPUs of one pod, best first. `any`: across sockets too."""
@@ -35,6 +35,13 @@ GpuModel = Annotated[
 """A GPU model as machine types name it: `V100`, `H100`."""
 
 
+Tolerates = list[Annotated[str, AfterValidator(label_key)]]
+TOLERATES = (
+    "Keys of pool taints that the pods tolerate, such as that of spot machines: without it they stay off such pools. "
+    "The taints of `pool`, and those named after the GPU resource (`nvidia.com/gpu`), are always tolerated."
+)
+
+
 class Compute(Model):
     """CPU, memory and GPUs of one pod."""
 
@@ -45,6 +52,7 @@ class Compute(Model):
         None, description="GPU model. Default: the cluster's only model; required if there are several."
     )
     pool: NodePoolRef | None = Field(None, description="Node pool to run in. Default: any pool with the GPU model.")
+    tolerates: Tolerates = Field(default_factory=list, description=TOLERATES)
     shared_memory: Bytes | None = Field(
         None, description="Size of /dev/shm, in bytes; counts towards `memory`. PyTorch data loaders need it."
     )

@@ -34,10 +34,8 @@ class GpuRequest:
         self.rdma = bool(getattr(compute, "rdma", False))
         self.claim_name = f"{item.name}-{role}-gpus"
         self._scheduler = bool(program.cluster_spec(self.cluster).daemons.scheduler)
-        key = ("gpu steering", self.cluster, self.model, compute.pool, self.rdma)
-        self._steering: _Steering = program.memo(
-            key, lambda: _steering(program, self.cluster, self.model, compute.pool, self.rdma)
-        )
+        wanted = (self.cluster, self.model, compute.pool, tuple(compute.tolerates), self.rdma)
+        self._steering: _Steering = program.memo(("gpu steering", *wanted), lambda: _steering(program, *wanted))
         self.pools = self._steering.pools
         self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
 
@@ -88,8 +86,10 @@ class GpuRequest:
         )
 
 
-def _steering(program: Program, cluster: str, model: str | None, pool: str | None, rdma: bool) -> _Steering:
-    pools = program.candidate_pools(cluster, model, pool) if model or pool else []
+def _steering(
+    program: Program, cluster: str, model: str | None, pool: str | None, tolerates: tuple[str, ...], rdma: bool
+) -> _Steering:
+    pools = program.candidate_pools(cluster, model, pool, tolerates) if model or pool else []
     if rdma:
         pools = [item for item in pools if item.spec.rdma_resource]
     if pools:

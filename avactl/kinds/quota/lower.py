@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from avactl import names
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import device_class
+from avactl.kinds.lowering.quota_leaf import leaf
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.limits import gpu_limits
@@ -84,23 +84,16 @@ def _limit_range(item: Item) -> Body:
 
 
 def _leaf(item: Item, program: Program) -> Manifest:
-    """Return the team's leaf of the scheduler's quota tree as JSON. GPUs count across all of its namespaces."""
-    spec = item.spec
-    data: Body = {
-        "version": 1,
-        "team": item.team,
-        "namespaces": namespaces(program.get("Team", str(item.team))),
-        "gpus": [
+    spec, team = item.spec, str(item.team)
+    return leaf(
+        item, program, item.cluster, team, namespaces(program.get("Team", team)),
+        [
             {"gpu": entry.gpu, "guaranteed": entry.guaranteed, "borrow": entry.borrow, "weight": entry.weight}
             for entry in spec.gpus
         ],
-        "shapes": [{"machines": shape.machines, "gpus": shape.gpus, "gpu": shape.gpu} for shape in spec.shapes],
+        shapes=[{"machines": shape.machines, "gpus": shape.gpus, "gpu": shape.gpu} for shape in spec.shapes],
         **k8s.compact(
             cpu=None if spec.cpu is None else float(quantity(spec.cpu)),
             memoryBytes=None if spec.memory is None else int(quantity(spec.memory)),
         ),
-    }
-    return k8s.config_map(
-        item, item.cluster, f"avactl-quota-{item.team}", program.cluster_spec(item.cluster).system_namespace,
-        {"quota.json": k8s.json_text(data)}, extra_labels={names.CONFIG_LABEL: "quota"},
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from avactl import names
 from avactl.kinds.lowering import k8s, namespaces
+from avactl.kinds.lowering.quota_leaf import borrower
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
@@ -23,6 +24,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         for namespace in declared:
             result += _namespace(item, program, cluster, namespace)
         result += prefixes(item, program, cluster)
+        result += borrower(item, program, cluster, [namespace.name for namespace in declared])
     return result
 
 

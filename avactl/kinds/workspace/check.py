@@ -115,7 +115,7 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from problems
     if any(problem.severity == "error" for problem in problems):
         return
-    pools = program.candidate_pools(item.cluster, spec.gpu, spec.pool)
+    pools = program.candidate_pools(item.cluster, spec.gpu, spec.pool, spec.tolerates)
     if pools and all(pool.spec.allocation == "dra" for pool in pools):
         yield Diagnostic(
             "invalid-value",

@@ -49,6 +49,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         gpus=1 if shared else int(spec.gpus),
         gpu=spec.gpu,
         pool=spec.pool,
+        tolerates=spec.tolerates,
     )
     gpu = pods.GpuRequest(item, program, compute, COMPONENT)
     home = k8s.volume_claim(

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Resource
-from avactl.kinds.fields.compute import DatasetMount, GpuModel, PodUser
+from avactl.kinds.fields.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Tolerates
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
 
 
@@ -29,6 +29,7 @@ class WorkspaceSpec(PodUser):
     )
     gpu: GpuModel | None = Field(None, description="GPU model; required for GPUs if the cluster has several models.")
     pool: NodePoolRef | None = Field(None, description="Node pool. Default: any.")
+    tolerates: Tolerates = Field(default_factory=list, description=TOLERATES)
     storage: Bytes | None = Field(None, description="Size of the home directory, in bytes. Default: the team's.")
     home: AbsPath = Field(
         "/home/user", description="Mount path of the home directory; also HOME and the working directory."
