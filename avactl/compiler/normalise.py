@@ -31,6 +31,7 @@ APPLY_ORDER = (
     "PersistentVolume",
     "PersistentVolumeClaim",
     "ResourceClaimTemplate",
+    "ComputeDomain",
     "Service",
     "PodDisruptionBudget",
     "DaemonSet",

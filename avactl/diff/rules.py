@@ -140,6 +140,7 @@ RULES: tuple[Rule, ...] = (
     Rule("PriorityClass", "value", REPLACE, "recreated: immutable; existing pods keep theirs"),
     Rule("PriorityClass", "preemptionPolicy", REPLACE, "recreated: immutable; existing pods keep theirs"),
     Rule("ResourceClaimTemplate", "spec", REPLACE, "recreated: immutable; existing claims are kept"),
+    Rule("ComputeDomain", "spec", REPLACE, "recreated: immutable"),
     Rule("DeviceClass", "spec", IN_PLACE, "for new claims"),
     Rule("Node", "spec.taints", POD_RESTART, "evicts pods that do not tolerate it", _evicts),
     Rule("Node", "spec.taints", IN_PLACE, "for new pods"),

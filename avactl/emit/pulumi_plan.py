@@ -20,6 +20,7 @@ REPLACED_ON: dict[str, list[str]] = {
     "PersistentVolumeClaim": ["spec.dataSource", "spec.dataSourceRef", "spec.volumeMode"],
     "PriorityClass": ["value", "preemptionPolicy"],
     "ResourceClaimTemplate": ["spec"],
+    "ComputeDomain": ["spec"],
     "StorageClass": ["reclaimPolicy", "volumeBindingMode"],
 }
 """Immutable fields that the provider does not know: kind → property paths.

@@ -183,6 +183,13 @@ class Maker:
             if not any(_covers(each, toleration) for each in given):
                 given.append(toleration)
         spec["tolerations"] = given
+        if spec.get("resourceClaims"):
+            # Templates of other controllers, such as the channel of a ComputeDomain, are not simulated.
+            spec["resourceClaims"] = [
+                claim
+                for claim in spec["resourceClaims"]
+                if (work.id.namespace, claim.get("resourceClaimTemplateName")) in self._around.claims
+            ]
         defaults = self._around.defaults.get(work.id.namespace)
         if defaults:
             for group in ("containers", "initContainers"):

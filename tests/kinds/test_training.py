@@ -335,6 +335,43 @@ def test_gpus_by_claim_and_by_device_plugin() -> None:
     assert pod(plugin)["spec"]["schedulerName"] == "avactl"
 
 
+GB200 = PLATFORM.replace("machineType: h100-sxm-8", "machineType: gb200-nvl-tray").replace(
+    "taints: [{key: example.com/gpu}]", "taints: []"
+)
+
+
+def test_pods_that_fill_their_machines_share_an_nvlink_domain() -> None:
+    text = GB200 + HEAD + "  strategy: allReduce\n  workers: {replicas: 4, gpus: 4, gpu: GB200, link: nvlink}\n"
+    found = objects(text, base=False)
+    domain = found["ComputeDomain", "net-worker"]
+    assert domain["apiVersion"] == "resource.nvidia.com/v1beta1"
+    channel = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    assert pod(found)["spec"]["resourceClaims"] == [
+        {"name": "gpus", "resourceClaimTemplateName": "net-worker-gpus"},
+        {"name": "nvlink", "resourceClaimTemplateName": channel},
+    ]
+    assert container(found)["resources"]["claims"] == [{"name": "gpus"}, {"name": "nvlink"}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("link: nvlink", "link: any"),
+        ("replicas: 4", "replicas: 1"),
+        ("gpus: 4", "gpus: 2"),  # a machine has one channel, and holds two such pods
+        ("allocation: dra", "allocation: devicePlugin"),
+        ("gb200-nvl-tray", "h100-sxm-8"),
+        ("  daemons: {scheduler: true}", "  daemons: {scheduler: true}\n  gpuDriver: gpu.example.com"),
+    ],
+)
+def test_no_nvlink_domain_where_it_is_of_no_use(old: str, new: str) -> None:
+    text = GB200 + HEAD + "  strategy: allReduce\n  workers: {replicas: 4, gpus: 4, gpu: GB200, link: nvlink}\n"
+    assert old in text
+    model = "H100" if new.startswith("h100") else "GB200"
+    found = objects(text.replace(old, new).replace("gpu: GB200", f"gpu: {model}"), base=False)
+    assert [kind for kind, _ in found if kind == "ComputeDomain"] == []
+
+
 def test_only_a_job_that_opts_in_runs_on_a_tainted_pool() -> None:
     spot = PLATFORM.replace("name: v100}", "name: spot}").replace(
         "count: 4, rdma", "count: 4, taints: [{key: example.com/spot}, {key: nvidia.com/gpu}], rdma"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
+from avactl.kinds.fields.gpu import NVIDIA_DRIVER
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
-
-NVIDIA = "gpu.nvidia.com"
 
 
 def dra_models(item: Item, program: Program) -> list[str]:
@@ -29,7 +28,7 @@ def selector(driver: str, model: str) -> str:
     """
     attributes = f'device.attributes["{driver}"]'
     words = [rf'.matches("(?i)\\b{word}\\b")' for word in re.split(r"[^A-Za-z0-9]+", model) if word]
-    if driver == NVIDIA:
+    if driver == NVIDIA_DRIVER:
         terms = [f'{attributes}.type == "gpu"', *(f"{attributes}.productName{word}" for word in words)]
     else:
         names = " || ".join(

@@ -95,6 +95,7 @@ def reconcile_cluster_rules() -> list[Body]:
         "scheduling.k8s.io": ("priorityclasses",),
         "storage.k8s.io": ("storageclasses",),
         "resource.k8s.io": ("deviceclasses", "resourceclaimtemplates"),
+        "resource.nvidia.com": ("computedomains",),
         "admissionregistration.k8s.io": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
         "apiextensions.k8s.io": ("customresourcedefinitions",),
         "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),

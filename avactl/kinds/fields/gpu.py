@@ -15,6 +15,10 @@ NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """Environment of pods without GPUs: CUDA images request all GPUs, which the NVIDIA runtime grants on GPU machines."""
 
 
+NVIDIA_DRIVER = "gpu.nvidia.com"
+"""DRA driver of NVIDIA GPUs, whose release also has ComputeDomains."""
+
+
 class _Steering(NamedTuple):
     """Node selection shared by all requests for one model in one pool."""
 
@@ -26,7 +30,8 @@ class _Steering(NamedTuple):
 class GpuRequest:
     """GPU allocation for the pods of one role, in the pools where they may run."""
 
-    def __init__(self, item: Item, program: Program, compute: Compute, role: str) -> None:
+    def __init__(self, item: Item, program: Program, compute: Compute, role: str, pods: int = 1) -> None:
+        """`pods` is the number of pods of the role that exchange data."""
         self.item = item
         self.cluster = item.cluster
         self.count = compute.gpus
@@ -38,6 +43,29 @@ class GpuRequest:
         self._steering: _Steering = program.memo(("gpu steering", *wanted), lambda: _steering(program, *wanted))
         self.pools = self._steering.pools
         self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
+        self.domain_name = f"{item.name}-{role}" if self._spans_machines(program, compute, pods) else None
+
+    def _spans_machines(self, program: Program, compute: Compute, pods: int) -> bool:
+        """Return True if the pods exchange data over NVLink between machines.
+
+        A node has one channel, so each pod must take all GPUs of its machine.
+        """
+        driver = program.cluster_spec(self.cluster).gpu_driver
+        if pods < 2 or not self.dra or getattr(compute, "link", None) != "nvlink" or driver != NVIDIA_DRIVER:
+            return False
+        machines = [program.machine(pool) for pool in self.pools]
+        return all(
+            machine.nvlink is not None
+            and (machine.nvlink.domain or 0) > machine.gpus.count
+            and machine.gpus.count == self.count
+            for machine in machines
+        )
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """Claims of the pod and the container: name → ResourceClaimTemplate."""
+        found = {"gpus": self.claim_name} if self.dra else {}
+        return found if self.domain_name is None else {**found, "nvlink": f"{self.domain_name}-nvlink"}
 
     def resources(self) -> dict[str, str]:
         """Return the extended resources of the container."""
@@ -61,7 +89,12 @@ class GpuRequest:
         return []
 
     def claim(self, namespace: str) -> list[Manifest]:
-        """Return the ResourceClaimTemplate for pools that use DRA."""
+        """Return the ResourceClaimTemplate for pools that use DRA, and the ComputeDomain for NVLink between machines.
+
+        NVIDIA's driver creates the domain's ResourceClaimTemplate, and starts an IMEX daemon on the machine of each
+        pod that claims from it. Source: api/nvidia.com/resource/v1beta1/computedomain.go of
+        kubernetes-sigs/dra-driver-nvidia-gpu; with 0 nodes a domain follows its pods.
+        """
         if not self.dra:
             return []
         exactly = {
@@ -69,18 +102,30 @@ class GpuRequest:
             "allocationMode": "ExactCount",
             "count": self.count,
         }
-        return [
+        found = [
             manifest(
                 self.item, self.cluster, "resource.k8s.io/v1", "ResourceClaimTemplate", self.claim_name,
                 namespace=namespace, spec={"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
             )
         ]  # fmt: skip
+        if self.domain_name is not None:
+            channel = {"resourceClaimTemplate": {"name": self.claims["nvlink"]}, "allocationMode": "Single"}
+            found.append(
+                manifest(
+                    self.item, self.cluster, "resource.nvidia.com/v1beta1", "ComputeDomain", self.domain_name,
+                    namespace=namespace, spec={"numNodes": 0, "channel": channel},
+                )
+            )  # fmt: skip
+        return found
 
     def pod_fields(self) -> Body:
         """Return the pod-spec fields: claims, node selector, tolerations."""
         select, tolerations = self._steering.select, self._steering.tolerations
         return compact(
-            resourceClaims=[{"name": "gpus", "resourceClaimTemplateName": self.claim_name}] if self.dra else None,
+            resourceClaims=[
+                {"name": name, "resourceClaimTemplateName": template} for name, template in self.claims.items()
+            ]
+            or None,
             nodeSelector=dict(select) if select else None,
             tolerations=[dict(toleration) for toleration in tolerations] if tolerations else None,
         )

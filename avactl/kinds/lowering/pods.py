@@ -73,15 +73,15 @@ def merge_env(*parts: Iterable[Body]) -> list[Body]:
     return list(result.values())
 
 
-def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, claims: bool = False) -> Body:
+def resources(cpu: str, memory: str, extended: dict[str, str] | None = None, claims: Iterable[str] = ()) -> Body:
     """Requests equal to limits for memory and devices; CPU has no limit, so that idle cores are used."""
     extra = extended or {}
     result: Body = {
         "requests": {"cpu": cpu, "memory": memory, **extra},
         "limits": {"memory": memory, **extra},
     }
-    if claims:
-        result["claims"] = [{"name": "gpus"}]
+    if used := [{"name": name} for name in claims]:
+        result["claims"] = used
     return result
 
 

@@ -109,7 +109,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         args=[*run.args, *spec.runtime.args] or None,
         env=pods.merge_env(pods.env_list(run.env), pods.env_list(spec.env)),
         ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()],
-        resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), claims=gpu.dra),
+        resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
         # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM.
         lifecycle={"preStop": _sleep(program, item.cluster, drain)} if drain else None,
         **_probes(spec, run),

@@ -14,7 +14,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import port, rendezvous
-from avactl.kinds.training.pod import gang_size, is_gang, template
+from avactl.kinds.training.pod import gang_size, gpu_request, is_gang, template
 from avactl.kinds.training.roles import CHECKPOINT_ROLES, Part, bounds, job_name, parts, pods_with, rendezvous_name
 from avactl.kinds.training.tensorboard import board
 
@@ -146,10 +146,7 @@ def _budget(item: Item, made: list[Part]) -> Manifest:
 def _claims(item: Item, program: Program, made: list[Part]) -> list[Manifest]:
     """Return the GPU claims of the roles, and the checkpoint volume."""
     found = [
-        manifest
-        for part in made
-        if part.compute.gpus
-        for manifest in pods.GpuRequest(item, program, part.compute, part.role).claim(item.ns)
+        manifest for part in made if part.compute.gpus for manifest in gpu_request(item, program, part).claim(item.ns)
     ]
     checkpoint: Any = item.spec.checkpoint
     if checkpoint is not None and checkpoint.volume is not None:

@@ -29,7 +29,7 @@ GRACE_WITH_CHECKPOINT = 120
 def template(item: Item, program: Program, made: list[Part], part: Part) -> Body:
     """Build the pod template of one role, without the digest of its run."""
     spec = item.spec
-    gpu = pods.GpuRequest(item, program, part.compute, part.role)
+    gpu = gpu_request(item, program, part)
     pod = pods.pod_spec(
         item,
         program,
@@ -77,6 +77,11 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
+def gpu_request(item: Item, program: Program, part: Part) -> pods.GpuRequest:
+    """Return how the pods of one role get their GPUs."""
+    return pods.GpuRequest(item, program, part.compute, part.role, part.replicas)
+
+
 def is_gang(made: list[Part]) -> bool:
     """Return True if a job has several pods, which then form a gang."""
     return sum(part.replicas for part in made) > 1
@@ -109,7 +114,7 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
         args=args or None,
         workingDir=directory,
         env=_env(item, program, part, gpu),
-        resources=pods.resources(compute.cpu, compute.memory, gpu.resources(), claims=gpu.dra),
+        resources=pods.resources(compute.cpu, compute.memory, gpu.resources(), gpu.claims),
     )
 
 

@@ -101,7 +101,7 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
         workingDir=spec.home,
         ports=[{"name": "http", "containerPort": spec.port}],
         resources=pods.resources(
-            compute.cpu, compute.memory, {} if shared else gpu.resources(), claims=gpu.dra and not shared
+            compute.cpu, compute.memory, {} if shared else gpu.resources(), () if shared else gpu.claims
         ),
     )
     pod = pods.pod_spec(
