@@ -36,6 +36,7 @@ from avactl.scheduler.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.writers.binder import REFUSED, Binder
 from avactl.scheduler.writers.evictor import Evictor
 from avactl.scheduler.writers.pod_reporter import PodReporter
+from avactl.scheduler.writers.run_timeouts import RunTimeouts
 from avactl.scheduler.writers.stale_gangs import StaleGangs
 from avactl.scheduler.writers.stale_nominations import StaleNominations
 
@@ -99,6 +100,7 @@ class Daemon:
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
+        self.timeouts = RunTimeouts(client, rate, self.cache, self.leading)
         self._throttle = NamespaceThrottle()
         self._wake = asyncio.Event()
         self._retried = 0.0
@@ -271,7 +273,7 @@ class Daemon:
             self.queue.retry(self.cache.tables.change_epoch)
         if now - self._ticked >= _TICK:
             self._ticked = now
-            for look in (self.reporter.later, self.gangs.tick, self.stale_nominations.tick):
+            for look in (self.reporter.later, self.gangs.tick, self.stale_nominations.tick, self.timeouts.tick):
                 self._guarded(look)
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]

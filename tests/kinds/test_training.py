@@ -291,6 +291,17 @@ def test_names_of_jobs_do_not_follow_their_content() -> None:
     assert one.keys() == objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 9}\n  retries: 1\n").keys()
 
 
+def test_the_scheduler_counts_the_time_that_a_job_runs() -> None:
+    found = objects(PLATFORM + HEAD + "  workers: {gpus: 1, gpu: V100}\n  timeout: 90m\n", base=False)
+    spec = job(found)["spec"]
+    assert "activeDeadlineSeconds" not in spec  # it would count from the creation of the job
+    assert pod(found)["metadata"]["annotations"]["avactl.dev/timeout"] == "5400"
+    # The kubelet ends the pod in any case, after the scheduler has said why.
+    assert 5400 < pod(found)["spec"]["activeDeadlineSeconds"] <= 5460
+    first = spec["podFailurePolicy"]["rules"][0]
+    assert (first["action"], first["onPodConditions"][0]["type"]) == ("FailJob", "avactl.dev/TimedOut")
+
+
 def test_followers_do_not_outlive_the_deadline_of_their_leader() -> None:
     found = objects(PS + "  framework: mxnet\n  workers: {replicas: 2}\n  timeout: 90m\n  ttl: 1h\n  suspended: true\n")
     assert job(found)["spec"]["activeDeadlineSeconds"] == 5400

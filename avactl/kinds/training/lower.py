@@ -20,6 +20,8 @@ from avactl.kinds.training.tensorboard import board
 
 FOLLOWERS_LATER = 600
 """Seconds after its leader's deadline at which a following Job is terminated in any case."""
+TIMED_OUT_LATER = 30
+"""Seconds for the scheduler to mark a pod that has run for its timeout, before the kubelet ends it."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
@@ -60,6 +62,12 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
         codes = [followers.FAILED, followers.GAVE_UP]
         failed = {"containerName": followers.COMPONENT, "operator": "In", "values": codes}
         rules.insert(0, {"action": "FailJob", "onExitCodes": failed})
+    pod = template(item, program, made, part)
+    if part.leads and (longest := _running_time(item, program)) is not None:
+        pod["metadata"]["annotations"][names.TIMEOUT] = str(longest)
+        pod["spec"]["activeDeadlineSeconds"] = longest + TIMED_OUT_LATER
+        timed_out = [{"type": names.TIMED_OUT, "status": "True"}]
+        rules.insert(0, {"action": "FailJob", "onPodConditions": timed_out})
     return compact(
         completionMode="Indexed",
         completions=part.replicas,
@@ -69,7 +77,7 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
         successPolicy={"rules": [{"succeededIndexes": "0"}]} if spec.strategy == "elastic" else None,
         maxFailedIndexes=most - least if part.role == "worker" else 0,
         podFailurePolicy={"rules": rules},
-        template=template(item, program, made, part),
+        template=pod,
     )
 
 
@@ -82,7 +90,7 @@ def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> M
         compact(
             parallelism=part.replicas,
             podReplacementPolicy="Failed",
-            activeDeadlineSeconds=_deadline(part, spec.timeout),
+            activeDeadlineSeconds=_deadline(item, program, part),
             ttlSecondsAfterFinished=_ttl(item, program),
             suspend=True if spec.suspended else None,
         )
@@ -100,11 +108,20 @@ def _seconds(duration: str | None) -> int | None:
     return None if duration is None else ceil(seconds(duration))
 
 
-def _deadline(part: Part, timeout: str | None) -> int | None:
-    """Deadline of the run. Followers end by themselves, except if their sidecar never started: they get the same
-    deadline."""
-    longest = _seconds(timeout)
-    return longest if longest is None or part.leads else longest + FOLLOWERS_LATER
+def _running_time(item: Item, program: Program) -> int | None:
+    """Seconds that a pod may run, if avactl's scheduler counts them."""
+    return _seconds(item.spec.timeout) if program.cluster_spec(item.cluster).daemons.scheduler else None
+
+
+def _deadline(item: Item, program: Program, part: Part) -> int | None:
+    """Deadline of the Job, which counts from its creation: only for clusters without avactl's scheduler.
+
+    Followers end by themselves, except if their sidecar never started: they get a later one.
+    """
+    longest = _seconds(item.spec.timeout)
+    if longest is None or _running_time(item, program) is not None:
+        return None
+    return longest if part.leads else longest + FOLLOWERS_LATER
 
 
 def _ttl(item: Item, program: Program) -> int | None:

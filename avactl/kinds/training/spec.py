@@ -99,7 +99,11 @@ class TrainingJobSpec(PodUser):
     retries: Annotated[int, Field(ge=0, le=1000)] = Field(
         3, description="Restarts of failed pods before the job fails."
     )
-    timeout: Duration | None = Field(None, description="Longest run.")
+    timeout: Duration | None = Field(
+        None,
+        description="Longest run. With avactl's scheduler it counts from the start of the pods, and anew after a "
+        "restart; otherwise from the creation of the job.",
+    )
     ttl: Duration | None = Field(
         None, description="How long the job is kept after it ends. Default: the cluster's `defaultJobTtl`."
     )

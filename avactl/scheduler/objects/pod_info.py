@@ -61,6 +61,8 @@ class PodInfo:
         "serving",
         "shape",
         "started",
+        "timed_out",
+        "timeout",
         "uid",
         "volumes",
         "within",
@@ -109,6 +111,10 @@ class PodInfo:
         """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty if it is no victim."""
         self.has_disruption_mark = False
         """True if this scheduler has set its DisruptionTarget condition."""
+        seconds = notes.get(names.TIMEOUT, "")
+        self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
+        """Seconds that it may run; 0: for ever."""
+        self.timed_out = False
         self.started = ""
         """Time of its binding, according to the API server."""
         self.ends = 0.0
@@ -181,6 +187,8 @@ class PodInfo:
                 self.message = condition.get("message") or ""
             elif condition["type"] == "PodScheduled":
                 self.started = intern(condition.get("lastTransitionTime") or "")
+            elif condition["type"] == names.TIMED_OUT:
+                self.timed_out = True
             elif condition["type"] == DISRUPTED and condition["status"] == "True":
                 if condition.get("reason") == PREEMPTED:
                     self.preempted_for = preemption or BY_OTHERS

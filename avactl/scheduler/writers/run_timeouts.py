@@ -1,0 +1,55 @@
+"""Timeouts of jobs: the clock of a pod starts when it is bound, so waiting for GPUs does not count.
+
+The pod gets the condition `names.TIMED_OUT`, and a moment later the kubelet ends it by its `activeDeadlineSeconds`.
+Without the condition its Job would count a failure and try again; with it the Job fails (`podFailurePolicy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from avactl import names
+from avactl.kube import logs
+from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
+from avactl.kube.timestamps import timestamp, unix_time
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.objects.pod_info import PodInfo
+
+
+class RunTimeouts:
+    """Marks pods that have run for their timeout."""
+
+    def __init__(self, client: Client, rate: Rate, cache: ClusterCache, leading: Callable[[], bool]) -> None:
+        self._client, self._rate, self._cache, self._leading = client, rate, cache, leading
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """By UID of the pod."""
+
+    def tick(self) -> None:
+        """Mark all pods whose time is up; pods that could not be marked are tried again."""
+        now = time.time()
+        for pod in self._cache.tables.pods.values():
+            runs = pod.timeout and pod.started and not (pod.timed_out or pod.ended or pod.deleting)
+            if runs and pod.uid not in self._tasks and now - unix_time(pod.started) > pod.timeout:
+                self._tasks[pod.uid] = asyncio.ensure_future(self._mark(pod))
+
+    async def _mark(self, pod: PodInfo) -> None:
+        try:
+            await self._patch(pod)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("pod not marked as timed out", pod=pod.key, error=str(error))
+        finally:
+            del self._tasks[pod.uid]
+
+    async def _patch(self, pod: PodInfo) -> None:
+        condition = {
+            "type": names.TIMED_OUT, "status": "True", "reason": "DeadlineExceeded",
+            "message": f"the pod ran for its timeout of {pod.timeout} s", "lastTransitionTime": timestamp(),
+        }  # fmt: skip
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        await self._rate.take()
+        if self._leading():
+            path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+            await self._client.send("PATCH", path, body, content_type=STRATEGIC)
+            logs.info("pod timed out", pod=pod.key, seconds=pod.timeout)
