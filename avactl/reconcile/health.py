@@ -108,6 +108,12 @@ def _job(live: Live, status: Live) -> Health:
     return READY
 
 
+def is_starting(job: Live) -> bool:
+    """Return True if pods of a Job are not ready: they wait, start, or crash again and again in a sidecar."""
+    status = job.get("status") or {}
+    return int(status.get("active", 0)) > int(status.get("ready", 0))
+
+
 def _claim(live: Live, status: Live) -> Health:
     phase = status.get("phase")
     if phase == "Lost":

@@ -12,7 +12,7 @@ from avactl.kube.client import ApiError
 from avactl.reconcile.api import Api, Body, Gvk
 from avactl.reconcile.desired import INVENTORY, title
 from avactl.reconcile.diffing.actions import Action, Step
-from avactl.reconcile.health import JUDGED, READY, WITH_PODS, Health, State, health, of_pods
+from avactl.reconcile.health import JUDGED, READY, WITH_PODS, Health, State, crashing, health, is_starting, of_pods
 
 _POLL = (0.5, 3.0)
 
@@ -37,7 +37,9 @@ async def wait_healthy(
         unwell = [
             key
             for key, h in found.items()
-            if h.state is State.progressing or (h.state is State.failed and key.kind in WITH_PODS)
+            if h.state is State.progressing
+            or (h.state is State.failed and key.kind in WITH_PODS)
+            or (h.state is State.ready and key.kind == "Job" and is_starting(live[key]))
         ]
         closer = await _look_closer(api, {key: live[key] for key in unwell})
         found.update(
@@ -84,11 +86,11 @@ async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: di
 
 
 async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
-    """Return the health of unready objects that wait for capacity or a storage class."""
+    """Return the health of unready objects that wait for capacity or a storage class, or whose containers crash."""
     found: dict[Key, Health] = {}
     spaces: dict[str, list[Key]] = defaultdict(list)
     for key in late:
-        if key.kind in WITH_PODS:
+        if key.kind in WITH_PODS or key.kind == "Job":
             spaces[key.namespace].append(key)
     await api.find_kinds({Gvk("v1", "Pod"), Gvk("storage.k8s.io/v1", "StorageClass")})
 
@@ -101,7 +103,9 @@ async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
             raise
         for key in keys:
             wanted = (late[key]["spec"]["selector"].get("matchLabels") or {}).items()
-            said = of_pods([pod for pod in pods if wanted <= (pod["metadata"].get("labels") or {}).items()])
+            own = [pod for pod in pods if wanted <= (pod["metadata"].get("labels") or {}).items()]
+            # A Job that waits for GPUs is healthy.
+            said = crashing(own) if key.kind == "Job" else of_pods(own)
             if said is not None:
                 found[key] = said
 

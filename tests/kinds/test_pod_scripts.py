@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from avactl.kinds.cache_tier import names, shell
 from avactl.kinds.lowering import pods
 from avactl.kinds.training import followers, mpi
 from tests.kinds.on_base import objects
@@ -26,18 +27,19 @@ SCRIPTS = [
     pods.GIT_SCRIPT,
     pods.FETCH_SCRIPT,
     followers.FOLLOW_SCRIPT,
+    shell.PREFIXES_SCRIPT,
     mpi.AGENT,
     mpi.PUBLISH_SCRIPT,
     mpi.WORKER_SCRIPT,
 ]
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("interpreter", ["dash", "bash"])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_are_understood_and_survive_kubernetes(script: str, shell: str) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"there is no {shell}")
-    subprocess.run([shell, "-n", "-c", script], check=True)
+def test_scripts_are_understood_and_survive_kubernetes(script: str, interpreter: str) -> None:
+    if shutil.which(interpreter) is None:
+        pytest.skip(f"there is no {interpreter}")
+    subprocess.run([interpreter, "-n", "-c", script], check=True)
     # Kubernetes turns `$$` in commands into `$`, and puts variables into `$(NAME)`.
     assert "$$" not in script
 
@@ -157,3 +159,71 @@ def test_an_mpi_worker_starts_each_command_once(tmp_path: Path) -> None:
     time.sleep(1.5)
     wait_for(["one", "two"])
     stop(worker)
+
+
+def follow(tmp_path: Path, restarts: str, job: str = "run-1 ") -> subprocess.CompletedProcess[str]:
+    """Run the watcher with a kubectl that tells it of one Job and of its own sidecar; patches go to a file."""
+    stand_in = tmp_path / "kubectl"
+    stand_in.write_text(
+        '#!/bin/sh\ncase "$1 $2" in\n'
+        f"'get job') printf '%s' '{job}' ;;\n'get pod') printf '%s' '{restarts}' ;;\n"
+        f"'patch job') echo \"$3 $6\" >> {tmp_path}/patches ;;\nesac\n"
+    )
+    stand_in.chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin", "LEADER": "net-chief", "RUN": "run-1", "ROLE": "server", "POD": "p",
+        "RETRIES": "3", "GRACE": "0", "LINGER": "0", "PERIOD": "1", "COMMANDS": "",
+    }  # fmt: skip
+    try:
+        return subprocess.run(
+            ["sh", "-c", followers.FOLLOW_SCRIPT], env=env, capture_output=True, text=True, timeout=2, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess([], -1)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "code"),
+    [
+        ("4 1", followers.GAVE_UP),
+        ("4 137", followers.GAVE_UP),
+        ("3 1", -1),  # as many as `retries` allows
+        ("9 0", -1),  # it ended by itself: no failure
+        ("0 ", -1),
+        ("", -1),
+    ],
+)
+def test_a_sidecar_that_keeps_failing_fails_its_run(tmp_path: Path, restarts: str, code: int) -> None:
+    assert follow(tmp_path, restarts).returncode == code
+    patches = tmp_path / "patches"
+    # Otherwise the leader would wait for it with all of its GPUs.
+    assert patches.exists() == (code == followers.GAVE_UP)
+    if patches.exists():
+        assert patches.read_text() == 'net-chief {"spec":{"activeDeadlineSeconds":1}}\n'
+
+
+def test_a_watcher_ends_with_its_leader(tmp_path: Path) -> None:
+    assert follow(tmp_path, "0 ", "run-1 Complete").returncode == 0
+    assert follow(tmp_path, "0 ", "run-1 Failed").returncode == followers.FAILED
+    assert follow(tmp_path, "0 ", "run-0 Complete").returncode == -1
+
+
+def test_prefixes_are_created_once_and_only_below_a_mounted_store(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    calls, table = tmp_path / "calls", tmp_path / "table"
+    stand_in = tmp_path / "bin" / "alluxio"
+    stand_in.write_text(
+        "#!/bin/bash\n"
+        f'case "$*" in\n"fs mount") cat {table} ;;\n"fs test -d /results/old") ;;\n"fs test"*) exit 1 ;;\n'
+        f'*) echo "$*" >> {calls} ;;\nesac\n'
+    )
+    stand_in.chmod(0o755)
+    table.write_text("/ on / (local, capacity=1)\n")
+    script = shell.PREFIXES_SCRIPT.replace(names.HOME, str(tmp_path)).replace("sleep 10", "sleep 0.1")
+    run = subprocess.Popen(["bash", "-c", script, "prefixes.sh", "/results/old", "/results/new"])
+    time.sleep(0.5)
+    assert run.poll() is None
+    assert not calls.exists()  # a directory here would be in the way of the mount
+    table.write_text("s3://results on /results (s3, capacity=-1B)\n")
+    assert run.wait(10) == 0
+    assert calls.read_text() == "fs -Dalluxio.user.file.writetype.default=CACHE_THROUGH mkdir /results/new\n"

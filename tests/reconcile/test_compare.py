@@ -13,7 +13,7 @@ from avactl.reconcile.diffing.actions import holds_data
 from avactl.reconcile.diffing.field_policy import Hands, left, without
 from avactl.reconcile.diffing.managed_fields import dotted
 from avactl.reconcile.diffing.object_diff import Comparison, compare
-from avactl.reconcile.health import State, health, of_pods
+from avactl.reconcile.health import State, crashing, health, is_starting, of_pods
 from avactl.source.tree import DirTree
 from tests.reconcile.world import AVA
 
@@ -151,6 +151,27 @@ def test_health_of_what_waits_and_what_is_ill() -> None:
     assert waiting is not None
     assert waiting.state is State.waiting
     assert of_pods([{**pending, "spec": {"nodeName": "n"}}]) is None
+
+
+def test_init_containers_and_sidecars_that_crash_are_seen() -> None:
+    pod = {
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "n"},
+        "status": {
+            "initContainerStatuses": [
+                {"name": "code", "state": {"terminated": {"exitCode": 0}}},
+                {"name": "server", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}},
+            ],
+            "containerStatuses": [{"name": "follower", "state": {"running": {}}}],
+        },
+    }
+    said = "pod p, container server: CrashLoopBackOff back-off 5m0s"
+    for found in (of_pods([pod]), crashing([pod])):
+        assert found is not None
+        assert (found.state, found.reason) == (State.progressing, said)
+    assert crashing([{**pod, "status": {}}]) is None
+    assert is_starting({"status": {"active": 2, "ready": 1}})
+    assert not is_starting({"status": {"active": 2, "ready": 2}})
 
 
 @pytest.mark.parametrize(

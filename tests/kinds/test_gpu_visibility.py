@@ -1,0 +1,87 @@
+"""A container sees the GPUs that it was given, in every kind that runs pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl.kinds import registry
+from tests.kinds.compiling import DIGEST, compiled
+
+PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images:
+    avactl: registry.example.com/a{DIGEST}
+    git: registry.example.com/g{DIGEST}
+    fetch: registry.example.com/f{DIGEST}
+  daemons: {{scheduler: true}}
+---
+kind: NodePool
+metadata: {{name: a10}}
+spec: {{cluster: main, machineType: a10, count: 3}}
+---
+kind: Team
+metadata: {{name: vision}}
+---
+"""
+SPECS = {
+    "TrainingJob": """
+  image: train:1
+  code: {git: {url: "https://git.example.com/a.git", ref: 9fceb02d0ae598e95dc970b74767f19372d61af8}}
+  workers: {gpus: GPUS}
+""",
+    "Workspace": """
+  user: ann
+  image: editor:1
+  gpus: GPUS
+""",
+    "ServingDeployment": """
+  model: {name: net, version: "1", url: "s3://models/net"}
+  runtime: {name: triton, image: "triton:1"}
+  resources: {gpus: GPUS}
+""",
+}
+"""A spec of each kind that runs pods, with GPUS where the number of GPUs stands."""
+CHOSEN = {"fieldRef": {"fieldPath": "metadata.annotations['avactl.dev/devices']"}}
+
+
+def seen(kind: str, gpus: str, old: str = "", new: str = "") -> dict[str, Any]:
+    """NVIDIA_VISIBLE_DEVICES of each container, by name; None where it is not set."""
+    text = PLATFORM + f"kind: {kind}\nmetadata: {{name: net, team: vision}}\nspec:{SPECS[kind].replace('GPUS', gpus)}"
+    assert old in text
+    found = {}
+    for manifest in compiled(text.replace(old, new) if old else text).manifests:
+        spec = manifest.body.get("spec", {}).get("template", {}).get("spec", {})
+        if manifest.item.kind == kind:
+            for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
+                env = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+                found[container["name"]] = env.get("NVIDIA_VISIBLE_DEVICES")
+    assert found
+    return found
+
+
+def test_every_kind_with_pods_is_tried() -> None:
+    assert set(SPECS) == set(registry.workload_kinds())
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_the_main_container_sees_what_the_scheduler_chose_and_the_others_nothing(kind: str) -> None:
+    *helpers, main = seen(kind, "1").values()
+    assert main == CHOSEN
+    assert helpers == ["void"] * len(helpers)
+    assert set(seen(kind, "0").values()) == {"void"}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_the_driver_or_the_device_plugin_chooses_elsewhere(kind: str) -> None:
+    *_, by_claim = seen(kind, "1", "count: 3}", "count: 3, allocation: dra}").values()
+    assert by_claim is None
+    *_, by_plugin = seen(kind, "1", "{scheduler: true}", "{scheduler: false}").values()
+    assert by_plugin is None
+
+
+def test_a_share_of_a_gpu_is_chosen_too() -> None:
+    assert list(seen("Workspace", "0.5").values()) == [CHOSEN]
