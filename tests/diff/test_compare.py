@@ -233,7 +233,7 @@ def test_a_base_with_errors() -> None:
 
 def test_what_depends_on_errors_of_the_base_is_not_called_changed() -> None:
     pool = "kind: NodePool\nmetadata: {name: extra}\nspec: {cluster: main, machineType: v100-pcie-8, count: 2, "
-    bad, good = pool + "coutn: 1}", pool + "taints: [{key: a, value: b}]}"
+    bad, good = pool + "coutn: 1}", pool + "taints: [{key: nvidia.com/gpu, value: b}]}"
     diff = compare(broken(job(), bad), compiled(job(), good))
     assert the(diff, "extra").op == "repaired"
     follower = the(diff, "j")
