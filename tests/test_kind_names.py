@@ -35,7 +35,6 @@ ALLOWED = {
     "avactl/kinds/feasibility/fit.py": {"MachineType"},
     "avactl/diff/capacity.py": {"Quota"},
     # Pods read the buckets of their team.
-    "avactl/kinds/lowering/pods.py": {"Team"},
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.
     "avactl/plan/cluster_state.py": {"Cluster", "NodePool"},
     "avactl/plan/compiled_side.py": {"Cluster"},

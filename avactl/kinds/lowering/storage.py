@@ -38,7 +38,9 @@ def sharing_problems(item: Item, program: Program, use: str, path: tuple[str, ..
     `what` is the subject of the message: `4 pods share the checkpoint volume`.
     """
     name = class_name(program, item.cluster, use)
-    cluster = program.get("Cluster", item.cluster)
+    cluster = program.find_cluster(item.cluster)
+    if cluster is None:
+        return
     declared = next((each for each in cluster.spec.storage_classes.classes if each.name == name), None)
     known = offers_many(declared.provisioner, declared.access_modes) if declared is not None else None
     if known:
