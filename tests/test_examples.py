@@ -47,6 +47,8 @@ def test_the_examples_are_what_they_promise() -> None:
     assert (len(jobs), len(ava.of("ServingDeployment")), len(ava.of("Team"))) == (12, 3, 4)
     modern = compiled("modern").program
     assert modern.get("TrainingJob", "llm-70b", "foundation").spec.workers.replicas == 64
+    # Its comment promises one rack of trays.
+    assert modern.get("TrainingJob", "moe-probe", "foundation").spec.workers.within == "nvidia.com/gpu.clique"
     quickstart = (ROOT / "examples/quickstart/platform.yaml").read_text()
     assert len(quickstart.splitlines()) <= 31
 

@@ -11,7 +11,7 @@ import pytest
 from avactl.kinds.registry import kind
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.followers import EVALUATOR_GRACE
-from tests.kinds.on_base import Objects, compile_spec, objects
+from tests.kinds.on_base import Objects, compile_spec, objects, problems
 
 HEAD = """
 apiVersion: avactl.dev/v1
@@ -485,3 +485,25 @@ def test_facts_name_what_a_reviewer_looks_at() -> None:
     ).program
     facts = kind("TrainingJob").facts(program.get("TrainingJob", "net", "vision"), program)
     assert (facts["workers"], facts["GPUs"], facts["datasets"]) == (2, "16 V100", "imagenet v1")
+
+
+def test_pods_run_as_the_user_of_the_spec() -> None:
+    text = HEAD + "  strategy: mpi\n  workers: {replicas: 2}\n  runAsUser: 2000\n  runAsGroup: 3000\n"
+    found = objects(text)
+    security = pod(found)["spec"]["securityContext"]
+    assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (2000, 3000, 3000)
+    passwd = found["ConfigMap", "net-rendezvous"]["data"]["passwd"].split(":")
+    assert (passwd[2:4], passwd[5]) == (["2000", "3000"], env(found, "launcher")["HOME"])
+    assert [problem.code for problem in problems(HEAD + "  runAsUser: 0\n")] == ["invalid-value"]
+
+
+def test_servers_save_checkpoints_and_stay_while_their_leader_saves() -> None:
+    text = PS + "  framework: tensorflow\n  workers: {replicas: 2}\n  checkpoint: {volume: 10Gi}\n"
+    found = objects(text)
+    mounts = {mount["mountPath"] for mount in container(found, "server")["volumeMounts"]}
+    assert env(found, "server")["AVACTL_CHECKPOINT_DIR"] in mounts
+    (watcher,) = pod(found, "server")["spec"]["containers"]
+    linger = int(next(entry["value"] for entry in watcher["env"] if entry["name"] == "LINGER"))
+    grace = pod(found, "server")["spec"]["terminationGracePeriodSeconds"]
+    assert 0 < linger < grace == pod(found, "chief")["spec"]["terminationGracePeriodSeconds"]
+    assert found["PersistentVolumeClaim", "net-checkpoint"]["spec"]["accessModes"] == ["ReadWriteMany"]
