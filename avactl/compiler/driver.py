@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from avactl import collector
 from avactl.compiler.check import check
 from avactl.compiler.config import load_config, rules_of
 from avactl.compiler.load import load
@@ -62,15 +62,9 @@ def compile(resources: Iterable[Resource]) -> Compilation:
 
 def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:
     """Run further passes on a state and return the result."""
-    # Nothing in a compilation is cyclic garbage; the collector would only walk the growing heap again and again.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with collector.paused():
         for run in passes:
             state = run(state)
-    finally:
-        if collecting:
-            gc.enable()
     program = state.program or Program((), lambda path: None)
     found = sort_diagnostics(redacted(d) for d in without_repeats(state.diagnostics))
     return Compilation(state.tree, program, state.manifests, tuple(found))

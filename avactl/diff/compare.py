@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from avactl import collector
 from avactl.compiler import Compilation
 from avactl.compiler.normalise import normalise
 from avactl.compiler.pass_state import State
@@ -35,22 +35,12 @@ class _Side(NamedTuple):
     """Specs whose objects are unknown because the compilation failed."""
 
 
+@collector.paused()
 def compare(base: Compilation, head: Compilation) -> Diff:
     """Compare base with head. `head` has compiled; of a base with errors, the specs that can be lowered are compared.
 
     Equal objects are skipped early, so the work is proportional to the change, not to the repository.
     """
-    # As in the driver: no cyclic garbage is created here, and the collector would scan two large compilations.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return _compare(base, head)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _compare(base: Compilation, head: Compilation) -> Diff:
     before, after = _side(base), _side(head)
     pairs = _pairs(before, after)
     shared = before.items.keys() & after.items.keys()

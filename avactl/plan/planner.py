@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from avactl import names
+from avactl import collector, names
 from avactl.compiler import Compilation
 from avactl.kinds.program import pool_size
+from avactl.kube.objects import object_key
 from avactl.plan import effects
 from avactl.plan.cluster_state import ClusterState, declared, machines, reserved
 from avactl.plan.compiled_side import Side
@@ -30,6 +31,7 @@ def clusters(base: Compilation | None, head: Compilation) -> list[str]:
     return sorted({item.name for side in sides for item in side.program.clusters()})
 
 
+@collector.paused()
 def make_plan(
     base: Compilation | None,
     head: Compilation,
@@ -43,31 +45,15 @@ def make_plan(
     `base` is None if it does not exist or does not compile. Without `live`, the machines are the declared ones, and
     all workloads of base run on them as far as they fit. With `everything`, unchanged specs are included.
     """
-    # As in the compiler: no cyclic garbage is created here, and the collector would scan two large compilations.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        before, after = Side.of(base, cluster), Side.of(head, cluster)
-        if live is None:
-            return _on_declared(base, head, cluster, (before, after), everything)
-        return _on_live(live, lambda: (before, after), everything)
-    finally:
-        if collecting:
-            gc.enable()
+    before, after = Side.of(base, cluster), Side.of(head, cluster)
+    if live is None:
+        return _on_declared(base, head, cluster, (before, after), everything)
+    return plan_live(live, lambda: (before, after), everything=everything)
 
 
+@collector.paused()
 def plan_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], *, everything: bool = False) -> Plan:
     """Plan on a snapshot. `sides` returns base and head, and is called as late as possible."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return _on_live(live, sides, everything)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _on_live(live: ClusterState, sides: Callable[[], tuple[Side, Side]], everything: bool) -> Plan:
     world = World(live)
     world.settle()
     then = effects.Moment(world)
@@ -118,16 +104,11 @@ def _decided(
     world.settle()
     change.finish()
     entries = _entries(change, before, after, cluster)
-    return Plan(
-        cluster=cluster,
-        source=source,
-        entries=tuple(entries),
-        effects=tuple(effects.effects(world, then, {entry.owner for entry in entries})),
-        pools=tuple(effects.pools(world, then)),
-        quotas=tuple(effects.quotas(world, then)),
-        currency=after.prices.currency if after.prices is not None else "",
-        assumed=(*assumed, *_assumed(live, entries, after)),
-    )
+    affected = tuple(effects.effects(world, then, {entry.owner for entry in entries}))
+    pools, quotas = tuple(effects.pools(world, then)), tuple(effects.quotas(world, then))
+    currency = after.prices.currency if after.prices is not None else ""
+    assumptions = (*assumed, *_assumed(live, entries, after))
+    return Plan(cluster, source, tuple(entries), affected, pools, quotas, currency, assumptions)
 
 
 def _declared(base: Compilation | None, head: Compilation, cluster: str, before: Side, everything: bool) -> World:
@@ -146,26 +127,22 @@ def _declared(base: Compilation | None, head: Compilation, cluster: str, before:
 def _configure(world: World, before: Side, after: Side, *, declared_only: bool) -> None:
     """Apply the head's pools, quotas and namespaces."""
     old, new = before.configured, after.configured
-    kept = {_key(item) for item in new["configmaps"]}
-    for item in old["configmaps"]:
-        if _key(item) not in kept:
-            world.drop_config(_key(item))
-    was = {_key(item): item for item in old["configmaps"]}
-    changed = [item for item in new["configmaps"] if was.get(_key(item)) != item or declared_only]
+    was = {object_key(item): item for item in old["configmaps"]}
+    kept = set(map(object_key, new["configmaps"]))
+    for key in was:
+        if key not in kept:
+            world.drop_config(key)
+    changed = [item for item in new["configmaps"] if declared_only or was.get(object_key(item)) != item]
     world.put_objects({"configmaps": changed, "namespaces": new["namespaces"]})
-
-
-def _key(item: dict[str, dict[str, str]]) -> str:
-    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
 
 
 # -- entries ---------------------------------------------------------------------------------------------------------
 
 
 def _entries(change: Change, before: Side, after: Side, cluster: str) -> list[Entry]:
-    by_item: dict[Owner, list[Done]] = {}
+    by_item: dict[Owner, list[Done]] = defaultdict(list)
     for each in change.done.values():
-        by_item.setdefault(_owner(each.work), []).append(each)
+        by_item[each.work.owner].append(each)
     olds, news = _by_owner(before.works), _by_owner(after.works)
     found = []
     for owner, mine in by_item.items():
@@ -178,14 +155,10 @@ def _entries(change: Change, before: Side, after: Side, cluster: str) -> list[En
 
 
 def _by_owner(works: dict[WorkloadId, Workload]) -> dict[Owner, list[Workload]]:
-    found: dict[Owner, list[Workload]] = {}
+    found: dict[Owner, list[Workload]] = defaultdict(list)
     for work in works.values():
-        found.setdefault(_owner(work), []).append(work)
+        found[work.owner].append(work)
     return found
-
-
-def _owner(work: Workload) -> Owner:
-    return Owner(*work.origin.key)
 
 
 def _entry(
@@ -199,7 +172,8 @@ def _entry(
     if all(each.op == "unchanged" for each in done):
         op = "unchanged"
     verdict = Verdict.REMOVED if not left else Verdict.STOPPED if not pods else Verdict.STARTS
-    if pods and op in ("changed", "unchanged") and not found and not stopped and not _new(pods):
+    new = any(pod.uid.startswith("new:") for pod in pods)
+    if pods and op in ("changed", "unchanged") and not (found or stopped or new):
         verdict = Verdict.GOES_ON
     for wait in found:
         verdict = worst(verdict, wait.verdict)
@@ -209,27 +183,10 @@ def _entry(
         verdict = Verdict.ROOM
     scheduler = {each.work.template["spec"].get("schedulerName") for each in done}
     return Entry(
-        owner=owner,
-        cluster=cluster,
-        change=op,
-        verdict=verdict,
-        pods=len(pods),
-        placed=len(running),
-        places=places(world, running),
-        waits=found,
-        restarts=stopped,
-        ends=sum(each.ends for each in done) if left else 0,
-        surge=surge,
-        later=any(each.later for each in done),
-        cost=now,
-        before=was,
-        estimated=scheduler != {names.SCHEDULER_NAME} and bool(left),
-        origin=origin,
-    )
-
-
-def _new(pods: Iterable[object]) -> bool:
-    return any(getattr(pod, "uid", "").startswith("new:") for pod in pods)
+        owner, cluster, op, verdict, len(pods), len(running), places(world, running), found, restarts=stopped,
+        ends=sum(each.ends for each in done) if left else 0, surge=surge, later=any(each.later for each in done),
+        cost=now, before=was, estimated=scheduler != {names.SCHEDULER_NAME} and bool(left), origin=origin,
+    )  # fmt: skip
 
 
 # -- source and assumptions -------------------------------------------------------------------------------------------

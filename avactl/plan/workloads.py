@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.kinds.manifest import Body, Manifest
+from avactl.plan.model import Owner
 from avactl.plan.spec_origin import Origin
 
 KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
@@ -75,6 +76,11 @@ class Workload:
             return min(max(self.fewest, now or 0), self.most)
         replicas: int = spec.get("replicas", 1)
         return replicas
+
+    @property
+    def owner(self) -> Owner:
+        """Its spec."""
+        return Owner(*self.origin.key)
 
     @property
     def revision(self) -> str:

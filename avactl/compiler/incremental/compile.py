@@ -8,14 +8,13 @@ kept results.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from avactl import parallel
+from avactl import collector, parallel
 from avactl.compiler.incremental.disk import Store
 from avactl.compiler.incremental.loading import IrregularError, Loader, digest, packed
 from avactl.compiler.incremental.records import InputRecord, PlainDependencies, Record, Result, unpack
@@ -62,16 +61,11 @@ def compile_cached(
 
     `path` returns the path of an object's file, a different one for each object; `text`, if given, its content.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # as in the driver
-    try:
+    with collector.paused():
         # Kinds of plug-ins are not part of the store's version.
         if use_cache and not registry.added():
             return _Run(tree, path, text).run()
         return _plain(tree, path, text)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _plain(tree: DirTree, path: OfManifest, text: OfManifest | None) -> Compiled:
