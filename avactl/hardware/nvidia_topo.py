@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
-from avactl.hardware.machine import NVLINK, Nvlink, NvlinkPair
+from avactl.hardware.machine import NVLINK, Nvlink, NvlinkPair, PcieSwitch
 from avactl.hardware.topo_affinity import Affinity
 from avactl.hardware.topo_matrix import Matrix
 from avactl.hardware.topology import Level
@@ -35,15 +36,6 @@ SOCKET: Levels = frozenset(("socket",))
 NEAR: Levels = SWITCH | SOCKET
 FAR: Levels = frozenset(("node",))
 ANY: Levels = NEAR | FAR
-
-
-@dataclass(frozen=True, slots=True)
-class FoundSwitch:
-    """GPUs (and NICs) that communicate without the CPU's root complex."""
-
-    socket: int
-    gpus: tuple[int, ...]
-    nics: tuple[str, ...]
 
 
 class FoundNic(NamedTuple):
@@ -66,7 +58,7 @@ class Found:
 
     gpus: int
     sockets: int
-    switches: tuple[FoundSwitch, ...]
+    switches: tuple[PcieSwitch, ...]
     nics: tuple[FoundNic, ...]
     nvlink: FoundNvlink | None
     cpus: int | None
@@ -177,7 +169,7 @@ def _sockets(matrix: Matrix, remarks: list[str]) -> list[int]:
     if 0 < len(silent) < count:
         remarks.append(f"{', '.join(silent)}: no CPU or NUMA affinity, unlike the other GPUs")
     groups = _Groups(count)
-    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    pairs = list(combinations(range(count), 2))
     doubted = []
     for i, j in pairs:
         word = matrix.pcie_word(i, j)
@@ -247,14 +239,11 @@ def _switches(matrix: Matrix, sockets: list[int]) -> _Groups:
     count = len(matrix.gpus)
     groups = _Groups(count)
     nics = range(count, count + len(matrix.nics))
-    for i in range(count):
-        for j in range(i + 1, count):
-            if sockets[i] != sockets[j]:
-                continue
-            word = matrix.pcie_word(i, j)
-            shared = any(matrix.word(i, nic) in _SWITCH and matrix.word(j, nic) in _SWITCH for nic in nics)
-            if word in _SWITCH or (word is None and shared):
-                groups.join(i, j)
+    for i, j in combinations(range(count), 2):
+        word = matrix.pcie_word(i, j)
+        shared = any(matrix.word(i, nic) in _SWITCH and matrix.word(j, nic) in _SWITCH for nic in nics)
+        if sockets[i] == sockets[j] and (word in _SWITCH or (word is None and shared)):
+            groups.join(i, j)
     return groups
 
 
@@ -267,10 +256,9 @@ def _nic_sockets(matrix: Matrix, sockets: list[int], remarks: list[str]) -> list
         if near:
             found[nic] = sockets[near[0]]
     groups = _Groups(every)
-    for i in range(count, every):
-        for j in range(i + 1, every):
-            if matrix.word(i, j) in _SOCKET:
-                groups.join(i, j)
+    for i, j in combinations(range(count, every), 2):
+        if matrix.word(i, j) in _SOCKET:
+            groups.join(i, j)
     for nic in range(count, every):
         if nic not in found:
             near = [other for other in groups.members(nic) if other in found]
@@ -295,7 +283,7 @@ def _nic_sockets(matrix: Matrix, sockets: list[int], remarks: list[str]) -> list
 
 def _place_nics(
     matrix: Matrix, sockets: list[int], switches: _Groups, nic_sockets: list[int]
-) -> tuple[tuple[FoundSwitch, ...], tuple[FoundNic, ...]]:
+) -> tuple[tuple[PcieSwitch, ...], tuple[FoundNic, ...]]:
     """Assign each NIC to the switch of its nearest GPU, and to that switch's socket."""
     count = len(matrix.gpus)
     under: dict[int, list[str]] = {}
@@ -307,7 +295,7 @@ def _place_nics(
             under.setdefault(switches.of(nearest), []).append(name)
         nics.append(FoundNic(name, nic_sockets[number] if nearest is None else sockets[nearest]))
     roots = sorted({switches.of(gpu) for gpu in range(count)})
-    found = [FoundSwitch(sockets[root], tuple(switches.members(root)), tuple(under.get(root, ()))) for root in roots]
+    found = [PcieSwitch(sockets[root], tuple(switches.members(root)), tuple(under.get(root, ()))) for root in roots]
     return tuple(found), tuple(nics)
 
 
@@ -317,21 +305,20 @@ def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[i
     tells = len(set(keys) - {None}) > 1
     nics = range(len(matrix.gpus), len(matrix.gpus) + len(matrix.nics))
     ways: dict[tuple[int, int], Levels] = {}
-    for i in range(len(matrix.gpus)):
-        for j in range(i + 1, len(matrix.gpus)):
-            word = matrix.pcie_word(i, j)
-            if switches.of(i) == switches.of(j):
-                way = SWITCH
-            elif word is not None:
-                way = SOCKET if word in _SOCKET else FAR if sockets[i] != sockets[j] else SOCKET | FAR
-            elif sockets[i] != sockets[j]:
-                way = FAR if tells or _apart(matrix, _Groups(len(matrix.gpus)), i, j) else ANY
-            else:
-                own = any({matrix.word(i, nic), matrix.word(j, nic)} & set(_SWITCH) for nic in nics)
-                # A separate switch is visible only through its NIC; otherwise switch and socket are indistinguishable.
-                near = tells or any({matrix.word(i, nic), matrix.word(j, nic)} <= set(_SOCKET) for nic in nics)
-                way = (SOCKET if own else NEAR) if near else ANY
-            ways[i, j] = way
+    for i, j in combinations(range(len(matrix.gpus)), 2):
+        word = matrix.pcie_word(i, j)
+        if switches.of(i) == switches.of(j):
+            way = SWITCH
+        elif word is not None:
+            way = SOCKET if word in _SOCKET else FAR if sockets[i] != sockets[j] else SOCKET | FAR
+        elif sockets[i] != sockets[j]:
+            way = FAR if tells or _apart(matrix, _Groups(len(matrix.gpus)), i, j) else ANY
+        else:
+            own = any({matrix.word(i, nic), matrix.word(j, nic)} & set(_SWITCH) for nic in nics)
+            # A separate switch is visible only through its NIC; otherwise switch and socket are indistinguishable.
+            near = tells or any({matrix.word(i, nic), matrix.word(j, nic)} <= set(_SOCKET) for nic in nics)
+            way = (SOCKET if own else NEAR) if near else ANY
+        ways[i, j] = way
     return ways
 
 
@@ -341,7 +328,7 @@ def _ways(matrix: Matrix, sockets: list[int], switches: _Groups) -> dict[tuple[i
 def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlink | None:
     """Return the NVLinks: through NVSwitch if there are more than a GPU could have to each of the others."""
     count = len(matrix.gpus)
-    pairs = {(i, j): matrix.links(i, j) for i in range(count) for j in range(i + 1, count)}
+    pairs = {pair: matrix.links(*pair) for pair in combinations(range(count), 2)}
     linked = {pair: links for pair, links in pairs.items() if links}
     if not linked:
         return None
@@ -367,10 +354,10 @@ def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlin
         )
     link_gbps = NVLINK[generation].link_gbps
     if switched:
-        weak = [gpu for gpu in range(count) if all(0 < pairs[_pair(gpu, o)] < most for o in range(count) if o != gpu)]
-        for gpu in weak:
-            has = max(pairs[_pair(gpu, other)] for other in range(count) if other != gpu)
-            remarks.append(f"{matrix.gpus[gpu]} has {has} of {most} NVLinks: some are down")
+        for gpu in range(count):
+            own = [links for pair, links in pairs.items() if gpu in pair]
+            if all(0 < links < most for links in own):
+                remarks.append(f"{matrix.gpus[gpu]} has {max(own)} of {most} NVLinks: some are down")
         return FoundNvlink(generation, Nvlink(link_gbps, switch_links=most), known is None)
     found = tuple(NvlinkPair(i, j, links) for (i, j), links in sorted(linked.items()))
     return FoundNvlink(generation, Nvlink(link_gbps, pairs=found), known is None)
@@ -378,10 +365,6 @@ def _nvlink(matrix: Matrix, known: int | None, remarks: list[str]) -> FoundNvlin
 
 _MOST_DIRECT = 18
 """Maximum number of links that a GPU of an unknown model is assumed to divide among direct neighbours (H100)."""
-
-
-def _pair(first: int, second: int) -> tuple[int, int]:
-    return (first, second) if first < second else (second, first)
 
 
 def _looks_switched(count: int, links: int) -> bool:
@@ -399,10 +382,8 @@ def _guess(links: int, most: int, switched: bool) -> int:
     NV1 only, between eight or more GPUs with four links each, is the P100's cube mesh; otherwise start with NVLink 2.
     NV4 between two GPUs are the bridges of A40, A6000 and RTX 3090.
     """
-    if switched:
-        return next((number for number in (2, 3, 4, 6) if NVLINK[number].max_links >= links), 6)
-    if most == 1 and links <= NVLINK[1].max_links and links > 2:
+    if not switched and most == 1 and 2 < links <= NVLINK[1].max_links:
         return 1
-    if most == links == 4:
+    if not switched and most == links == 4:
         return 3
     return next((number for number in (2, 3, 4, 6) if NVLINK[number].max_links >= links), 6)

@@ -9,7 +9,7 @@ from itertools import combinations
 from avactl.hardware.machine import Machine
 from avactl.hardware.nvidia_topo import Found, Levels
 from avactl.hardware.topo_matrix import Matrix
-from avactl.hardware.topology import Level
+from avactl.hardware.topology import Level, topology
 
 _MOST_STEPS = 50_000
 _WORDS: dict[Level, str] = {
@@ -34,21 +34,11 @@ class _Declared:
     """Pairwise links that a machine type declares."""
 
     def __init__(self, machine: Machine) -> None:
-        count = machine.gpus
-        place = {gpu: switch for switch in machine.switches for gpu in switch.gpus}
-        through = machine.nvlink.switch_links if machine.nvlink else 0
-        self.links = [[through if i != j else 0 for j in range(count)] for i in range(count)]
-        for pair in machine.nvlink.pairs if machine.nvlink else ():
-            self.links[pair.first][pair.second] = self.links[pair.second][pair.first] = pair.links
-        self.levels: list[list[Level]] = [
-            [
-                "pcieSwitch" if place[i] is place[j] else "socket" if place[i].socket == place[j].socket else "node"
-                for j in range(count)
-            ]
-            for i in range(count)
-        ]
-        self.nics = [len(place[gpu].nics) for gpu in range(count)]
-        self.switched = bool(through)
+        known, gpus = topology(machine), range(machine.gpus)
+        self.links = [[known.links(i, j) for j in gpus] for i in gpus]
+        self.levels = [[known.pcie_level(i, j) for j in gpus] for i in gpus]
+        self.nics = [len(known.switch(gpu).nics) for gpu in gpus]
+        self.switched = bool(machine.nvlink and machine.nvlink.switch_links)
 
 
 class _Seen:

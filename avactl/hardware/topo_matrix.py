@@ -37,7 +37,6 @@ class Matrix:
     affinities: tuple[Affinity, ...]
     span: Span
     """Position of the header line."""
-    gpu_spans: tuple[Span, ...]
     remarks: tuple[str, ...] = ()
     others: int = 0
     """Number of further matrices in the text, which are ignored."""
@@ -58,6 +57,10 @@ class Matrix:
         if found is not None and found.startswith("NV"):
             found = self.pcie.get((first, second))
         return "SYS" if found == "SOC" else found
+
+
+def _damaged(message: str, token: Token, file: str, *notes: Note, hint: str = AGAIN, label: str = "") -> Diagnostic:
+    return Diagnostic(DAMAGED, message, token.span(file), label=label, hint=hint, notes=notes)
 
 
 def read(content: str, file: str) -> Matrix | list[Diagnostic]:
@@ -94,12 +97,10 @@ def _nothing(every: tuple[Line, ...], file: str, blocks: list[Block]) -> Diagnos
     for line in every:
         found = text.row(line, frozenset())
         if found is not None and found.rest and text.is_gpu(found.name.text):
-            message = "the header line above this row is missing"
-            return Diagnostic(DAMAGED, message, found.name.span(file), hint=AGAIN)
+            return _damaged("the header line above this row is missing", found.name, file)
         names = text.header(line, frozenset())
         if names is not None and len(names.devices) + len(names.affinities) > 1:
-            message = "the header has no rows"
-            return Diagnostic(DAMAGED, message, names.devices[0].span(file), hint=AGAIN)
+            return _damaged("the header has no rows", names.devices[0], file)
     message = "no matrix of `nvidia-smi topo -m` found"
     return Diagnostic(MISSING, message, Span(file), hint="run `nvidia-smi topo -m` on the machine and pass its output")
 
@@ -114,34 +115,28 @@ def _problems(block: Block, file: str) -> list[Diagnostic]:
     for index, token in enumerate(devices):
         if token.text in columns:
             note = Note(devices[columns[token.text]].span(file), "first time")
-            message = f"duplicate column {token.text}"
-            problems.append(Diagnostic(DAMAGED, message, token.span(file), hint=AGAIN, notes=(note,)))
+            problems.append(_damaged(f"duplicate column {token.text}", token, file, note))
         columns.setdefault(token.text, index)
     rows: dict[str, Cells] = {}
     for row in block.rows:
         name = row.name.text
         if name not in columns:
-            message = f"row {name} has no column"
-            known = did_you_mean(name, columns, "columns")
-            problems.append(Diagnostic(DAMAGED, message, row.name.span(file), hint=f"{known}; {AGAIN}"))
+            hint = f"{did_you_mean(name, columns, 'columns')}; {AGAIN}"
+            problems.append(_damaged(f"row {name} has no column", row.name, file, hint=hint))
         elif name in rows:
             note = Note(rows[name].name.span(file), "first time")
-            problems.append(
-                Diagnostic(DAMAGED, f"duplicate row {name}", row.name.span(file), hint=AGAIN, notes=(note,))
-            )
+            problems.append(_damaged(f"duplicate row {name}", row.name, file, note))
         else:
             rows[name] = row
     problems += [
-        Diagnostic(DAMAGED, "a row of links without a name", orphan.token.span(file), hint=AGAIN)
+        _damaged("a row of links without a name", orphan.token, file)
         for orphan in block.orphans
         if orphan.many or orphan.row < len(block.rows)
     ]
     if block.broken is not None:
         message = f"`{block.broken.text}` below the header: the header was wrapped inside a name"
-        problems.append(Diagnostic(DAMAGED, message, block.broken.span(file), hint=AGAIN))
-    if problems:
-        return problems
-    return _missing(block, rows, file) + _cells(devices, rows, file)
+        problems.append(_damaged(message, block.broken, file))
+    return problems or _missing(block, rows, file) + _cells(devices, rows, file)
 
 
 def _missing(block: Block, rows: Mapping[str, Cells], file: str) -> list[Diagnostic]:
@@ -154,10 +149,10 @@ def _missing(block: Block, rows: Mapping[str, Cells], file: str) -> list[Diagnos
     if not gone:
         return []
     above = next((rows[name] for name in reversed(names[: gone[0]]) if name in rows), None)
-    notes = (Note(above.name.span(file), f"it should follow row {above.name.text}"),) if above else ()
+    notes = [Note(above.name.span(file), f"it should follow row {above.name.text}")] if above else []
     which = ", ".join(names[index] for index in gone)
     message = f"column {which} has no row" if len(gone) == 1 else f"columns {which} have no rows"
-    return [Diagnostic(DAMAGED, message, block.header.devices[gone[0]].span(file), hint=AGAIN, notes=notes)]
+    return [_damaged(message, block.header.devices[gone[0]], file, *notes)]
 
 
 def _cells(devices: Sequence[Token], rows: Mapping[str, Cells], file: str) -> list[Diagnostic]:
@@ -181,16 +176,8 @@ def _cells(devices: Sequence[Token], rows: Mapping[str, Cells], file: str) -> li
         other = good.get((column, index))
         if index > column and other is not None and other.text != cell.text:
             first, second = devices[column].text, devices[index].text
-            note = Note(other.span(file), f"{other.text} here")
-            problems.append(
-                Diagnostic(
-                    DAMAGED,
-                    f"not symmetric: {second} to {first} is {cell.text}, {first} to {second} is {other.text}",
-                    cell.span(file),
-                    hint=AGAIN,
-                    notes=(note,),
-                )
-            )
+            message = f"not symmetric: {second} to {first} is {cell.text}, {first} to {second} is {other.text}"
+            problems.append(_damaged(message, cell, file, Note(other.span(file), f"{other.text} here")))
     return problems
 
 
@@ -201,28 +188,27 @@ def _mirrored(message: str) -> str:
 
 def _wrong_length(device: Token, row: Cells, wanted: int, file: str) -> Diagnostic:
     found = len(row.cells)
-    ends = row.cells[-1] if row.cells else row.name
-    span = row.cells[wanted].span(file) if found > wanted else ends.span(file)
     what = "short" if found < wanted else "long"
     message = f"row {device.text} is too {what}: {found} link{'' if found == 1 else 's'}, for {wanted} columns"
-    label = "ends here" if found < wanted else "one too many"
-    return Diagnostic(DAMAGED, message, span, label=label, hint=AGAIN)
+    if found > wanted:
+        return _damaged(message, row.cells[wanted], file, label="one too many")
+    return _damaged(message, row.cells[-1] if row.cells else row.name, file, label="ends here")
 
 
 def _wrong_word(device: Token, other: Token, cell: Token, diagonal: bool, file: str) -> Diagnostic | None:
+    shifted = f"the row is shifted or changed; {AGAIN}"
     if diagonal and cell.text != "X":
-        message = f"{device.text} to itself is `{cell.text}`; expected X"
-        return Diagnostic(DAMAGED, message, cell.span(file), hint=f"the row is shifted or changed; {AGAIN}")
+        return _damaged(f"{device.text} to itself is `{cell.text}`; expected X", cell, file, hint=shifted)
     if not text.is_link(cell.text):
         message = f"`{cell.text}` between {device.text} and {other.text} is not a link"
         if re.fullmatch(r"NV[0-9#]*", cell.text):
             hint = f"NVLinks are written NV1 to NV18; {AGAIN}"
         else:
             hint = f"{did_you_mean(cell.text, (*text.WORDS, 'NV1'), 'links')}; {AGAIN}"
-        return Diagnostic(DAMAGED, message, cell.span(file), hint=hint)
+        return _damaged(message, cell, file, hint=hint)
     if cell.text == "X" and not diagonal:
         message = f"X between {device.text} and {other.text}, which are different devices"
-        return Diagnostic(DAMAGED, message, cell.span(file), hint=f"the row is shifted or changed; {AGAIN}")
+        return _damaged(message, cell, file, hint=shifted)
     return None
 
 
@@ -258,16 +244,14 @@ def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
         remarks.append(f"{which} not in a NIC legend: write the names as `ls /sys/class/infiniband` shows them")
     long = [block.legend.get(label, label) for label in labels if len(block.legend.get(label, label)) > _LONGEST_NAME]
     if long:
-        remarks.append(
-            f"{', '.join(long)}: names of NICs have at most {_LONGEST_NAME} characters here; the last are taken"
-        )
+        limit = f"names of NICs have at most {_LONGEST_NAME} characters here; the last are taken"
+        remarks.append(f"{', '.join(long)}: {limit}")
     if gpus != tuple(f"GPU{index}" for index in range(len(gpus))):
         pairs = ", ".join(f"{name} → {index}" for index, name in enumerate(gpus) if name != f"GPU{index}")
         remarks.append(f"GPUs are renumbered: {pairs}")
     return Matrix(
         gpus, _nic_names(labels, block.legend), words, pcie, tuple(affinities[name] or Affinity() for name in gpus),
-        block.header.devices[0].span(file), tuple(rows[name].name.span(file) for name in gpus), tuple(remarks),
-        more,
+        block.header.devices[0].span(file), tuple(remarks), more,
     )  # fmt: skip
 
 

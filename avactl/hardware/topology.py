@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
-from avactl.hardware.machine import Machine
+from avactl.hardware.machine import Machine, PcieSwitch
 
 Level = Literal["nvlink", "pcieSwitch", "socket", "node"]
 """The slowest part of the path between GPUs."""
@@ -68,13 +68,8 @@ class Topology:
             links[pair.first][pair.second] = links[pair.second][pair.first] = pair.links
         return links
 
-    def _pcie_level(self, i: int, j: int) -> Level:
-        if self._place[i] is self._place[j]:
-            return "pcieSwitch"
-        return "socket" if self._place[i].socket == self._place[j].socket else "node"
-
     def _pair_level(self, i: int, j: int) -> int:
-        return 0 if i == j or self._links[i][j] else _RANK[self._pcie_level(i, j)]
+        return 0 if i == j or self._links[i][j] else _RANK[self.pcie_level(i, j)]
 
     def _pair_speed(self, i: int, j: int) -> float:
         machine = self.machine
@@ -86,9 +81,23 @@ class Topology:
             "node": machine.cross_socket_gbps,
         }
         nvlink = self._links[i][j] * machine.nvlink.link_gbps if machine.nvlink else 0.0
-        return max(by_level[self._pcie_level(i, j)], nvlink)
+        return max(by_level[self.pcie_level(i, j)], nvlink)
 
     # -- pairs -----------------------------------------------------------------------------------------------------
+
+    def switch(self, gpu: int) -> PcieSwitch:
+        """Return the PCIe switch of a GPU."""
+        return self._place[gpu]
+
+    def links(self, i: int, j: int) -> int:
+        """Return the number of NVLinks between two GPUs, directly or through NVSwitch."""
+        return self._links[i][j]
+
+    def pcie_level(self, i: int, j: int) -> Level:
+        """Return the slowest part of the PCIe path between two GPUs."""
+        if self._place[i] is self._place[j]:
+            return "pcieSwitch"
+        return "socket" if self._place[i].socket == self._place[j].socket else "node"
 
     def bandwidth(self, i: int, j: int) -> float:
         """Return the speed between GPUs, GB/s in one direction: the better of NVLink and PCIe; infinite for i = j."""
