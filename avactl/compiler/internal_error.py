@@ -17,9 +17,6 @@ def defect(item: Item, error: Exception) -> Diagnostic:
     """Return the diagnostic for an exception from a spec's checks or lowering. Raises the exception when debugging."""
     if debugging():
         raise error
-    return Diagnostic(
-        "internal-error",
-        f"{item} cannot be compiled: {type(error).__name__}: {error}",
-        item.span("metadata", "name"),
-        hint="this is a bug in avactl, please report it; AVACTL_DEBUG=1 shows the traceback",
-    )
+    message = f"{item} cannot be compiled: {type(error).__name__}: {error}"
+    hint = "this is a bug in avactl, please report it; AVACTL_DEBUG=1 shows the traceback"
+    return Diagnostic("internal-error", message, item.span("metadata", "name"), hint=hint)

@@ -93,12 +93,9 @@ def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
 
 def _too_long(manifest: Manifest) -> Diagnostic:
     longest, length = longest_name(manifest), len(manifest.name)
-    return Diagnostic(
-        "name-too-long",
-        f"the {manifest.kind} `{manifest.name}` would have {length} characters; the limit is {longest}",
-        manifest.item.span("metadata", "name"),
-        hint=f"shorten the name by {length - longest}",
-    )
+    message = f"the {manifest.kind} `{manifest.name}` would have {length} characters; the limit is {longest}"
+    hint = f"shorten the name by {length - longest}"
+    return Diagnostic("name-too-long", message, manifest.item.span("metadata", "name"), hint=hint)
 
 
 _DO_NOT_WAIT = {"pulumi.com/skipAwait": "true"}

@@ -101,14 +101,8 @@ def references_answered(
             hint = did_you_mean(reference.name, known, f"{reference.kind}s")
         else:
             hint = f"declare it: `kind: {reference.kind}`"
-        problems.append(
-            Diagnostic(
-                "missing-reference",
-                f"unknown {reference.kind} `{reference.name}`",
-                item.span(*reference.path),
-                hint=hint,
-            )
-        )
+        message = f"unknown {reference.kind} `{reference.name}`"
+        problems.append(Diagnostic("missing-reference", message, item.span(*reference.path), hint=hint))
     return answered
 
 
@@ -135,14 +129,9 @@ def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
     offered = (team.resource.placed_on(every) if team is not None else None) or every
     own = getattr(item.spec, "cluster", None)
     if item.team and own is not None and own not in offered:
-        problems.append(
-            Diagnostic(
-                "missing-reference",
-                f"team {item.team} does not use cluster `{own}`",
-                item.span("spec", "cluster"),
-                hint=f"its clusters: {one_of(offered)}; add the cluster to the team, or omit the key",
-            )
-        )
+        message = f"team {item.team} does not use cluster `{own}`"
+        hint = f"its clusters: {one_of(offered)}; add the cluster to the team, or omit the key"
+        problems.append(Diagnostic("missing-reference", message, item.span("spec", "cluster"), hint=hint))
         return False
     item.clusters = (own,) if own is not None else offered
     if item.resource.SCOPE == "team" and len(item.clusters) != 1:
@@ -151,14 +140,9 @@ def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
                 hint = "declare one: `kind: Cluster`"
                 problems.append(Diagnostic("missing-reference", "no Cluster is declared", item.span("kind"), hint=hint))
             return False
-        problems.append(
-            Diagnostic(
-                "ambiguous-reference",
-                f"{item} needs a cluster: team {item.team} uses {one_of(item.clusters)}",
-                item.span("spec", key=True),
-                hint=f"add `cluster: {item.clusters[0]}` under `spec`",
-            )
-        )
+        message = f"{item} needs a cluster: team {item.team} uses {one_of(item.clusters)}"
+        hint = f"add `cluster: {item.clusters[0]}` under `spec`"
+        problems.append(Diagnostic("ambiguous-reference", message, item.span("spec", key=True), hint=hint))
         return False
     return team is None or _namespace(item, team, problems)
 
@@ -167,14 +151,9 @@ def _namespace(item: Item, team: Item, problems: list[Diagnostic]) -> bool:
     offered = [namespace.name for namespace in team.spec.namespaces or []] or [team.name]
     own = item.resource.metadata.namespace
     if own is not None and own not in offered:
-        problems.append(
-            Diagnostic(
-                "missing-reference",
-                f"`{own}` is not a namespace of team {team.name}",
-                item.span("metadata", "namespace"),
-                hint=did_you_mean(own, offered, "its namespaces"),
-            )
-        )
+        message = f"`{own}` is not a namespace of team {team.name}"
+        hint = did_you_mean(own, offered, "its namespaces")
+        problems.append(Diagnostic("missing-reference", message, item.span("metadata", "namespace"), hint=hint))
         return False
     item.namespace = own or offered[0]
     return True

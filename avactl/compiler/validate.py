@@ -93,25 +93,14 @@ def validate_document(doc: Document) -> Resource | list[Diagnostic]:
     except ValidationError as error:
         return to_diagnostics(model, doc, error)
     if model.SCOPE == "team" and resource.team is None:
-        return [
-            Diagnostic(
-                "missing-key",
-                f"`metadata` needs `team`: every {model.KIND} belongs to a team",
-                doc.span("metadata", key=True),
-                hint="add `team: NAME`, the name of a Team spec",
-            )
-        ]
+        message = f"`metadata` needs `team`: every {model.KIND} belongs to a team"
+        hint = "add `team: NAME`, the name of a Team spec"
+        return [Diagnostic("missing-key", message, doc.span("metadata", key=True), hint=hint)]
     if model.SCOPE == "platform":
         for key in ("team", "namespace"):
             if getattr(resource.metadata, key) is not None:
-                return [
-                    Diagnostic(
-                        "unknown-key",
-                        f"a {model.KIND} belongs to the platform and has no `metadata.{key}`",
-                        doc.span("metadata", key, key=True),
-                        hint="remove the key",
-                    )
-                ]
+                message = f"a {model.KIND} belongs to the platform and has no `metadata.{key}`"
+                return [Diagnostic("unknown-key", message, doc.span("metadata", key, key=True), hint="remove the key")]
     if model.SCOPE != "team" and resource.metadata.object_name is not None:
         return [
             Diagnostic(
@@ -165,15 +154,8 @@ def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
     near = closest(text, [API_VERSION])
     if near is not None or kind in registry.names():
         hint = f"write `apiVersion: {API_VERSION}`"
-        return Diagnostic(
-            "unknown-api-version",
-            f"apiVersion: expected `{API_VERSION}`, got {show(version)}",
-            doc.span("apiVersion"),
-            hint=hint,
-        )
-    return Diagnostic(
-        "kubernetes-object",
-        f"this is a Kubernetes {kind}, not an avactl spec",
-        doc.span("apiVersion"),
-        hint="keep Kubernetes objects out of the spec directory, or list the file under `exclude` in avactl.yaml",
-    )
+        message = f"apiVersion: expected `{API_VERSION}`, got {show(version)}"
+        return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
+    message = f"this is a Kubernetes {kind}, not an avactl spec"
+    hint = "keep Kubernetes objects out of the spec directory, or list the file under `exclude` in avactl.yaml"
+    return Diagnostic("kubernetes-object", message, doc.span("apiVersion"), hint=hint)

@@ -28,14 +28,8 @@ def new_credentials(before: Document, after: Document) -> list[Diagnostic]:
 
 
 def _problem(doc: Document, path: Path, key: bool) -> Diagnostic:
-    return Diagnostic(
-        "credential-literal",
-        "this looks like a credential and is visible to everyone with access to the repository",
-        doc.span(*path, key=key),
-        label="redacted",
-        hint=HINT,
-        secret=True,
-    )
+    message = "this looks like a credential and is visible to everyone with access to the repository"
+    return Diagnostic("credential-literal", message, doc.span(*path, key=key), label="redacted", hint=HINT, secret=True)
 
 
 def without_repeats(diagnostics: Collection[Diagnostic]) -> list[Diagnostic]:

@@ -155,12 +155,8 @@ def _evaluate(root: str, path: str, timeout: float) -> bytes | Diagnostic:
     if answer.missing:
         return answers.not_confined(path, answer.missing)
     if not answer.in_time:
-        return Diagnostic(
-            "python-timeout",
-            f"the file was not evaluated within {timeout:g} s",
-            Span(path),
-            hint="look for an infinite loop, or raise `python: {timeout: …}` in avactl.yaml",
-        )
+        hint = "look for an infinite loop, or raise `python: {timeout: …}` in avactl.yaml"
+        return Diagnostic("python-timeout", f"the file was not evaluated within {timeout:g} s", Span(path), hint=hint)
     if answer.too_long:
         return _no_answer(path, f"more than {sandbox_runner.MAX_ANSWER >> 20} MiB of specs")
     if not answer.data:

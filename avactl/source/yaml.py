@@ -146,14 +146,9 @@ class _Constructor:
     def build(self, node: Any) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise _Problem(
-                Diagnostic(
-                    "yaml-alias-bomb",
-                    f"aliases expand to more than {MAX_NODES:,} values",
-                    self._of_alias(node),
-                    hint="expand the aliases by hand, or split the file",
-                )
-            )
+            message = f"aliases expand to more than {MAX_NODES:,} values"
+            hint = "expand the aliases by hand, or split the file"
+            raise _Problem(Diagnostic("yaml-alias-bomb", message, self._of_alias(node), hint=hint))
         tag = node.tag
         if isinstance(node, yaml.ScalarNode):
             if tag == _PLAIN:
@@ -301,27 +296,15 @@ def decode(file: str, data: bytes) -> tuple[str, list[Diagnostic]]:
         line = before.count(b"\n") + 1
         column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
         byte = data[error.start]
-        return "", [
-            Diagnostic(
-                "invalid-utf8",
-                f"byte 0x{byte:02x} is not UTF-8",
-                Span(file, line, column),
-                hint="save the file as UTF-8",
-            )
-        ]
+        message = f"byte 0x{byte:02x} is not UTF-8"
+        return "", [Diagnostic("invalid-utf8", message, Span(file, line, column), hint="save the file as UTF-8")]
     problems = []
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         column = text.index("\r\n") - text.rfind("\n", 0, text.index("\r\n"))
-        problems.append(
-            Diagnostic(
-                "crlf",
-                "the file has CRLF line endings",
-                Span(file, line, column),
-                severity="warning",
-                hint="save it with LF, and add `*.yaml text eol=lf` to .gitattributes",
-            )
-        )
+        message = "the file has CRLF line endings"
+        hint = "save it with LF, and add `*.yaml text eol=lf` to .gitattributes"
+        problems.append(Diagnostic("crlf", message, Span(file, line, column), severity="warning", hint=hint))
         text = text.replace("\r\n", "\n")
     return text, problems
 
@@ -386,12 +369,9 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
 
 def too_large(file: str, size: int) -> Diagnostic:
     """Return the diagnostic for a file over the limit; `size` in bytes."""
-    return Diagnostic(
-        "file-too-large",
-        f"the file has {size:,} bytes; the limit is {MAX_BYTES:,}",
-        Span(file),
-        hint="split it; put data lists in a Dataset's JSON-lines manifest",
-    )
+    message = f"the file has {size:,} bytes; the limit is {MAX_BYTES:,}"
+    hint = "split it; put data lists in a Dataset's JSON-lines manifest"
+    return Diagnostic("file-too-large", message, Span(file), hint=hint)
 
 
 _HINTS = (
