@@ -25,7 +25,7 @@ class Svg:
     def __init__(self) -> None:
         self._parts: list[str] = []
 
-    def _add(self, tag: str, attributes: dict[str, str | float | None], content: str | None = None) -> None:
+    def _add(self, tag: str, content: str | None, **attributes: str | float | None) -> None:
         text = "".join(
             f" {name.replace('_', '-')}={quoteattr(value if isinstance(value, str) else _number(value))}"
             for name, value in attributes.items()
@@ -33,19 +33,19 @@ class Svg:
         )
         self._parts.append(f"<{tag}{text}/>" if content is None else f"<{tag}{text}>{content}</{tag}>")
 
+    def add(self, *others: Svg) -> None:
+        """Draw the shapes of other pictures."""
+        for other in others:
+            self._parts += other._parts
+
     def rect(
         self, x: float, y: float, width: float, height: float, *, fill: str, stroke: str | None = None,
         radius: float = 0, opacity: float | None = None, title: str = "",
     ) -> None:  # fmt: skip
         """Draw a rectangle; `title` is its tooltip."""
-        content = f"<title>{_text(title)}</title>" if title else None
         self._add(
-            "rect",
-            {
-                "x": x, "y": y, "width": max(0, width), "height": height, "fill": fill, "stroke": stroke,
-                "rx": radius or None, "fill-opacity": opacity,
-            },
-            content,
+            "rect", f"<title>{_text(title)}</title>" if title else None, x=x, y=y, width=max(0, width), height=height,
+            fill=fill, stroke=stroke, rx=radius or None, fill_opacity=opacity,
         )  # fmt: skip
 
     def text(
@@ -54,37 +54,21 @@ class Svg:
     ) -> None:  # fmt: skip
         """Draw one line of text with its baseline at `y`."""
         self._add(
-            "text",
-            {
-                "x": x, "y": y, "font-size": size, "fill": fill, "font-weight": "600" if bold else None,
-                "text-anchor": anchor, "class": "m" if mono else None,
-            },
-            _text(content),
+            "text", _text(content), x=x, y=y, font_size=size, fill=fill, font_weight="600" if bold else None,
+            text_anchor=anchor, **{"class": "m" if mono else None},
         )  # fmt: skip
 
     def curve(
-        self,
-        x1: float,
-        y1: float,
-        x2: float,
-        y2: float,
-        *,
-        stroke: str,
-        width: float,
-        dashed: bool = False,
+        self, x1: float, y1: float, x2: float, y2: float, *, stroke: str, width: float, dashed: bool = False,
         title: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Draw a smooth curve from left to right."""
         bend = (x2 - x1) * 0.5
         points = [_number(v) for v in (x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2)]
-        path = "M{} {}C{} {} {} {} {} {}".format(*points)
         self._add(
-            "path",
-            {
-                "d": path, "fill": "none", "stroke": stroke, "stroke-width": width, "stroke-opacity": 0.55,
-                "stroke-dasharray": "3 4" if dashed else None, "stroke-linecap": "round",
-            },
-            f"<title>{_text(title)}</title>" if title else None,
+            "path", f"<title>{_text(title)}</title>" if title else None, d="M{} {}C{} {} {} {} {} {}".format(*points),
+            fill="none", stroke=stroke, stroke_width=width, stroke_opacity=0.55,
+            stroke_dasharray="3 4" if dashed else None, stroke_linecap="round",
         )  # fmt: skip
 
     def document(self, width: float, height: float, title: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -66,11 +67,7 @@ class Report:
     @property
     def counts(self) -> dict[str, int]:
         """Count new, changed, replaced and deleted objects."""
-        found: dict[str, int] = {}
-        for change in self.changes.values():
-            word = _WORDS[change.operation]
-            found[word] = found.get(word, 0) + 1
-        return found
+        return Counter(_WORDS[change.operation] for change in self.changes.values())
 
 
 def _complain(found: list[str], urn: str | None, text: str) -> None:

@@ -7,6 +7,8 @@ workloads with the pools they may run in; dashed lines connect them with the tie
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import partial
 from typing import Any, NamedTuple
 
 from avactl.compiler.driver import Compilation
@@ -26,17 +28,11 @@ _MOST_ROWS = 14
 
 _INK, _SOFT, _LINE, _CARD = "#1f2933", "#697586", "#d5dbe3", "#ffffff"
 _PALETTE = (
-    "#2563eb",
-    "#d97706",
-    "#059669",
-    "#9333ea",
-    "#dc2626",
-    "#0891b2",
-    "#65a30d",
-    "#be185d",
-    "#4f46e5",
-    "#a16207",
-)
+    "#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#be185d", "#4f46e5", "#a16207",
+)  # fmt: skip
+
+
+_Sums = partial(defaultdict[str, float], float)
 
 
 class _Port(NamedTuple):
@@ -73,21 +69,14 @@ def draw(compilation: Compilation) -> str:
 def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str], top: float) -> float:
     pools = program.pools(cluster.name)
     spec = cluster.spec
-    gpus: dict[str, float] = {}
+    gpus = _Sums()
     for pool in pools:
         machine = program.machine(pool)
-        gpus[machine.gpus.model] = gpus.get(machine.gpus.model, 0) + pool_size(pool) * machine.gpus.count
-    about = (
-        f"Kubernetes {spec.kubernetes_version} · {sum(map(pool_size, pools))} machines · {_gpu_text(gpus) or 'no GPUs'}"
-    )
+        gpus[machine.gpus.model] += pool_size(pool) * machine.gpus.count
+    size = f"{sum(map(pool_size, pools))} machines · {_gpu_text(gpus) or 'no GPUs'}"
+    about = f"Kubernetes {spec.kubernetes_version} · {size} · applied by {spec.reconcile.mode}"
     svg.text(_LEFT, top + 16, cluster.name, size=22, bold=True)
-    svg.text(
-        _LEFT + 14 + 12.5 * len(cluster.name),
-        top + 16,
-        f"{about} · applied by {spec.reconcile.mode}",
-        size=13,
-        fill=_SOFT,
-    )
+    svg.text(_LEFT + 14 + 12.5 * len(cluster.name), top + 16, about, size=13, fill=_SOFT)
     top += 36
     lines, shapes = Svg(), Svg()
     ports: list[_Port] = []
@@ -104,17 +93,16 @@ def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str],
         right = _tier(shapes, tier, right) + 14
     for port in ports:
         _lines(lines, program, port, targets)
-    svg._parts += lines._parts + shapes._parts
+    svg.add(lines, shapes)
     return max(left, right)
 
 
 def _asked_by_team(program: Program, cluster: Item) -> dict[str, dict[str, float]]:
     """GPUs asked for on a cluster: by model, then by team."""
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float]] = defaultdict(_Sums)
     for item in _workloads(program, cluster):
         for model, count in _asked(item, program).items():
-            by_team = found.setdefault(model, {})
-            by_team[item.team or ""] = by_team.get(item.team or "", 0) + count
+            found[model][item.team or ""] += count
     return found
 
 
@@ -161,38 +149,31 @@ class _QuotaBar(NamedTuple):
 
 
 def _quota_bars(program: Program, quotas: list[Item], work: list[Item], gpus: dict[str, float]) -> list[_QuotaBar]:
-    guaranteed: dict[str, float] = {}
-    borrow: dict[str, float] = {}
-    asked: dict[str, float] = {}
+    guaranteed, borrow, asked = _Sums(), _Sums(), _Sums()
     for quota in quotas:
         for entry in quota.spec.gpus:
-            guaranteed[entry.gpu] = guaranteed.get(entry.gpu, 0) + entry.guaranteed
-            borrow[entry.gpu] = borrow.get(entry.gpu, 0) + entry.borrow
+            guaranteed[entry.gpu] += entry.guaranteed
+            borrow[entry.gpu] += entry.borrow
         for shape in quota.spec.shapes:
-            guaranteed[shape.gpu] = guaranteed.get(shape.gpu, 0) + shape.machines * shape.gpus
+            guaranteed[shape.gpu] += shape.machines * shape.gpus
     for item in work:
         for model, count in _asked(item, program).items():
-            asked[model] = asked.get(model, 0) + count
-    return [
-        _QuotaBar(model, guaranteed.get(model, 0), borrow.get(model, 0), asked.get(model, 0), gpus.get(model, 0))
-        for model in sorted(gpus)
-        if guaranteed.get(model, 0) + borrow.get(model, 0) + asked.get(model, 0) > 0
-    ]
+            asked[model] += count
+    bars = [_QuotaBar(model, guaranteed[model], borrow[model], asked[model], gpus[model]) for model in sorted(gpus)]
+    return [bar for bar in bars if bar.guaranteed + bar.borrow + bar.asked > 0]
 
 
 def _bar(svg: Svg, bar: _QuotaBar, colour: str, y: float) -> None:
     """Guaranteed solid, borrowed light, and a mark where what is asked for ends."""
     x, width = _LEFT + 84, 330
-    most = max(bar.guaranteed + bar.borrow, bar.asked, 1)
-    scale = width / most
+    scale = width / max(bar.guaranteed + bar.borrow, bar.asked, 1)
     svg.text(_LEFT + 18, y + 15, bar.model, size=12, bold=True)
     promised = f"{bar.guaranteed:g} guaranteed, {bar.borrow:g} borrowable"
     title = f"{bar.asked:g} requested; {promised}; {bar.capacity:g} in the cluster"
     svg.rect(x, y + 5, width, 12, fill="#eef1f5", radius=3, title=title)
     svg.rect(x, y + 5, bar.guaranteed * scale, 12, fill=colour, radius=3, opacity=0.8, title=title)
-    svg.rect(
-        x + bar.guaranteed * scale, y + 5, bar.borrow * scale, 12, fill=colour, radius=3, opacity=0.28, title=title
-    )
+    lent = x + bar.guaranteed * scale
+    svg.rect(lent, y + 5, bar.borrow * scale, 12, fill=colour, radius=3, opacity=0.28, title=title)
     svg.rect(x + bar.asked * scale - 1.5, y + 1, 3, 20, fill=_INK, title=title)
     over = " · over" if bar.asked > bar.guaranteed + bar.borrow else ""
     text = f"requests {bar.asked:g} of {bar.guaranteed:g} + {bar.borrow:g}{over}"
@@ -220,8 +201,7 @@ def _pool(
     svg.rect(_RIGHT, top, _RIGHT_WIDTH, 88, fill=_CARD, stroke=_LINE, radius=8)
     svg.text(_RIGHT + 16, top + 24, pool.name, size=15, bold=True)
     svg.text(_RIGHT + _RIGHT_WIDTH - 16, top + 24, f"{total} {machine.gpus.model}", size=13, mono=True, anchor="end")
-    memory = format_quantity(quantity(machine.gpus.memory))
-    gpu_text = f"{machine.gpus.count} × {machine.gpus.model} {memory}"
+    gpu_text = f"{machine.gpus.count} × {machine.gpus.model} {format_quantity(quantity(machine.gpus.memory))}"
     about = f"{size} × {pool.spec.machine_type} · {gpu_text} · {pool.spec.allocation}"
     svg.text(_RIGHT + 16, top + 43, about, size=11.5, fill=_SOFT)
     width, x, y = _RIGHT_WIDTH - 32, _RIGHT + 16.0, top + 56
@@ -239,13 +219,8 @@ def _pool(
         at += length
     svg.rect(x + total * scale - 1.5, y - 4, 3, 20, fill=_INK, title=f"{total} GPUs in the pool")
     percent = 100 * sum(by_team.values()) / gpus[machine.gpus.model] if gpus.get(machine.gpus.model) else 0
-    svg.text(
-        _RIGHT + 16,
-        top + 82,
-        f"requested at full size: {percent:.0f}% of the cluster's {machine.gpus.model}",
-        size=10.5,
-        fill=_SOFT,
-    )
+    text = f"requested at full size: {percent:.0f}% of the cluster's {machine.gpus.model}"
+    svg.text(_RIGHT + 16, top + 82, text, size=10.5, fill=_SOFT)
     return top + 88
 
 
@@ -262,11 +237,9 @@ def _tier(svg: Svg, tier: Item, top: float) -> float:
         svg.rect(x, top + 34, 11 + 7.8 * len(label), 20, fill=fill, radius=4)
         svg.text(x + 6, top + 48, label, size=11, fill="#ffffff", bold=True)
         x += 20 + 7.8 * len(label)
-    where = (
-        f"× {spec.workers.replicas} workers"
-        if spec.workers.replicas
-        else "on each machine of " + (", ".join(spec.workers.pools) or "the cluster")
-    )
+    where = f"on each machine of {', '.join(spec.workers.pools) or 'the cluster'}"
+    if spec.workers.replicas:
+        where = f"× {spec.workers.replicas} workers"
     svg.text(x, top + 48, where, size=11, fill=_SOFT)
     y = top + 72
     for store in spec.under_stores:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain
 from typing import NoReturn
 
 from avactl import parallel
@@ -38,7 +39,7 @@ _SLICE = 500
 
 
 class OutputError(HintedError):
-    """Nothing was written. The message is one line; `hint` is the remedy."""
+    """Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,8 @@ def _check_place(directory: str, name: str) -> None:
         raise OutputError(f"{directory} is a file", "use a new or empty directory, or one written by `avactl render`")
     here = os.getcwd()
     if here == directory or here.startswith(directory + os.sep):
-        raise OutputError(
-            f"the current directory is in {directory}, which is replaced", "run it from another directory"
-        )
+        message = f"the current directory is in {directory}, which is replaced"
+        raise OutputError(message, "run it from another directory")
 
 
 def _explain(directory: str, error: OSError) -> NoReturn:
@@ -121,16 +121,11 @@ def _explain(directory: str, error: OSError) -> NoReturn:
 def _look(directory: str, seen: Seen) -> _Found:
     """Read the directory's state. Raises OutputError if avactl does not own it."""
     found = _Found()
-    if not os.path.isdir(directory):
-        return found
-    if not os.path.lexists(f"{directory}/{RENDERED}"):
-        with os.scandir(directory) as entries:
-            first = min((entry.name for entry in entries), default=None)
-        if first is not None:
-            message = f"{directory} is not empty, and `avactl render` did not write it (it has no {RENDERED}): {first}"
-            raise OutputError(message, "use a new or empty directory")
-        return found
-    _scan(directory, "", seen, found)
+    if os.path.lexists(f"{directory}/{RENDERED}"):
+        _scan(directory, "", seen, found)
+    elif os.path.isdir(directory) and (names := os.listdir(directory)):
+        what = f"`avactl render` did not write it (it has no {RENDERED}): {min(names)}"
+        raise OutputError(f"{directory} is not empty, and {what}", "use a new or empty directory")
     return found
 
 
@@ -190,23 +185,17 @@ def _parse(text: str) -> dict[str, list[str]]:
 
 def _refuse(directory: str, found: _Found, force: bool) -> None:
     """Refuse to overwrite manual changes."""
-    special = [path for path in found.added if not _can_stay(f"{directory}/{path}")]
+    added = {path: f"{directory}/{path}" for path in found.added}
+    special = [path for path, at in added.items() if not (os.path.islink(at) or os.path.isfile(at))]
     if special:
         raise OutputError(f"{directory} contains something that is not a file: {_names(special)}", "move it away")
     if force:
         return
-    problems = []
-    if found.changed:
-        problems.append(f"changed by hand: {_names(found.changed)}")
-    if found.added:
-        problems.append(f"added by hand: {_names(found.added)}")
+    by_hand = {"changed": found.changed, "added": found.added}
+    problems = [f"{what} by hand: {_names(paths)}" for what, paths in by_hand.items() if paths]
     if problems:
         hint = "change the specs instead, or move the files away; --force overwrites changed files and keeps added ones"
         raise OutputError(f"{directory} has files that would be lost: {'; '.join(problems)}", hint)
-
-
-def _can_stay(path: str) -> bool:
-    return os.path.islink(path) or os.path.isfile(path)
 
 
 def _names(paths: list[str]) -> str:
@@ -267,7 +256,7 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
         same |= right
         deleted += len(files.keys() - set(here))
     written = sum(len(names.get(prefix, ())) for prefix in touched) - len(same)
-    stamps = _replace(directory, touched, wanted, lists, texts, found, same) if touched else {}
+    stamps = _Version(directory, wanted, lists, texts, found, touched, same).replace() if touched else {}
     seen: Seen = {}
     latest = time.time_ns() - _RACY
     for prefix, here in names.items():
@@ -281,39 +270,6 @@ def _update(directory: str, wanted: Mapping[str, str], texts: Texts, found: _Fou
     return Written(written, len(wanted) - written, deleted, seen)
 
 
-def _replace(
-    directory: str,
-    touched: Collection[str],
-    wanted: Mapping[str, str],
-    lists: Mapping[str, str],
-    texts: Texts,
-    found: _Found,
-    same: Collection[str],
-) -> dict[str, Stamp]:
-    """Replace the smallest directory that contains all changes; return the stamps of written files."""
-    above = {prefix[: i + 1] for prefix in lists for i, char in enumerate(prefix) if char == "/"} | {""}
-    part = _common(touched)
-    while part and (part not in above or part not in found.seen):
-        part = part[: part.rfind("/", 0, -1) + 1]
-    new = atomic_swap.new_name(directory)
-    try:
-        while True:
-            atomic_swap.remove(new)
-            stamps = _stage(directory, new, part, touched, wanted, lists, texts, found, same)
-            if not found.seen:
-                os.rename(new, directory)  # also replaces an empty directory
-                return stamps
-            if atomic_swap.exchange(new, f"{directory}/{part}".rstrip("/")):
-                return stamps
-            if not part:
-                atomic_swap.replace(directory)
-                return stamps
-            part = ""  # two renames of a part would briefly show half a directory
-    finally:
-        # After a failure the new version, after success the old one; leftovers are deleted by the next run.
-        shutil.rmtree(new, ignore_errors=True)
-
-
 def _common(prefixes: Collection[str]) -> str:
     """Return the common parent directory."""
     first, last = min(prefixes), max(prefixes)
@@ -321,48 +277,74 @@ def _common(prefixes: Collection[str]) -> str:
     return first[: first.rfind("/", 0, same) + 1]
 
 
-def _stage(
-    directory: str,
-    new: str,
-    part: str,
-    touched: Collection[str],
-    wanted: Mapping[str, str],
-    lists: Mapping[str, str],
-    texts: Texts,
-    found: _Found,
-    same: Collection[str],
-) -> dict[str, Stamp]:
-    """Build the new version of a part of the directory; return the stamps of written files."""
-    cut = len(part)
-    os.mkdir(new)
-    if part in found.seen:
-        os.chmod(new, os.stat(f"{directory}/{part}").st_mode & 0o7777)
-    for prefix in sorted(lists):
-        if prefix.startswith(part):
-            if prefix != part:
-                os.makedirs(f"{new}/{prefix[cut:]}", exist_ok=True)
-            _create(f"{new}/{prefix[cut:]}{RENDERED}", lists[prefix])
-    missing = []
-    for path in wanted:
-        if path.startswith(part):
-            stays = path in same or path[: path.rfind("/") + 1] not in touched
-            if not stays or not _link(f"{directory}/{path}", f"{new}/{path[cut:]}"):
-                missing.append(path)
-    for path in found.added:
-        if path.startswith(part) and path not in wanted:
-            target = f"{new}/{path[cut:]}"
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            if not _link(f"{directory}/{path}", target):
-                shutil.copy2(f"{directory}/{path}", target, follow_symlinks=False)
-    if not missing:
-        return {}
-    content = texts(missing)
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """The next version of a directory: wanted files, lists, and the directories (`touched`) and files that differ."""
 
-    def create(paths: Sequence[str]) -> list[Stamp]:
-        return [_create(f"{new}/{path[cut:]}", content[path]) for path in paths]
+    directory: str
+    wanted: Mapping[str, str]
+    lists: Mapping[str, str]
+    texts: Texts
+    found: _Found
+    touched: Collection[str]
+    same: Collection[str]
 
-    parts = parallel.in_slices(missing, create, _SLICE)
-    return dict(zip(missing, (stamp for part in parts for stamp in part), strict=True))
+    def replace(self) -> dict[str, Stamp]:
+        """Replace the smallest directory that contains all changes; return the stamps of written files."""
+        above = {prefix[: i + 1] for prefix in self.lists for i, char in enumerate(prefix) if char == "/"} | {""}
+        part = _common(self.touched)
+        while part and (part not in above or part not in self.found.seen):
+            part = part[: part.rfind("/", 0, -1) + 1]
+        new = atomic_swap.new_name(self.directory)
+        try:
+            while True:
+                atomic_swap.remove(new)
+                stamps = self._stage(new, part)
+                if not self.found.seen:
+                    os.rename(new, self.directory)  # also replaces an empty directory
+                    return stamps
+                if atomic_swap.exchange(new, f"{self.directory}/{part}".rstrip("/")):
+                    return stamps
+                if not part:
+                    atomic_swap.replace(self.directory)
+                    return stamps
+                part = ""  # two renames of a part would briefly show half a directory
+        finally:
+            # After a failure the new version, after success the old one; leftovers are deleted by the next run.
+            shutil.rmtree(new, ignore_errors=True)
+
+    def _stage(self, new: str, part: str) -> dict[str, Stamp]:
+        """Build the new version of a part of the directory; return the stamps of written files."""
+        old, cut = self.directory, len(part)
+        os.mkdir(new)
+        if part in self.found.seen:
+            os.chmod(new, os.stat(f"{old}/{part}").st_mode & 0o7777)
+        for prefix in sorted(self.lists):
+            if prefix.startswith(part):
+                if prefix != part:
+                    os.makedirs(f"{new}/{prefix[cut:]}", exist_ok=True)
+                _create(f"{new}/{prefix[cut:]}{RENDERED}", self.lists[prefix])
+        missing = []
+        for path in self.wanted:
+            if path.startswith(part):
+                stays = path in self.same or path[: path.rfind("/") + 1] not in self.touched
+                if not stays or not _link(f"{old}/{path}", f"{new}/{path[cut:]}"):
+                    missing.append(path)
+        for path in self.found.added:
+            if path.startswith(part) and path not in self.wanted:
+                target = f"{new}/{path[cut:]}"
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                if not _link(f"{old}/{path}", target):
+                    shutil.copy2(f"{old}/{path}", target, follow_symlinks=False)
+        if not missing:
+            return {}
+        content = self.texts(missing)
+
+        def create(paths: Sequence[str]) -> list[Stamp]:
+            return [_create(f"{new}/{path[cut:]}", content[path]) for path in paths]
+
+        stamps = parallel.in_slices(missing, create, _SLICE)
+        return dict(zip(missing, chain.from_iterable(stamps), strict=True))
 
 
 def _link(source: str, target: str) -> bool:

@@ -41,29 +41,16 @@ def provider(
     `context` is a kubeconfig context, `kubeconfig` a path; default: the environment. The cluster's identity is its
     name, whatever path or context is used. `adopt`: take over existing objects instead of failing.
     """
-    inputs = {
-        "clusterIdentifier": cluster,
-        "enableServerSideApply": "true",
-        "enableConfigMapMutable": "true",
-        "enablePatchForce": "true",
-    }
-    if adopt:
-        inputs["upsertExistingObjects"] = "true"
-    if context:
-        inputs["context"] = context
-    if kubeconfig:
-        inputs["kubeconfig"] = kubeconfig
+    switches = ("enableServerSideApply", "enableConfigMapMutable", "enablePatchForce")
+    inputs = {"clusterIdentifier": cluster, **dict.fromkeys(switches, "true")}
+    given = {"upsertExistingObjects": "true" if adopt else "", "context": context, "kubeconfig": kubeconfig}
+    inputs |= {name: value for name, value in given.items() if value}
     return pulumi.ProviderResource("kubernetes", cluster, inputs, pulumi.ResourceOptions(version=_plugin()))
 
 
 def _plugin() -> str:
     """Return the version of the Kubernetes plugin: that of its Python package."""
     return importlib.metadata.version("pulumi-kubernetes")
-
-
-def of_stack(compilation: Compilation, cluster: str, team: str | None = None) -> list[Manifest]:
-    """Return the manifests of a stack in apply order: the platform's on a cluster, or a team's."""
-    return [m for m in compilation.manifests if m.cluster == cluster and m.item.team == team]
 
 
 def register(
@@ -80,7 +67,7 @@ def register(
 
     `former` are the former URNs of renamed specs (`pulumi_aliases.aliases`). Other options as for `provider`.
     """
-    manifests = of_stack(compilation, cluster, team)
+    manifests = pulumi_plan.of_stack(compilation, cluster, team)
     # The operator runs unattended, so nobody could exclude protected objects: forget them. They stay in the cluster and
     # are adopted again if their spec returns.
     forgets = compilation.program.cluster_spec(cluster).reconcile.mode == "pulumiOperator"

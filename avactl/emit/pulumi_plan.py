@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item
+
+if TYPE_CHECKING:
+    from avactl.compiler import Compilation
 
 PROJECT = "avactl"
 """Pulumi project of all stacks."""
@@ -28,6 +31,11 @@ REPLACED_ON: dict[str, list[str]] = {
 Source: the ValidateXUpdate functions of k8s.io/kubernetes/pkg/apis. The provider knows the rest (pod template of a
 Job, claim templates of a StatefulSet, selectors, roleRef, names).
 """
+
+
+def of_stack(compilation: Compilation, cluster: str, team: str | None = None) -> list[Manifest]:
+    """Return the manifests of a stack in apply order: the platform's on a cluster, or a team's."""
+    return [m for m in compilation.manifests if m.cluster == cluster and m.item.team == team]
 
 
 class Key(NamedTuple):

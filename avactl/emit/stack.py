@@ -14,10 +14,11 @@ from pathlib import Path
 import pulumi
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.diagnostics.text import render_text
+from avactl.diagnostics.text import render_problems
 from avactl.emit import pulumi_aliases
 from avactl.emit.engine import stack_names
-from avactl.emit.pulumi import of_stack, register
+from avactl.emit.pulumi import register
+from avactl.emit.pulumi_plan import of_stack
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import DirTree, Tree
@@ -45,25 +46,13 @@ def run() -> None:
         stack = pulumi.get_stack()
         former = pulumi_aliases.aliases(pulumi_aliases.from_manifests(before, stack), manifests, stack)
     register(
-        compilation,
-        cluster,
-        owner,
-        context=config.get("context"),
-        kubeconfig=config.get("kubeconfig"),
-        adopt=config.get_bool("adopt") or False,
-        former=former,
-    )
+        compilation, cluster, owner, context=config.get("context"), kubeconfig=config.get("kubeconfig"),
+        adopt=config.get_bool("adopt") or False, former=former,
+    )  # fmt: skip
 
 
 def _compile(tree: Tree) -> Compilation:
     compilation = compile_tree(tree)
     if not compilation.ok:
-
-        def source(file: str) -> str | None:
-            try:
-                return tree.read(file).decode("utf-8", "replace")
-            except OSError:
-                return None
-
-        raise pulumi.RunError(render_text(compilation.diagnostics, source))
+        raise pulumi.RunError(render_problems(compilation.diagnostics, compilation.program.read_file))
     return compilation

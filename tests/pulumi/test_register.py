@@ -10,8 +10,8 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.emit import pulumi_aliases
-from avactl.emit.pulumi import of_stack, register
-from avactl.emit.pulumi_plan import needs
+from avactl.emit.pulumi import register
+from avactl.emit.pulumi_plan import needs, of_stack
 from avactl.source.tree import DirTree
 from tests.pulumi.mocks import Registered, run
 from tests.pulumi.repository import compiled

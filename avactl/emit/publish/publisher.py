@@ -141,18 +141,20 @@ def _rendered(compilation: Compilation) -> dict[str, str]:
     return texts | output.lists({path: sha256(text.encode()).hexdigest() for path, text in texts.items()})
 
 
+def _is_object(path: str) -> bool:
+    """Return whether a file is an object's, not a list."""
+    return path.rpartition("/")[2] != RENDERED
+
+
 class _Publisher:
     def __init__(
         self, store: Store, target: Remote | Local, options: Options, source: str, texts: Mapping[str, str]
     ) -> None:
-        self._store = store
-        self._target = target
-        self._options = options
-        self._source = source
-        self._texts = texts
+        self._store, self._target, self._options = store, target, options
+        self._source, self._texts = source, texts
         self._place = store.prefix.rstrip("/") or "."
         self._wanted = {path: store.oid(text.encode()) for path, text in texts.items()}
-        self._objects = sum(1 for path in texts if path.rpartition("/")[2] != RENDERED)
+        self._objects = sum(map(_is_object, texts))
 
     def run(self) -> Outcome:
         """Publish, and retry after lost races."""
@@ -182,19 +184,16 @@ class _Publisher:
         files = self._store.files(commit)
         name = self._target.name
         if SOURCE not in files:
-            raise PublishError(
-                f"{name} is not a branch of rendered manifests: it has no {SOURCE}", "choose a branch of its own"
-            )
+            message = f"{name} is not a branch of rendered manifests: it has no {SOURCE}"
+            raise PublishError(message, "choose a branch of its own")
         kept = {path: entry.oid for path, entry in files.items() if path.rpartition("/")[2] in (RENDERED, SOURCE)}
         texts = self._store.contents(kept.values())
         about = dict(line.partition(": ")[::2] for line in texts[kept[SOURCE]].splitlines() if line[:1] != "#")
         if not re.fullmatch("[0-9a-f]{40,64}", about.get("commit", "")):
             raise PublishError(f"{SOURCE} of {name} has no commit", f"restore the file: `git log {name}`")
         if about.get("path") != self._place:
-            raise PublishError(
-                f"{name} was rendered from {about.get('path')}, not from {self._place}",
-                "give each spec repository a branch of its own",
-            )
+            message = f"{name} was rendered from {about.get('path')}, not from {self._place}"
+            raise PublishError(message, "give each spec repository a branch of its own")
         ours = {SOURCE}
         for path, oid in kept.items():
             if path != SOURCE:
@@ -226,18 +225,15 @@ class _Publisher:
         said = f"{_HEADER}commit: {self._source}\npath: {self._place}\n".encode()
         files[SOURCE] = Entry(FILE, self._store.oid(said))
         had = {entry.oid for entry in tip.files.values()} if tip else set()
-        self._store.write_blobs(
-            [said, *(self._texts[path].encode() for path, oid in self._wanted.items() if oid not in had)]
-        )
-        objects = [path for path in written if path.rpartition("/")[2] != RENDERED]
-        lost = [path for path in deleted if path.rpartition("/")[2] != RENDERED]
+        new = (self._texts[path].encode() for path, oid in self._wanted.items() if oid not in had)
+        self._store.write_blobs([said, *new])
+        objects, lost = list(filter(_is_object, written)), list(filter(_is_object, deleted))
         message = (
             f"{subject}\n\n{self._objects} objects, {len(objects)} written, {len(lost)} deleted.\n\n"
             f"{TRAILER}: {self._source}\nAvactl-Version: {__version__}\n"
         )
-        commit = self._store.write_commit(
-            self._store.write_tree(files), tip.commit if tip else None, message, self._source
-        )
+        tree = self._store.write_tree(files)
+        commit = self._store.write_commit(tree, tip.commit if tip else None, message, self._source)
         return Outcome(
             self._source, before, commit, objects=self._objects, written=len(objects), deleted=len(lost),
             foreign=self._foreign(tip.commit) if tip else (),

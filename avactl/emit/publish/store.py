@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from avactl.errors import HintedError
 from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, locate
@@ -17,7 +17,7 @@ PASSWORD = re.compile(r"(://)[^/@\s]+@")
 
 
 class PublishError(HintedError):
-    """Nothing was published. The message is one line; `hint` is the remedy."""
+    """Nothing was published."""
 
 
 class FailedError(PublishError):
@@ -52,29 +52,20 @@ class Store:
             raise PublishError(str(error), "only commits are published: `git init`, then commit") from None
         self._hash = self.run("rev-parse", "--show-object-format").strip()
 
-    def run(
-        self,
-        *arguments: str,
-        data: bytes | None = None,
-        access: Access = Access.READ,
-        settings: Mapping[str, str] | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> str:
-        """Return the standard output of a git command. Raises FailedError."""
+    def run(self, *arguments: str, **options: Any) -> str:
+        """Return the standard output of a git command; options are those of `git`. Raises FailedError."""
         try:
-            out = git(
-                self.directory, *arguments, data=data, access=access, settings=settings, environment=environment
-            )  # fmt: skip
+            out = git(self.directory, *arguments, **options)
         except GitCommandError as error:
             raise FailedError(error.command, error.said) from None
         except GitError as error:
             raise PublishError(str(error), error.hint) from None
         return out.decode("utf-8", "surrogateescape")
 
-    def succeeds(self, *arguments: str) -> bool:
+    def succeeds(self, *arguments: str, **options: Any) -> bool:
         """Return whether a command exits with 0."""
         try:
-            self.run(*arguments)
+            self.run(*arguments, **options)
         except FailedError:
             return False
         return True
@@ -106,9 +97,8 @@ class Store:
         wanted = sorted(set(oids))
         if not wanted:
             return {}
-        out = self.run("cat-file", "--batch", data="".join(f"{oid}\n" for oid in wanted).encode()).encode(
-            "utf-8", "surrogateescape"
-        )
+        names = "".join(f"{oid}\n" for oid in wanted).encode()
+        out = self.run("cat-file", "--batch", data=names).encode("utf-8", "surrogateescape")
         found: dict[str, str] = {}
         position = 0
         while position < len(out):
@@ -157,33 +147,21 @@ class Store:
         The committer is git's configured identity, or avactl if there is none.
         """
         about = self.run("log", "-1", "--format=%an%x00%ae%x00%ad%x00%cd", "--date=raw", like)
-        name, email, date, committed = about.rstrip("\n").split("\0")
-        environment = {
-            "GIT_AUTHOR_NAME": name or "unknown",
-            "GIT_AUTHOR_EMAIL": email,
-            "GIT_AUTHOR_DATE": date,
-            "GIT_COMMITTER_DATE": committed,
-        }
-        if not self._has_identity():
+        name, *others = about.rstrip("\n").split("\0")
+        names = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")
+        environment = dict(zip(names, (name or "unknown", *others), strict=True))
+        only = {"user.useConfigOnly": "true"}
+        if not self.succeeds("var", "GIT_COMMITTER_IDENT", access=Access.WRITE, settings=only):
             environment |= {"GIT_COMMITTER_NAME": "avactl", "GIT_COMMITTER_EMAIL": "avactl@localhost"}
-        sign = ["-S"] if self.config("commit.gpgSign") == "true" else []
+        sign = ["-S"] if self._signs() else []
         parents = ["-p", parent] if parent else []
         arguments = ("commit-tree", *sign, *parents, "-F", "-", tree)
         text = message.encode("utf-8", "surrogateescape")
         return self.run(*arguments, data=text, access=Access.WRITE, environment=environment).strip()
 
-    def _has_identity(self) -> bool:
-        """Return whether a git identity is configured."""
-        only = {"user.useConfigOnly": "true"}
+    def _signs(self) -> bool:
+        """Return whether git is configured to sign commits."""
         try:
-            self.run("var", "GIT_COMMITTER_IDENT", access=Access.WRITE, settings=only)
+            return self.run("config", "--type=bool", "--get", "commit.gpgSign").strip() == "true"
         except FailedError:
             return False
-        return True
-
-    def config(self, key: str) -> str:
-        """Return a setting as git resolves it; "" if unset."""
-        try:
-            return self.run("config", "--type=bool", "--get", key).strip()
-        except FailedError:
-            return ""

@@ -22,17 +22,13 @@ class Remote:
     """A branch at a remote: a configured name, or a URL."""
 
     def __init__(self, store: Store, remote: str, branch: str) -> None:
-        self._store = store
-        self._remote = remote
-        self._branch = f"refs/heads/{branch}"
-        self.name = branch
-        known = remote in store.run("remote").split()
+        self._store, self._remote = store, remote
+        self._branch, self.name = f"refs/heads/{branch}", branch
+        remotes = store.run("remote").split()
+        known = remote in remotes
         if not known and not re.search(r"[/:\\]", remote):
-            names = ", ".join(store.run("remote").split())
-            raise PublishError(
-                f"unknown remote `{remote}`",
-                f"remotes: {names}" if names else "`git remote add origin URL`; or `--no-push` for a branch here only",
-            )
+            hint = "`git remote add origin URL`; or `--no-push` for a branch here only"
+            raise PublishError(f"unknown remote `{remote}`", f"remotes: {', '.join(remotes)}" if remotes else hint)
         self._shown = PASSWORD.sub(r"\1***@", remote)
         place = hashlib.sha256(remote.encode()).hexdigest()[:12]
         self.mirror = f"refs/remotes/{remote}/{branch}" if known else f"refs/avactl/{place}/{branch}"
@@ -52,7 +48,8 @@ class Remote:
                 if _ABSENT.search(error.said):
                     return None
                 if not _OVERTAKEN.search(error.said):  # another local process fetches into the same reference
-                    raise self._unreachable(error) from None
+                    message = f"cannot read {self.name} from {self._shown}: {error}"
+                    raise PublishError(message, _remedy(error.said)) from None
                 time.sleep(0.05)
             else:
                 return self._store.resolve(self.mirror)
@@ -73,19 +70,13 @@ class Remote:
             raise self._refused(error) from None
         return True
 
-    def _unreachable(self, error: FailedError) -> PublishError:
-        return PublishError(f"cannot read {self.name} from {self._shown}: {error}", _remedy(error.said))
-
     def _refused(self, error: FailedError) -> PublishError:
-        remote = [
-            line.removeprefix("remote:").strip() for line in error.said.splitlines() if line.startswith("remote:")
-        ]
-        line = next((line for line in error.said.splitlines() if "rejected]" in line), "")
+        lines = error.said.splitlines()
+        remote = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
+        line = next((line for line in lines if "rejected]" in line), "")
         reason = line.rpartition("(")[2].rstrip(")") or str(error)
-        said = next(
-            (text for text in remote if text.lower().startswith(("error", "gitlab"))),
-            remote[0] if remote else "",
-        )
+        first = remote[0] if remote else ""
+        said = next((text for text in remote if text.lower().startswith(("error", "gitlab"))), first)
         text = f"{reason}: {said}" if said else reason
         return PublishError(f"the push to {self.name} was refused: {text}", _remedy(error.said))
 
@@ -132,9 +123,8 @@ class Local:
 
     def move(self, tip: str | None, commit: str) -> bool:
         """Move the branch; False after a lost race."""
-        before = tip or "0" * len(commit)
+        arguments = ("update-ref", "-m", "avactl render --publish", self._ref, commit, tip or "0" * len(commit))
         try:
-            arguments = ("update-ref", "-m", "avactl render --publish", self._ref, commit, before)
             self._store.run(*arguments, access=Access.WRITE)
         except FailedError as error:
             if _OVERTAKEN.search(error.said):
