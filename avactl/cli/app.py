@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from avactl.cli.common import EXIT_CODES
+from avactl.cli.common import EXIT_CODES, hinted
 from avactl.cli.fast_path import for_typer
 from avactl.diagnostics.suggest import closest
 
@@ -70,6 +70,10 @@ class _Lazy(TyperGroup):
         if near is not None and not name.startswith("-"):
             ctx.fail(f"Unknown command `{name}`. Did you mean `{near}`?")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with hinted():
+            return super().invoke(ctx)
 
 
 def _load(name: str) -> Any:

@@ -6,12 +6,14 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from avactl.errors import HintedError
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
 from avactl.terminal import colour, inert, visible
@@ -54,15 +56,37 @@ def fail(message: str, code: int, hint: str = "") -> NoReturn:
     sys.exit(code)
 
 
+@contextmanager
+def hinted() -> Iterator[None]:
+    """End the command if an error with a remedy is raised: print it, and exit with its code."""
+    try:
+        yield
+    except HintedError as error:
+        fail(str(error), error.exit_code, error.hint)
+
+
+@contextmanager
+def accessing(path: object, code: int, hint: str = "") -> Iterator[None]:
+    """End the command if the operating system denies access to a path."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"{path}: {(error.strerror or str(error)).lower()}", code, hint)
+
+
+def want_path(path: Path, revision: str | None = None) -> None:
+    """Exit with USAGE if a path is not in the work tree, unless a revision is read instead."""
+    if revision is None and not path.exists():
+        fail(f"{path}: no such file or directory", USAGE)
+
+
 def write_text(out: str, text: str, told: str) -> None:
     """Write a text to a file and report it; `-` prints it. Exits with MISSING on failure."""
     if out == "-":
         sys.stdout.write(text)
         return
-    try:
+    with accessing(out, MISSING):
         Path(out).write_text(text, encoding="utf-8")
-    except OSError as error:
-        fail(f"{out}: {(error.strerror or str(error)).lower()}", MISSING)
     print(f"{out}: {told}")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from avactl import parallel
+from avactl.cli.common import hinted
 from avactl.exit_codes import MISSING, OK
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,7 +106,8 @@ def run(words: Sequence[str]) -> int | None:
     parallel.allow()
     prepare_short_run()
     try:
-        function(**arguments)
+        with hinted():
+            function(**arguments)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else MISSING
     return OK

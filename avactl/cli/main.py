@@ -74,11 +74,8 @@ def main() -> None:
             raise
         if isinstance(error, OSError):
             _no_output(error)
-        fail(
-            f"internal error: {type(error).__name__}: {error}",
-            MISSING,
-            "this is a bug in avactl; AVACTL_DEBUG=1 shows the traceback",
-        )
+        message = f"internal error: {type(error).__name__}: {error}"
+        fail(message, MISSING, "this is a bug in avactl; AVACTL_DEBUG=1 shows the traceback")
 
 
 if __name__ == "__main__":

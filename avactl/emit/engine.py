@@ -20,8 +20,9 @@ from avactl.diagnostics.suggest import did_you_mean
 from avactl.emit import pulumi_aliases
 from avactl.emit.engine_report import Change, Report, object_of, plain
 from avactl.emit.pulumi_aliases import Aliases, Past, PastObject
-from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn
+from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn, of_stack
 from avactl.errors import HintedError
+from avactl.exit_codes import USAGE
 from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest
 
@@ -41,11 +42,13 @@ the time of an update would grow with the square of its steps."""
 
 
 class EngineError(HintedError):
-    """The engine cannot continue: a one-line message and the remedy."""
+    """The engine cannot continue."""
 
 
 class WrongUseError(EngineError):
     """The caller named something that does not exist, or gave too little information."""
+
+    exit_code = USAGE
 
 
 class StackName(NamedTuple):
@@ -127,10 +130,8 @@ def require_engine() -> None:
     if importlib.util.find_spec("pulumi") is None or importlib.util.find_spec("pulumi_kubernetes") is None:
         raise EngineError("Pulumi for Python is not installed", "install it: pip install 'avactl[pulumi]'")
     if shutil.which("pulumi") is None:
-        raise EngineError(
-            "the Pulumi engine is not installed: no `pulumi` on PATH",
-            "install it: https://www.pulumi.com/docs/install/; or apply the output of `avactl render` with kubectl",
-        )
+        hint = "install it: https://www.pulumi.com/docs/install/; or apply the output of `avactl render` with kubectl"
+        raise EngineError("the Pulumi engine is not installed: no `pulumi` on PATH", hint)
 
 
 def contexts_of(kubeconfig: Path | None) -> set[str]:
@@ -160,9 +161,7 @@ class Session:
         self.compilation = compilation
         self.name = name
         self.options = options
-        self.manifests: list[Manifest] = [
-            m for m in compilation.manifests if m.cluster == name.cluster and m.item.team == name.team
-        ]
+        self.manifests = of_stack(compilation, *name)
         self._past, self._former = Past(), Aliases()
         self._stack = self._guard(self._open)
         self._context = self._guard(self._find_context)
@@ -258,10 +257,8 @@ class Session:
         if cluster in contexts_of(self.options.kubeconfig):
             return cluster
         if len({manifest.cluster for manifest in self.compilation.manifests}) > 1:
-            raise WrongUseError(
-                f"no kubeconfig context is set for cluster {cluster}",
-                f"use `--context {cluster}=NAME`, or name the context `{cluster}`",
-            )
+            message = f"no kubeconfig context is set for cluster {cluster}"
+            raise WrongUseError(message, f"use `--context {cluster}=NAME`, or name the context `{cluster}`")
         return None
 
     def _look(self) -> None:

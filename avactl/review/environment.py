@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from avactl.errors import HintedError
+from avactl.exit_codes import USAGE
 
 ForgeName = Literal["github", "gitlab"]
 
@@ -22,7 +23,9 @@ GitLab accepts 1,000,000 but renders them slowly."""
 
 
 class EnvironmentProblem(HintedError):  # noqa: N818 - shown to the user as it is
-    """The environment lacks something that is required. The message is one line; `hint` is the remedy."""
+    """The environment lacks something that is required."""
+
+    exit_code = USAGE
 
 
 @dataclass(frozen=True, slots=True)

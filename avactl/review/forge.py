@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
+from avactl.errors import HintedError
+
 ATTEMPTS = 5
 """Attempts per request before it counts as failed."""
 LONGEST_WAIT = 180.0
@@ -24,13 +26,13 @@ _DIGITS = 12
 _ABOUT_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
-class ForgeError(Exception):
-    """A request failed. The message is one line; `hint` is the remedy."""
+class ForgeError(HintedError):
+    """A request failed."""
 
     def __init__(self, message: str, hint: str = "", status: int = 0) -> None:
         """`status` is the HTTP status of the answer; 0: there was none, or it was a success."""
-        super().__init__(message)
-        self.hint, self.status = hint, status
+        super().__init__(message, hint)
+        self.status = status
 
     def explained(self, hints: Mapping[int, str]) -> ForgeError:
         """Return the same error with the remedy for its status, if there is one."""

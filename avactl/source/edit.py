@@ -18,11 +18,14 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScala
 
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.errors import HintedError
+from avactl.exit_codes import USAGE
 from avactl.source.yaml import compose, load_yaml
 
 
 class EditError(HintedError):
-    """The edit is impossible; `hint` is the remedy."""
+    """The edit is impossible."""
+
+    exit_code = USAGE
 
 
 _STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
@@ -225,10 +228,8 @@ def _insert(text: str, parent: Any, steps: tuple[str | int, ...], value: str) ->
     first, rest = steps[0], steps[1:]
     if isinstance(parent, yaml.SequenceNode):
         if first != len(parent.value):
-            raise EditError(
-                f"entry [{first}] does not exist",
-                f"the list has {len(parent.value)} entries; to append, use [{len(parent.value)}]",
-            )
+            message = f"entry [{first}] does not exist"
+            raise EditError(message, f"the list has {len(parent.value)} entries; to append, use [{len(parent.value)}]")
         new = _nested(rest, value, bool(parent.flow_style))
     elif isinstance(parent, yaml.MappingNode) and isinstance(first, str):
         new = f"{_one_line(first, True)}: {_nested(rest, value, bool(parent.flow_style))}"

@@ -24,6 +24,7 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, NamedTuple
 
+from avactl.errors import HintedError
 from avactl.terminal import visible
 
 MAX_OUTPUT = 128 * 1024 * 1024
@@ -33,12 +34,11 @@ _SECONDS = 120.0
 _REMOTE_SECONDS = 900.0
 
 
-class GitError(Exception):
-    """A git command cannot be run or failed. The message is one line; `hint` is the remedy, or empty."""
+class GitError(HintedError):
+    """A git command cannot be run or failed."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(visible(message))
-        self.hint = visible(hint)
+        super().__init__(visible(message), visible(hint))
 
 
 class UnknownRevisionError(GitError):
@@ -199,10 +199,8 @@ def _failure(directory: str | Path, command: str, code: int, said: str) -> GitEr
     if "not a git repository" in said and "remote repository" not in said:
         return _no_repository(directory)
     if "dubious ownership" in said or "unsafe repository" in said:  # the second: before git 2.36
-        return GitError(
-            f"git does not trust {directory}: another user owns it",
-            "to trust it, run `git config --global --add safe.directory DIR`",
-        )
+        message = f"git does not trust {directory}: another user owns it"
+        return GitError(message, "to trust it, run `git config --global --add safe.directory DIR`")
     if "from promisor remote" in said or "lazy fetching disabled" in said:
         return GitError(
             f"{directory} is in a partial clone that lacks objects of this revision, and avactl does not fetch them",

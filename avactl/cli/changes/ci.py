@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import fail
+from avactl.cli.common import accessing, fail
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.source.tree import find_root
 
@@ -74,13 +74,10 @@ def comment(
     which the comment reports; 2 usage error; 3 git or the forge failed.
     """
     from avactl.review.comparison import look
-    from avactl.review.environment import EnvironmentProblem, detect
-    from avactl.source.git import GitError, UnknownRevisionError
+    from avactl.review.environment import detect
+    from avactl.source.git import UnknownRevisionError
 
-    try:
-        pipeline = detect(os.environ, forge.value if forge else None, pr)
-    except EnvironmentProblem as error:
-        fail(str(error), USAGE, error.hint)
+    pipeline = detect(os.environ, forge.value if forge else None, pr)
     if not dry_run:
         _want_pipeline(pipeline)
     known = base or (pipeline.base if pipeline else None)
@@ -88,9 +85,10 @@ def comment(
         head = "HEAD"
     try:
         sides = look(find_root(path), known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
-    except GitError as error:
-        unnamed = known is None and isinstance(error, UnknownRevisionError) and error.revision == "origin/HEAD"
-        fail(str(error), MISSING, "name the base revision: `--base main`" if unnamed else error.hint)
+    except UnknownRevisionError as error:
+        if known is None and error.revision == "origin/HEAD":
+            error.hint = "name the base revision: `--base main`"
+        raise
     body, mark = _body(sides, pipeline, artifact)
     if dry_run:
         sys.stdout.write(body)
@@ -111,17 +109,13 @@ def plan_of(snapshot: Path | None) -> SectionOf:
         try:
             from avactl.plan.output.markdown import TITLE, render_body
             from avactl.plan.planner import clusters, make_plan
-            from avactl.plan.snapshot.loader import SnapshotError
         except ModuleNotFoundError as error:
             print(f"the comment has no plan, which needs package {error.name}: `pip install 'avactl[cluster]'`",
                   file=sys.stderr)  # fmt: skip
             return None
         base = before if before.ok else None
         states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
-        try:
-            plans = [make_plan(base, after, name, state) for name, state in states.items()]
-        except SnapshotError as error:
-            fail(str(error), USAGE, error.hint)
+        plans = [make_plan(base, after, name, state) for name, state in states.items()]
         told = [found for found in plans if found.shown or found.effects]
         return Section(TITLE.lstrip("# "), render_body(told, limit=PLAN)) if told else None
 
@@ -137,11 +131,8 @@ def _want_pipeline(pipeline: Pipeline | None) -> None:
         fail("this pipeline run has no pull request", USAGE, "run it on pull requests only, or set one: `--pr 7`")
     if not pipeline.token:
         if pipeline.forge == "github":
-            fail(
-                "GITHUB_TOKEN is not set",
-                MISSING,
-                "`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token",
-            )
+            hint = "`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token"
+            fail("GITHUB_TOKEN is not set", MISSING, hint)
         from avactl.review.gitlab import NEEDED
 
         why = "CI_JOB_TOKEN cannot write comments, and GITLAB_TOKEN is not set"
@@ -155,10 +146,8 @@ def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[s
 
     artifact = None
     if file is not None:
-        try:
+        with accessing(file, MISSING, "use a writable file"):
             file.write_text(whole(sides.review, sides.source), encoding="utf-8")
-        except OSError as error:
-            fail(f"{file}: {(error.strerror or str(error)).lower()}", MISSING, "use a writable file")
         artifact = Artifact(file.name, pipeline.link(file.as_posix()) if pipeline else "")
     limit = LIMITS[pipeline.forge if pipeline else "github"]
     return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)
@@ -166,7 +155,7 @@ def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[s
 
 def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
     try:
-        from avactl.review.forge import ForgeError, ReadOnlyError
+        from avactl.review.forge import ReadOnlyError
         from avactl.review.publish import open_forge, publish
     except ImportError:
         fail("comments require the package httpx", MISSING, "`pip install 'avactl[ci]'`")
@@ -181,8 +170,6 @@ def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
         if not pipeline.fork:
             fail("the token is not allowed to write comments", MISSING, error.hint)
         return
-    except ForgeError as error:
-        fail(str(error), MISSING, error.hint)
     said = {"nothing": "no changes; no comment written", "unchanged": "the comment is up to date"}
     print(said.get(done, f"comment {done} on {forge.noun}"))
 

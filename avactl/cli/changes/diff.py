@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import Format as ProblemFormat
-from avactl.cli.common import fail, render_diagnostics
-from avactl.exit_codes import CHANGES, MISSING, PROBLEMS, USAGE
-from avactl.source.tree import find_root
+from avactl.cli.common import render_diagnostics, want_path
+from avactl.exit_codes import CHANGES, PROBLEMS
+from avactl.source.tree import DirTree, find_root
 from avactl.terminal import colour
 
 if TYPE_CHECKING:
@@ -52,19 +51,10 @@ def diff(
     Both revisions are compiled from git; the work tree is not touched. Exit codes: 0 compared; 1 the head has errors
     (printed instead); 2 usage error; 3 git or a revision is missing; 4 changes, with --exit-code.
     """
-    from avactl.compiler import compile_tree
     from avactl.diff.compare import compare, touches
-    from avactl.diff.revisions import open_sides
-    from avactl.source.git import GitError
 
-    if head is None and not path.exists():
-        fail(f"{path}: no such file or directory", USAGE)
     root = find_root(path)
-    try:
-        sides = open_sides(root, base, head, common=merge_base)
-        after, before = compile_tree(sides.head), compile_tree(sides.base)
-    except GitError as error:
-        fail(str(error), MISSING, error.hint)
+    before, after = compile_sides(path, base, head, merge_base)
     if not after.ok:
         _problems(after, format)
         raise typer.Exit(PROBLEMS)
@@ -76,6 +66,26 @@ def diff(
     sys.stdout.write(_render(changes, format, objects))
     if exit_code and not changes.empty:
         raise typer.Exit(CHANGES)
+
+
+def compile_sides(path: Path, base: str, head: str | None, merge_base: bool) -> tuple[Compilation, Compilation]:
+    """Compile both revisions of a repository. Raises GitError; exits with USAGE if the path does not exist."""
+    from avactl.compiler import compile_tree
+    from avactl.diff.revisions import open_sides
+
+    want_path(path, head)
+    sides = open_sides(find_root(path), base, head, common=merge_base)
+    after = compile_tree(sides.head)
+    return compile_tree(sides.base), after
+
+
+def head_problems(after: Compilation, coloured: bool) -> str:
+    """Return the problems of a head with errors; paths in a work tree are from the current directory."""
+    if isinstance(after.tree, DirTree):
+        return render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, coloured)
+    from avactl.diagnostics.text import render_problems
+
+    return render_problems(after.diagnostics, after.program.read_file, coloured)
 
 
 def _render(changes: Diff, format: Format, objects: bool) -> str:
@@ -93,33 +103,15 @@ def _render(changes: Diff, format: Format, objects: bool) -> str:
 
 
 def _problems(after: Compilation, format: Format) -> None:
-    """Return the problems of the head, printed in place of its diff."""
+    """Print the problems of the head in place of its diff."""
     if format is Format.json:
         from avactl.diff.json_output import render_problems
 
         sys.stdout.write(render_problems(after.diagnostics))
         return
-    from avactl.source.tree import DirTree
-
-    coloured = format is Format.text and colour()
-    if isinstance(after.tree, DirTree):
-        text = render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, coloured)
-    else:
-        from avactl.diagnostics.text import render_text
-
-        text = render_text(after.diagnostics, _source(after), coloured)
+    text = head_problems(after, format is Format.text and colour())
     if format is Format.markdown:
         from avactl.diff.markdown import render_problems as as_markdown
 
         text = as_markdown(text)
     sys.stdout.write(text)
-
-
-def _source(compilation: Compilation) -> Callable[[str], str | None]:
-    """Return the text of a compilation's files."""
-
-    def read(file: str) -> str | None:
-        data = compilation.program.read_file(file)
-        return None if data is None else data.decode("utf-8", "replace")
-
-    return read

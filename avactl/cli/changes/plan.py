@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.changes.diff import HeadOption, MergeBaseOption
+from avactl.cli.changes.diff import Format, HeadOption, MergeBaseOption, compile_sides, head_problems
 from avactl.cli.cluster.cluster_session import packages
-from avactl.cli.common import Format as ProblemFormat
-from avactl.cli.common import fail, render_diagnostics
-from avactl.exit_codes import CHANGES, MISSING, PROBLEMS, USAGE
-from avactl.source.tree import find_root
+from avactl.cli.common import accessing, fail
+from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
+from avactl.source.tree import DirTree, find_root
 from avactl.terminal import colour
 
 if TYPE_CHECKING:
@@ -27,16 +25,9 @@ if TYPE_CHECKING:
     from avactl.plan.cluster_state import ClusterState
     from avactl.plan.model import Plan
     from avactl.source.git_tree import GitTree
-    from avactl.source.tree import DirTree
 
 _WIDE = 160
 """Default terminal width."""
-
-
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
-    text = "text"
-    json = "json"
-    markdown = "markdown"
 
 
 def plan(
@@ -70,15 +61,10 @@ def plan(
         plans = _at_once(path, base, head, merge_base, everything, snapshot, text)
     if plans is None:
         before, after = _compiled(path, base, head, merge_base)
-        from avactl.plan.snapshot.loader import SnapshotError
-
         planner = _maker()
         live = None if snapshot is None or text is None else _parsed(snapshot, text)
         asked = _asked(planner.clusters(before, after), cluster, live)
-        try:
-            plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
-        except SnapshotError as error:
-            fail(str(error), USAGE, error.hint)
+        plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
     sys.stdout.write(_render(plans, output))
     gc.freeze()  # nor traverse them once more at exit
     if exit_code and not all(each.fine for each in plans):
@@ -93,24 +79,16 @@ def read_snapshot(path: Path) -> ClusterState:
 def _content(path: Path) -> bytes:
     from avactl.plan.snapshot.loader import MAX_BYTES
 
-    try:
-        if str(path) == "-":
-            return sys.stdin.buffer.read(MAX_BYTES + 1)
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        fail(
-            f"{path}: {(error.strerror or str(error)).lower()}", USAGE, "create one with `avactl snapshot > state.json`"
-        )
+    if str(path) == "-":
+        return sys.stdin.buffer.read(MAX_BYTES + 1)
+    with accessing(path, USAGE, "create one with `avactl snapshot > state.json`"), path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _parsed(path: Path, text: bytes) -> ClusterState:
-    from avactl.plan.snapshot.loader import SnapshotError, read
+    from avactl.plan.snapshot.loader import read
 
-    try:
-        return read(text, "standard input" if str(path) == "-" else str(path))
-    except SnapshotError as error:
-        fail(str(error), USAGE, error.hint)
+    return read(text, "standard input" if str(path) == "-" else str(path))
 
 
 def _maker() -> ModuleType:
@@ -125,9 +103,8 @@ def _asked(known: list[str], cluster: str | None, live: ClusterState | None) -> 
     from avactl.diagnostics.suggest import did_you_mean
 
     if cluster is not None and cluster not in known:
-        fail(
-            f"cluster {cluster} is not declared in the specs", USAGE, did_you_mean(cluster, known, "declared clusters")
-        )
+        hint = did_you_mean(cluster, known, "declared clusters")
+        fail(f"cluster {cluster} is not declared in the specs", USAGE, hint)
     if live is None:
         return [cluster] if cluster is not None else known
     if cluster is not None and cluster != live.cluster:
@@ -149,7 +126,7 @@ def _at_once(
         return None
     parallel.allow()  # before importing anything that uses threads
     root = find_root(path)
-    sides = begin(partial(_base, root, base, head, common), partial(_head, root, base, head, common), text)
+    sides = begin(partial(_side, 0, root, base, head, common), partial(_side, 1, root, base, head, common), text)
     if sides is None:
         return None
     planner = _maker()
@@ -159,46 +136,23 @@ def _at_once(
         return None
 
 
-def _base(root: Path, base: str, head: str | None, common: bool) -> GitTree:
-    from avactl.diff.revisions import open_sides
-
-    return open_sides(root, base, head, common=common).base
-
-
-def _head(root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree:
-    from avactl.source.tree import DirTree
-
-    if head is None:
+def _side(index: int, root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree:
+    """Return the tree of the base (0) or of the head (1)."""
+    if index and head is None:
         return DirTree(root)
     from avactl.diff.revisions import open_sides
 
-    return open_sides(root, base, head, common=common).head
+    return open_sides(root, base, head, common=common)[index]
 
 
 def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
     """Return base (None if it has errors) and head. Exits if there is no head to plan for."""
     from avactl import parallel
-    from avactl.compiler import compile_tree
-    from avactl.diff.revisions import open_sides
-    from avactl.source.git import GitError
-    from avactl.source.tree import DirTree
 
-    if head is None and not path.exists():
-        fail(f"{path}: no such file or directory", USAGE)
     parallel.allow()  # before importing anything that uses threads
-    try:
-        sides = open_sides(find_root(path), base, head, common=common)
-        after, before = compile_tree(sides.head), compile_tree(sides.base)
-    except GitError as error:
-        fail(str(error), MISSING, error.hint)
+    before, after = compile_sides(path, base, head, common)
     if not after.ok:
-        if isinstance(after.tree, DirTree):
-            text = render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, colour(sys.stderr))
-        else:
-            from avactl.diagnostics.text import render_text
-
-            text = render_text(after.diagnostics, lambda _: None, colour(sys.stderr))
-        sys.stderr.write(text)
+        sys.stderr.write(head_problems(after, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     if not before.ok:
         from avactl.diff.text import NO_BASE, empty_base
@@ -222,6 +176,4 @@ def _render(plans: Sequence[Plan], output: Format) -> str:
 
     from avactl.plan.output.text import render_text
 
-    coloured = colour()
-    width = shutil.get_terminal_size((_WIDE, 24)).columns
-    return render_text(plans, colour=coloured, width=width)
+    return render_text(plans, colour=colour(), width=shutil.get_terminal_size((_WIDE, 24)).columns)

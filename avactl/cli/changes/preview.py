@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from avactl.cli.common import fail, open_repository, report
-from avactl.exit_codes import CHANGES, MISSING, USAGE
+from avactl.exit_codes import CHANGES, USAGE
 
 if TYPE_CHECKING:
-    from avactl.emit.engine import Options, Session
+    from avactl.emit.engine import Session
 
 PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
 StackOption = Annotated[
@@ -71,21 +70,16 @@ def each_stack(
         fail(f"{kubeconfig}: no such file", USAGE)
     compilation = compile_tree(tree)
     report(compilation, tree)
-    try:
-        engine.require_engine()
-        stacks = engine.find_stacks(compilation, asked, apply=apply)
-        options = replace(
-            _options(tree.root, kubeconfig, contexts, adopt, {name.cluster for name in stacks}), fast=fast
-        )
-        for name in stacks:
-            act(engine.Session(compilation, name, replace(options, fast=fast)))
-    except engine.EngineError as error:
-        fail(str(error), USAGE if isinstance(error, engine.WrongUseError) else MISSING, error.hint)
+    engine.require_engine()
+    stacks = engine.find_stacks(compilation, asked, apply=apply)
+    chosen = _contexts(contexts, {name.cluster for name in stacks})
+    options = engine.Options(tree.root, kubeconfig, chosen, adopt, fast)
+    for name in stacks:
+        act(engine.Session(compilation, name, options))
 
 
-def _options(root: Path, kubeconfig: Path | None, contexts: Iterable[str], adopt: bool, clusters: set[str]) -> Options:
-    from avactl.emit.engine import Options
-
+def _contexts(contexts: Iterable[str], clusters: set[str]) -> dict[str, str]:
+    """Return the kubeconfig context by cluster, as `--context` says."""
     chosen: dict[str, str] = {}
     for text in contexts:
         cluster, equals, name = text.partition("=")
@@ -94,12 +88,9 @@ def _options(root: Path, kubeconfig: Path | None, contexts: Iterable[str], adopt
         elif len(clusters) == 1:
             chosen[next(iter(clusters))] = text
         else:
-            fail(
-                f"--context {text}: name the cluster",
-                USAGE,
-                f"write CLUSTER={text}: {', '.join(sorted(clusters))}",
-            )
-    return Options(root, kubeconfig, chosen, adopt)
+            hint = f"write CLUSTER={text}: {', '.join(sorted(clusters))}"
+            fail(f"--context {text}: name the cluster", USAGE, hint)
+    return chosen
 
 
 def print_head(session: Session, refresh: bool) -> None:

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from avactl.cli.changes.diff import HeadOption
-from avactl.cli.common import fail
-from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.cli.common import want_path
+from avactl.exit_codes import PROBLEMS
 from avactl.source.tree import find_root
 from avactl.terminal import colour
 
@@ -46,22 +46,16 @@ def stacks(
     from avactl.compiler import compile_tree
     from avactl.diagnostics.text import render_problems
     from avactl.emit.stacks import touched
-    from avactl.source.git import GitError
     from avactl.source.git_tree import GitTree
     from avactl.source.tree import DirTree
 
-    if head is None and not path.exists():
-        fail(f"{path}: no such file or directory", USAGE)
+    want_path(path, head)
     root = find_root(path)
-    try:
-        compilation = compile_tree(DirTree(root) if head is None else GitTree(root, head))
-        if not compilation.ok:
-            text = render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr))
-            sys.stderr.write(text)
-            raise typer.Exit(PROBLEMS)
-        found = touched(root, compilation, head, base)
-    except GitError as error:
-        fail(str(error), MISSING, error.hint)
+    compilation = compile_tree(DirTree(root) if head is None else GitTree(root, head))
+    if not compilation.ok:
+        sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
+        raise typer.Exit(PROBLEMS)
+    found = touched(root, compilation, head, base)
     if base is not None and found.why_all:
         print(f"all stacks: {found.why_all}", file=sys.stderr)
     for stack in found.orphans:

@@ -13,7 +13,7 @@ import typer
 from avactl.cli.cluster.cluster_session import Context, DaemonKubeconfig, connection, listening, packages
 from avactl.cli.common import fail
 from avactl.cli.fast_path import prepare_short_run
-from avactl.exit_codes import INCOMPLETE, MISSING, USAGE
+from avactl.exit_codes import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
     from avactl.reconcile.command import Request
@@ -71,7 +71,6 @@ def reconcile(
         run = command.run
         if watch:  # the daemon's imports take longer than a small run
             from avactl.reconcile.daemon import follow as run
-    from avactl.source.git import GitError
 
     try:
         request: Request = command.Request(
@@ -98,8 +97,6 @@ def reconcile(
             code = asyncio.run(run(request))
     except ValueError as error:
         fail(str(error), USAGE)
-    except GitError as error:
-        fail(str(error), MISSING, error.hint)
     except KeyboardInterrupt:
         # The next run resumes where this one stopped.
         os._exit(INCOMPLETE)

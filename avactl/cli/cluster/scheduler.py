@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, listening, packages
-from avactl.cli.common import fail
+from avactl.cli.common import accessing, fail
 from avactl.exit_codes import USAGE
 
 
@@ -38,9 +38,8 @@ def scheduler(
         from avactl.scheduler import daemon
         from avactl.scheduler.objects.config import Policy
     try:
-        policy = Policy.read(config)
-    except OSError as error:
-        fail(f"{config}: {(error.strerror or str(error)).lower()}", USAGE)
+        with accessing(config, USAGE):
+            policy = Policy.read(config)
     except ValueError as error:
         fail(str(error), USAGE)
     options = daemon.Options(

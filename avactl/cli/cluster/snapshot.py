@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused
-from avactl.cli.common import fail
-from avactl.exit_codes import MISSING, USAGE
+from avactl.cli.common import accessing
+from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -37,22 +37,17 @@ def snapshot(
     if output is None:
         sys.stdout.buffer.write(text)
         return
-    try:
+    with accessing(output, USAGE):
         output.write_bytes(text)
-    except OSError as error:
-        fail(f"{output}: {(error.strerror or str(error)).lower()}", USAGE)
     print(f"{output}: {len(text) / 1e6:.1f} MB", file=sys.stderr)
 
 
 async def _take(found: Access, namespace: str) -> bytes:
     from avactl.kube.client import Client, UnreachableError
     from avactl.plan.snapshot.capture import take
-    from avactl.plan.snapshot.loader import SnapshotError
 
     async with Client(found, "avactl-snapshot", connections=8) as client:
         try:
             return await take(client, namespace)
         except UnreachableError as error:
             refused(error, found)
-        except SnapshotError as error:
-            fail(str(error), MISSING, error.hint)

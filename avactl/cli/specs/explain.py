@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import fail
-from avactl.exit_codes import USAGE
 from avactl.terminal import colour
 
 
@@ -37,14 +35,11 @@ def explain(
     ] = False,
 ) -> None:
     """Explain a kind, a field or a diagnostic: meaning, type, unit, default."""
-    from avactl.kinds.reference.explain import UnknownTopicError, drift_text, explain_text
+    from avactl.kinds.reference.explain import drift_text, explain_text
 
     if topic == "policies" and not drift:
         _policies()
         return
     if topic is not None:
         topic = topic.partition("/")[0]  # `policy/NAME`, as in diagnostics
-    try:
-        print((drift_text if drift else explain_text)(topic, colour()), end="")
-    except UnknownTopicError as error:
-        fail(str(error), USAGE, error.hint)
+    print((drift_text if drift else explain_text)(topic, colour()), end="")

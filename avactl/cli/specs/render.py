@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from avactl.cli.common import fail, open_repository, report
+from avactl.cli.common import fail, open_repository, report, want_path
 from avactl.cli.fast_path import Argument, Option
-from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.exit_codes import PROBLEMS, USAGE
 from avactl.source.tree import find_root
 from avactl.terminal import colour
 
@@ -57,7 +57,6 @@ def render(
 
 
 def _write(path: Path, out: str, force: bool, cache: bool) -> None:
-    from avactl.emit.output import OutputError
     from avactl.emit.render import print_objects, write_objects
 
     if not out:
@@ -66,10 +65,7 @@ def _write(path: Path, out: str, force: bool, cache: bool) -> None:
     if out == "-":
         report(print_objects(tree, sys.stdout.buffer), tree)
         return
-    try:
-        compiled, written = write_objects(tree, out, use_cache=cache, force=force)
-    except OutputError as error:
-        fail(str(error), MISSING, error.hint)
+    compiled, written = write_objects(tree, out, use_cache=cache, force=force)
     report(compiled, tree)
     if written is not None:
         total = written.written + written.kept
@@ -78,15 +74,10 @@ def _write(path: Path, out: str, force: bool, cache: bool) -> None:
 
 def _publish(path: Path, options: Options) -> None:
     from avactl.diagnostics.text import render_problems
-    from avactl.emit.publish import PublishError, looks_elsewhere, publish
-    from avactl.source.git import GitError
+    from avactl.emit.publish import looks_elsewhere, publish
 
-    if not path.exists():
-        fail(f"{path}: no such file or directory", USAGE)
-    try:
-        compilation, outcome = publish(find_root(path), options)
-    except (PublishError, GitError) as error:
-        fail(str(error), MISSING, error.hint)
+    want_path(path)
+    compilation, outcome = publish(find_root(path), options)
     if compilation.diagnostics:
         sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
     if outcome is None:

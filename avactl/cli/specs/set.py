@@ -27,7 +27,7 @@ def set_(
     """Change values of a spec in place; comments, order and quoting are preserved."""
     from avactl.compiler.validate import validate_document
     from avactl.source.credentials import new_credentials
-    from avactl.source.edit import EditError, parse_edit, set_values
+    from avactl.source.edit import parse_edit, set_values
     from avactl.source.tree import DirTree
     from avactl.source.yaml import load_yaml
 
@@ -51,12 +51,9 @@ def set_(
         told = f"no spec in {file} is named {name}" if name and not wanted else f"{file} contains several specs"
         fail(told, USAGE, f"choose with --name: {specs}")
     document = wanted[0]
-    try:
-        # Line endings are preserved: the edit works on characters.
-        text = data.decode("utf-8-sig")
-        new = set_values(file.name, text, document.index, [parse_edit(edit) for edit in edits])
-    except EditError as error:
-        fail(str(error), USAGE, error.hint)
+    # Line endings are preserved: the edit works on characters.
+    text = data.decode("utf-8-sig")
+    new = set_values(file.name, text, document.index, [parse_edit(edit) for edit in edits])
     changed, _ = load_yaml(file.name, new.encode())
     after = next(d for d in changed if d.index == document.index)
     result = validate_document(after)

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.errors import HintedError
+from avactl.exit_codes import USAGE
 from avactl.kinds import registry
 from avactl.kinds.fields.values import Ref, Says
 from avactl.kinds.lowering.ownership import KUBERNETES, Owned
@@ -22,7 +23,9 @@ from avactl.kinds.reference import introspect
 
 
 class UnknownTopicError(HintedError):
-    """Unknown kind, field or code; `hint` is the remedy."""
+    """Unknown kind, field or code."""
+
+    exit_code = USAGE
 
 
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "true or false", Any: "anything"}

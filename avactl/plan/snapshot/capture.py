@@ -11,7 +11,7 @@ from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.manifest import Body
 from avactl.kube.client import ApiError, Client
 from avactl.kube.timestamps import timestamp
-from avactl.plan.snapshot.loader import RESOURCES, SnapshotError, Taken, config, write
+from avactl.plan.snapshot.loader import RESOURCES, CaptureError, Taken, config, write
 
 _PAGE = "2000"
 """Objects per page of a list."""
@@ -22,7 +22,7 @@ _TIMEOUT = 60.0
 async def take(client: Client, namespace: str) -> bytes:
     """Return a snapshot of the cluster whose daemons run in `namespace`.
 
-    Raises SnapshotError, and UnreachableError if the API server does not answer.
+    Raises CaptureError, and UnreachableError if the API server does not answer.
     """
     policy = await _policy(client, namespace)
     lists = await asyncio.gather(
@@ -42,10 +42,10 @@ async def _policy(client: Client, namespace: str) -> Body:
         if error.status == 404:
             hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
             message = f"ConfigMap {namespace}/{POLICY} does not exist: avactl does not manage this cluster"
-            raise SnapshotError(message, hint) from None
+            raise CaptureError(message, hint) from None
         raise _refused(error, f"ConfigMap {namespace}/{POLICY}") from None
     except (KeyError, TypeError, orjson.JSONDecodeError):
-        raise SnapshotError(f"ConfigMap {namespace}/{POLICY} has no policy.json: avactl did not write it") from None
+        raise CaptureError(f"ConfigMap {namespace}/{POLICY} has no policy.json: avactl did not write it") from None
     return policy
 
 
@@ -71,10 +71,10 @@ async def _list(client: Client, path: str, strip: Taken, optional: bool, labelle
         query["continue"] = more
 
 
-def _refused(error: ApiError, what: str) -> SnapshotError:
+def _refused(error: ApiError, what: str) -> CaptureError:
     if error.status in (401, 403):
         who = "is not known to the API server" if error.status == 401 else f"is not permitted to list {what}"
-        return SnapshotError(
+        return CaptureError(
             f"this user {who}: {error}", "docs/plan.md has the ClusterRole that `avactl snapshot` needs"
         )
-    return SnapshotError(f"listing {what} failed: {error}")
+    return CaptureError(f"listing {what} failed: {error}")

@@ -13,6 +13,7 @@ import orjson
 
 from avactl import names
 from avactl.errors import HintedError
+from avactl.exit_codes import USAGE
 from avactl.kinds.manifest import Body
 from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
@@ -30,7 +31,13 @@ MAX_BYTES = 512 * 1024 * 1024
 
 
 class SnapshotError(HintedError):
-    """The cluster cannot be read, or the file is not a snapshot; `hint` is the remedy."""
+    """The file is not a snapshot."""
+
+    exit_code = USAGE
+
+
+class CaptureError(HintedError):
+    """The cluster cannot be read."""
 
 
 # -- fields of each kind ---------------------------------------------------------------------------------------------
