@@ -80,10 +80,6 @@ def _have(program: Program, cluster: str, pools: frozenset[str]) -> int:
     )
 
 
-def _number(amount: Amount) -> str:
-    return f"{amount:g}"
-
-
 def consequences(old: Item | None, base: Program, new: Item | None, head: Program) -> list[Consequence]:
     """Return the capacity and quota consequences of a spec, if the change affects them."""
     found: list[Consequence] = []
@@ -104,7 +100,7 @@ def _fits(item: Item, program: Program) -> list[Consequence]:
         have = _have(program, cluster, pools)
         want = sum(w.gpus for w in _all_wishes(program) if w.cluster == cluster and w.pools <= pools)
         where = f"pool {min(pools)}" if len(pools) == 1 else f"pools {', '.join(sorted(pools))}"
-        count = f"specs request {_number(want)} of {have} {gpu}"
+        count = f"specs request {want:g} of {have} {gpu}"
         if want <= have:
             found.append(Consequence("capacity", f"fits {where} ({count})"))
         else:
@@ -121,8 +117,8 @@ def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Con
         return []
     gpu = head.machine(new).gpus.model
     if want <= have:
-        return [Consequence("capacity", f"fits: specs that can only run here request {_number(want)} of {have} {gpu}")]
-    text = f"specs that can only run here request {_number(want)} of {have} {gpu}: some wait"
+        return [Consequence("capacity", f"fits: specs that can only run here request {want:g} of {have} {gpu}")]
+    text = f"specs that can only run here request {want:g} of {have} {gpu}: some wait"
     return [Consequence("capacity", text, "warning")]
 
 
@@ -147,14 +143,14 @@ def _quota(team: str, gpu: str, before: tuple[Amount, Limit | None], after: tupl
     (had, was), ((least, most), now) = before, after
     of = now.total if now is not None else "unlimited"
     if was is None or was == now:
-        move = f"{_number(had)} → {_number(most)}" if had != most else _number(most)
+        move = f"{had:g} → {most:g}" if had != most else f"{most:g}"
         text = f"quota {team} {move} of {of} {gpu}"
     else:
-        text = f"quota {team} {_number(had)} of {was.total} → {_number(most)} of {of} {gpu}"
+        text = f"quota {team} {had:g} of {was.total} → {most:g} of {of} {gpu}"
     if now is not None and least > now.total:
         return Consequence("quota", f"{text}: waits", "warning")
     if now is not None and most > now.total:
         return Consequence("quota", f"{text}: exceeds the quota at its largest size", "warning")
     if now is not None and most > now.guaranteed:
-        text += f", {_number(most - now.guaranteed)} borrowed"
+        text += f", {most - now.guaranteed:g} borrowed"
     return Consequence("quota", text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
-from avactl.diff.model import ABSENT, Diff, FieldChange, IntentChange, ObjectChange
-from avactl.diff.objects import DIGEST, placeholder
+from avactl.diff.model import ABSENT, DIGEST, Consequence, Diff, FieldChange, IntentChange, ObjectChange
+from avactl.diff.objects import placeholder
 from avactl.kinds.manifest import ObjectId
 
 
@@ -29,6 +29,11 @@ class Group(NamedTuple):
     @property
     def first(self) -> IntentChange:
         return self.intents[0]
+
+    @property
+    def consequences(self) -> list[Consequence]:
+        """Return the consequences of all intents, each once."""
+        return list(dict.fromkeys(c for intent in self.intents for c in intent.consequences))
 
 
 def groups(diff: Diff) -> list[Group]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from avactl.diff import phrases
 from avactl.diff.fields import Change, differences
 from avactl.diff.model import ABSENT, Consequence, FactChange, FieldChange, IntentKey
 from avactl.diff.objects import field_changes
@@ -66,8 +67,7 @@ def causes(item: Item, program: Program, changed: set[IntentKey]) -> list[Conseq
     found = [key for key in dict.fromkeys(depends(item, program)) if key in changed]
     if not found:
         return []
-    shown = ", ".join(str(key) for key in found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
-    return [Consequence("cause", f"because of {shown}")]
+    return [Consequence("cause", f"because of {phrases.names(map(str, found), 3)}")]
 
 
 def depends(item: Item, program: Program) -> Iterator[IntentKey]:

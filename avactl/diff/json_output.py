@@ -19,20 +19,21 @@ def render_json(diff: Diff, *, objects: bool = True) -> str:
     data = {
         "version": VERSION,
         "disruption": str(diff.disruption),
-        "counts": {
-            "intents": dict(sorted(diff.intent_counts.items())),
-            "objects": dict(sorted(diff.object_counts.items())),
-        },
+        "counts": {"intents": dict(sorted(diff.intent_counts.items())),
+                   "objects": dict(sorted(diff.object_counts.items()))},
         "intents": [_intent(intent, objects) for intent in diff.intents],
         "warnings": [_problem(d) for d in diff.warnings],
         "baseProblems": [_problem(d) for d in diff.base_problems],
-    }
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    }  # fmt: skip
+    return _text(data)
 
 
 def render_problems(problems: Sequence[Diagnostic]) -> str:
     """Return the output for a head with errors: the problems, and no `intents`."""
-    data = {"version": VERSION, "problems": [{**_problem(d), "severity": d.severity} for d in problems]}
+    return _text({"version": VERSION, "problems": [{**_problem(d), "severity": d.severity} for d in problems]})
+
+
+def _text(data: dict[str, Any]) -> str:
     return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
@@ -79,13 +80,7 @@ def _object(change: ObjectChange) -> dict[str, Any]:
 
 
 def _id(id: ObjectId) -> dict[str, Any]:
-    return {
-        "cluster": id.cluster,
-        "group": id.group,
-        "kind": id.kind,
-        "namespace": id.namespace or None,
-        "name": id.name,
-    }
+    return {**id._asdict(), "namespace": id.namespace or None}
 
 
 def _field(change: FieldChange) -> dict[str, Any]:

@@ -21,9 +21,7 @@ LIMIT = 65_000
 MARKER = "<!-- avactl diff -->"
 """First line of every comment, by which a bot finds its own comment to update."""
 
-_OBJECTS: dict[ObjectOp, str] = {
-    "created": "new", "changed": "changed", "deleted": "deleted", "renamed": "renamed", "kept": "kept",
-}  # fmt: skip
+_OBJECTS: tuple[ObjectOp, ...] = ("created", "changed", "deleted", "renamed", "kept")
 _MOST_SECTIONS = 20
 """Changes that are shown unfolded."""
 _MOST_NAMES = 20
@@ -51,9 +49,13 @@ class _Section(NamedTuple):
 def code(text: str) -> str:
     """Return untrusted text as a code span."""
     text = visible(text.replace("\n", " "))[:_LONGEST_LINE]
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
     pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
-    return f"{'`' * (longest + 1)}{pad}{text}{pad}{'`' * (longest + 1)}"
+    return f"{_fence(text, 1)}{pad}{text}{pad}{_fence(text, 1)}"
+
+
+def _fence(text: str, least: int) -> str:
+    """Return more backticks than any run of them in a text."""
+    return "`" * max(least, *(len(run) + 1 for run in re.findall("`+", text)), 0)
 
 
 def prose(text: str) -> str:
@@ -64,8 +66,7 @@ def prose(text: str) -> str:
 def block(lines: Iterable[str], language: str = "diff") -> str:
     """Return untrusted lines as a fenced block."""
     body = "\n".join(visible(line)[:_LONGEST_LINE] for line in lines)
-    longest = max((len(run) for run in re.findall("`+", body)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = _fence(body, 3)
     return f"{fence}{language}\n{body}\n{fence}"
 
 
@@ -81,7 +82,7 @@ def headline(diff: Diff) -> str:
     if diff.empty:
         return "No changes"
     of = diff.object_counts
-    parts = [f"{of[op]} {word}" for op, word in _OBJECTS.items() if of[op]]
+    parts = [f"{of[op]} {'new' if op == 'created' else op}" for op in _OBJECTS if of[op]]
     total = f"{of.total()} object{'' if of.total() == 1 else 's'}"
     objects = f"{total} {parts[0].partition(' ')[2]}" if len(parts) == 1 else f"{total}: {', '.join(parts)}"
     return f"{phrases.intents(diff)} · {objects if parts else 'no object changes'}"
@@ -100,13 +101,11 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
             break
         shown.append(section.brief)
     hidden = sum(section.objects for section in sections[len(shown) :])
-    for index in range(len(shown)):
-        section = sections[index]
-        room -= _size(section.details)
-        if room < 0:
-            room += _size(section.details)
+    for index, section in enumerate(sections[: len(shown)]):
+        if _size(section.details) > room:
             hidden += section.objects
-        elif section.details:
+        else:
+            room -= _size(section.details)
             shown[index] += section.details
     left_out = len(sections) - len(shown)
     if len(shown) > _MOST_SECTIONS + 1:
@@ -122,14 +121,19 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
 
 def render_problems(text: str, limit: int = LIMIT) -> str:
     """Return the head's problems as text, in place of a diff."""
-    body, size = [], 0
-    for line in text.splitlines():
-        size += len(line.encode()) + 1
-        if size > limit - 500:
-            body.append("… more: `avactl validate` shows all")
-            break
-        body.append(line)
+    body = within(text.splitlines(), limit - 500, "… more: `avactl validate` shows all")
     return f"{MARKER}\n### It does not compile\n\n{block(body, 'text')}\n"
+
+
+def within(lines: Iterable[str], room: int, rest: str) -> list[str]:
+    """Return the lines that fit into `room` bytes, and `rest` if not all do."""
+    kept: list[str] = []
+    for line in lines:
+        room -= _size(line)
+        if room < 0:
+            return [*kept, rest]
+        kept.append(line)
+    return kept
 
 
 def _size(text: str) -> int:
@@ -154,12 +158,8 @@ def _head(diff: Diff) -> str:
     elif diff.base_problems:
         first = diff.base_problems[0]
         count = f"{len(diff.base_problems)} error{'' if len(diff.base_problems) == 1 else 's'}"
-        lines += [
-            "> [!WARNING]",
-            f"> The base does not compile ({count}): specs that could be compiled are compared, the rest count as new.",
-            f"> {code(f'{first.span}: {first.message}')}",
-            "",
-        ]
+        what = f"The base does not compile ({count}): specs that could be compiled are compared, the rest count as new."
+        lines += ["> [!WARNING]", f"> {what}", f"> {code(f'{first.span}: {first.message}')}", ""]
     return "\n".join(lines)
 
 
@@ -179,7 +179,7 @@ def _section(group: Group, several: bool, objects: bool, rest: str) -> _Section:
     count = len(group.intents)
     name = f"{first.key.kind} {code(first.key.label)}" if count == 1 else phrases.plural(first.key.kind, count)
     lines = [f"**{name}**{_class(first.disruption, first.op)}"]
-    consequences = list(dict.fromkeys(c for intent in group.intents for c in intent.consequences))
+    consequences = group.consequences
     main, more = phrases.headline(first, count), phrases.further(first)
     if not main:
         main, more = more[:3], more[3:]

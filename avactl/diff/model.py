@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -44,6 +45,9 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
+
+DIGEST = re.compile(r"[0-9a-f]{8,64}").fullmatch
+"""Match the digest of a content."""
 
 FieldOp = Literal["added", "changed", "removed", "reordered"]
 ObjectOp = Literal["created", "changed", "deleted", "renamed", "kept"]

@@ -13,8 +13,6 @@ from avactl.diff.secrets import cover, cover_text
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
 
-DIGEST = re.compile(r"[0-9a-f]{8,64}").fullmatch
-
 
 class Pair(NamedTuple):
     """An object before and after; None if missing."""

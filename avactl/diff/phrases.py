@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from avactl.diff.model import ABSENT, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
+from avactl.diff.model import ABSENT, DIGEST, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
 
 _WIDTH = 72
 """Longest value shown in full, in characters."""
@@ -59,7 +59,6 @@ def _digests(text: str) -> str:
     return re.sub(r"@sha256:([0-9a-f]{8})[0-9a-f]{56}\b", r"@\1", text)
 
 
-_DIGEST = re.compile(r"[0-9a-f]{8,64}").fullmatch
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*?)(?:@sha256:([0-9a-f]{64})|:([\w.-]+))").fullmatch
 _AMOUNT = re.compile(r"([0-9][0-9.,]*(?:(?: to |–)[0-9][0-9.,]*)?) (\S.*)").fullmatch
 
@@ -145,7 +144,7 @@ def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
 
     Digests of a configuration are omitted, because the configuration itself is shown.
     """
-    shown = [f for f in change.fields if not (_DIGEST(str(f.old)) and _DIGEST(str(f.new)) and "annotations[" in f.path)]
+    shown = [f for f in change.fields if not (DIGEST(str(f.old)) and DIGEST(str(f.new)) and "annotations[" in f.path)]
     if shown or not change.fields or change.op == "renamed":
         return [(field(f), f.lines) for f in shown]
     return [("its configuration changes", ())]
@@ -161,15 +160,13 @@ def headline(intent: IntentChange, count: int = 1) -> list[str]:
     one_sided = intent.op in ("added", "removed", "repaired")
     parts = [fact_value(change) if one_sided else fact(change) for change in intent.facts]
     parts = [part for part in parts if part]
-    match intent.op:
-        case "added":
-            parts.insert(0, "new")
-        case "removed":
-            parts.insert(0, "removed")
-        case "repaired":
-            parts.insert(0, "has errors in the base: counts as new")
-        case "renamed":
-            parts.insert(0, f"was {intent.old_key.label}" if intent.old_key and count == 1 else "renamed")
+    first = {
+        "added": "new",
+        "removed": "removed",
+        "repaired": "has errors in the base: counts as new",
+        "renamed": f"was {intent.old_key.label}" if intent.old_key and count == 1 else "renamed",
+    }.get(intent.op)
+    parts = [first, *parts] if first else parts
     return parts or ([] if further(intent) else ["affected indirectly"] if intent.op == "affected" else [])
 
 
@@ -230,14 +227,10 @@ def intents(diff: Diff) -> str:
     """Return e.g. `2 intents changed, 1 new`."""
     counts = diff.intent_counts
     parts: list[str] = []
-    words: tuple[tuple[IntentOp, str], ...] = (
-        ("changed", "changed"), ("added", "new"), ("removed", "removed"), ("renamed", "renamed"),
-        ("repaired", "repaired"), ("affected", "affected"),
-    )  # fmt: skip
-    for op, word in words:
-        if counts[op]:
-            noun = "" if parts else " intent" if counts[op] == 1 else " intents"
-            parts.append(f"{counts[op]}{noun} {word}")
+    ops: tuple[IntentOp, ...] = ("changed", "added", "removed", "renamed", "repaired", "affected")
+    for op in filter(counts.__getitem__, ops):
+        noun = "" if parts else " intent" if counts[op] == 1 else " intents"
+        parts.append(f"{counts[op]}{noun} {'new' if op == 'added' else op}")
     return ", ".join(parts)
 
 

@@ -59,10 +59,13 @@ def _other_store(change: Change, body: Body) -> bool:
 
 
 class Rule(NamedTuple):
-    """Changes of `kinds` (`*`: all) at or below `path` (`*`: any step) are of class `disruption`."""
+    """Changes of `kinds` (`*`: all) at or below one of `paths` (`*`: any step; empty: anywhere) are of a class.
+
+    Several kinds and several paths are separated by blanks.
+    """
 
     kinds: str
-    path: str
+    paths: str
     disruption: Disruption
     reason: str
     when: Callable[[Change, Body], bool] | None = None
@@ -71,22 +74,15 @@ class Rule(NamedTuple):
 
 RULES: tuple[Rule, ...] = (
     # A run of a Job keeps the template it was started with.
-    Rule("Job", "spec.completions", REPLACE, "new run"),
-    Rule("Job", "spec.parallelism", REPLACE, "new run"),
-    Rule("Job", "spec.template", REPLACE, "new run"),
-    Rule("Job", "spec.completionMode", REPLACE, "new run"),
-    Rule("Job", "spec.selector", REPLACE, "new run"),
-    Rule("Job", "spec.podFailurePolicy", REPLACE, "new run"),
-    Rule("Job", "spec.successPolicy", REPLACE, "new run"),
-    Rule("Job", "spec.backoffLimitPerIndex", REPLACE, "new run"),
-    Rule("Job", "spec.managedBy", REPLACE, "new run"),
+    Rule("Job", "spec.completions spec.parallelism spec.template spec.completionMode spec.selector "
+         "spec.podFailurePolicy spec.successPolicy spec.backoffLimitPerIndex spec.managedBy", REPLACE, "new run"),
     Rule("Job", "spec.suspend", POD_RESTART, "stops or starts its pods"),
     Rule("Job", "spec", IN_PLACE, "the run continues"),
     Rule("CronJob", "spec", IN_PLACE, "from the next run on"),
     # Workloads that roll out.
     Rule("StatefulSet", "spec.volumeClaimTemplates", REPLACE, "recreated; existing volumes are unchanged"),
-    Rule("StatefulSet", "spec.serviceName", REPLACE, "recreated: immutable; its volumes are kept"),
-    Rule("StatefulSet", "spec.podManagementPolicy", REPLACE, "recreated: immutable; its volumes are kept"),
+    Rule("StatefulSet", "spec.serviceName spec.podManagementPolicy", REPLACE,
+         "recreated: immutable; its volumes are kept"),
     Rule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides whether volumes are kept"),
     Rule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
     Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "recreated: the selector is immutable"),
@@ -108,28 +104,24 @@ RULES: tuple[Rule, ...] = (
     Rule("PersistentVolumeClaim", "spec", REPLACE, "recreated: immutable; the data is in the external store",
          _other_store),
     Rule("PersistentVolumeClaim", "spec", DATA_LOSS, "immutable; the new volume is empty"),
-    Rule("PersistentVolume", "spec.capacity", IN_PLACE, ""),
+    Rule("PersistentVolume", "spec.capacity spec.accessModes", IN_PLACE, ""),
     Rule("PersistentVolume", "spec.mountOptions", IN_PLACE, "from the next mount on"),
     Rule("PersistentVolume", "spec.persistentVolumeReclaimPolicy", IN_PLACE, "changes whether the data is deleted"),
-    Rule("PersistentVolume", "spec.accessModes", IN_PLACE, ""),
     Rule("PersistentVolume", "spec.claimRef", REPLACE, "recreated: bound to another claim"),
     Rule("PersistentVolume", "spec", REPLACE, "recreated: immutable; the data is kept"),
     Rule("StorageClass", "allowVolumeExpansion", IN_PLACE, ""),
-    Rule("StorageClass", "mountOptions", IN_PLACE, "for new volumes"),
-    Rule("StorageClass", "allowedTopologies", IN_PLACE, "for new volumes"),
+    Rule("StorageClass", "mountOptions allowedTopologies", IN_PLACE, "for new volumes"),
     Rule("StorageClass", "metadata", METADATA, ""),
     Rule("StorageClass", "", REPLACE, "recreated: immutable; existing volumes are unchanged"),
     # Network.
-    Rule("Service", "spec.clusterIP", REPLACE, "recreated with another address"),
-    Rule("Service", "spec.clusterIPs", REPLACE, "recreated with another address"),
+    Rule("Service", "spec.clusterIP spec.clusterIPs", REPLACE, "recreated with another address"),
     Rule("Service", "spec.selector", IN_PLACE, "routes to other pods"),
     Rule("Service", "spec.ports", IN_PLACE, "clients must use the new ports"),
     Rule("NetworkPolicy", "spec", IN_PLACE, "connections may be cut"),
     Rule("Ingress", "spec", IN_PLACE, ""),
     # Configuration.
     Rule("ConfigMap Secret", "immutable", REPLACE, "recreated", _immutable),
-    Rule("ConfigMap Secret", "data", REPLACE, "recreated: immutable", _immutable),
-    Rule("ConfigMap Secret", "binaryData", REPLACE, "recreated: immutable", _immutable),
+    Rule("ConfigMap Secret", "data binaryData", REPLACE, "recreated: immutable", _immutable),
     Rule("Secret", "type", REPLACE, "recreated: immutable"),
     Rule("ConfigMap Secret", "data", IN_PLACE, "running pods keep the values they have read"),
     # Access.
@@ -137,8 +129,7 @@ RULES: tuple[Rule, ...] = (
     Rule("RoleBinding ClusterRoleBinding", "subjects", IN_PLACE, "changes who has access"),
     Rule("Role ClusterRole", "rules", IN_PLACE, "changes permissions"),
     # Scheduling.
-    Rule("PriorityClass", "value", REPLACE, "recreated: immutable; existing pods keep theirs"),
-    Rule("PriorityClass", "preemptionPolicy", REPLACE, "recreated: immutable; existing pods keep theirs"),
+    Rule("PriorityClass", "value preemptionPolicy", REPLACE, "recreated: immutable; existing pods keep theirs"),
     Rule("ResourceClaimTemplate", "spec", REPLACE, "recreated: immutable; existing claims are kept"),
     Rule("ComputeDomain", "spec", REPLACE, "recreated: immutable"),
     Rule("DeviceClass", "spec", IN_PLACE, "for new claims"),
@@ -160,16 +151,20 @@ RULES: tuple[Rule, ...] = (
 @cache
 def _rules(kind: str) -> tuple[tuple[tuple[str, ...], Rule], ...]:
     return tuple(
-        (tuple(rule.path.split(".")) if rule.path else (), rule)
+        (tuple(path.split(".")), rule)
         for rule in RULES
         if rule.kinds == "*" or kind in rule.kinds.split()
+        for path in rule.paths.split() or [""]
     )
 
 
 def _below(pattern: tuple[str, ...], path: Steps) -> bool:
-    return len(path) >= len(pattern) and all(
-        want in ("*", step) and (want == "*" or not isinstance(step, Entry))
-        for want, step in zip(pattern, path, strict=False)
+    return pattern == ("",) or (
+        len(path) >= len(pattern)
+        and all(
+            want in ("*", step) and (want == "*" or not isinstance(step, Entry))
+            for want, step in zip(pattern, path, strict=False)
+        )
     )
 
 
@@ -194,9 +189,7 @@ _GONE: dict[str, tuple[Disruption, str]] = {
     "CustomResourceDefinition": (DATA_LOSS, "and every object of its kind"),
     "Job": (REPLACE, "a running Job is stopped"),
     "CronJob": (REPLACE, "no further runs"),
-    "Deployment": (REPLACE, "its pods stop"),
-    "StatefulSet": (REPLACE, "its pods stop"),
-    "DaemonSet": (REPLACE, "its pods stop"),
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet"), (REPLACE, "its pods stop")),
     "Pod": (REPLACE, "stops"),
     "Service": (REPLACE, "its address is lost"),
     "Node": (IN_PLACE, "the machine stays; avactl's labels and taints are removed"),

@@ -11,17 +11,9 @@ from avactl.diff.model import Consequence, Diff, Disruption
 from avactl.terminal import inert, visible
 
 _COLOURS = {
-    "danger": "\x1b[1;31m",
-    "warning": "\x1b[33m",
-    "info": "",
-    "bold": "\x1b[1m",
-    "dim": "\x1b[2m",
-    "created": "\x1b[32m",
-    "deleted": "\x1b[31m",
-    "changed": "\x1b[33m",
-    "renamed": "\x1b[36m",
-    "kept": "\x1b[36m",
-}
+    "danger": "\x1b[1;31m", "warning": "\x1b[33m", "info": "", "bold": "\x1b[1m", "dim": "\x1b[2m",
+    "created": "\x1b[32m", "deleted": "\x1b[31m", "changed": "\x1b[33m", "renamed": "\x1b[36m", "kept": "\x1b[36m",
+}  # fmt: skip
 _WIDTH = 120
 """Column at which lines are wrapped if possible."""
 _MOST_LINES = 20
@@ -85,10 +77,8 @@ def _label(group: Group) -> str:
 def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
     first = group.first
     lines: list[tuple[str, str]] = []
-    consequences = list(dict.fromkeys(c for intent in group.intents for c in intent.consequences))
-    for consequence in consequences:
-        if consequence.level == "danger":
-            lines.append(("danger", f"DATA LOSS: {consequence.text}"))
+    consequences = group.consequences
+    lines += [("danger", f"DATA LOSS: {c.text}") for c in consequences if c.level == "danger"]
     run = _texts(consequences, "run")
     main = phrases.headline(first, len(group.intents))
     more = phrases.further(first)
@@ -100,9 +90,7 @@ def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
     if more:
         lines += [("info", line) for line in _broken([f"also {more[0]}", *more[1:]], column)]
     lines += [("info", line) for line in _broken(_texts(consequences, "capacity", "quota"), column)]
-    for consequence in consequences:
-        if consequence.topic == "data" and consequence.level != "danger":
-            lines.append((consequence.level, consequence.text))
+    lines += [(c.level, c.text) for c in consequences if c.topic == "data" and c.level != "danger"]
     lines += [("dim", text) for text in _texts(consequences, "cause")]
     if not first.objects_known and first.op != "repaired":
         lines.append(("warning", "its previous objects are unknown"))
@@ -152,10 +140,9 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
     out = []
     for group, text in zip(found, titles, strict=True):
         change = group.change
-        mark = style("danger" if change.disruption == Disruption.DATA_LOSS else change.op, phrases.MARKS[change.op])
-        reason = visible(reason_of(group))
-        note = f"   {style('danger' if change.disruption == Disruption.DATA_LOSS else 'dim', f'({reason})')}"
-        note = note if reason else ""
+        reason, loss = visible(reason_of(group)), change.disruption == Disruption.DATA_LOSS
+        note = f"   {style('danger' if loss else 'dim', f'({reason})')}" if reason else ""
+        mark = style("danger" if loss else change.op, phrases.MARKS[change.op])
         fields = phrases.fields(change)
         line = visible(", ".join(text for text, _ in fields))
         if len(line) + column + len(reason) <= _WIDTH and not any(lines for _, lines in fields):

@@ -33,7 +33,6 @@ Texts = Callable[[Collection[str]], Mapping[str, str]]
 _HEADER = "# Written by `avactl render`. Files that are not listed here are not its own. Check: sha256sum -c\n"
 _RACY = 20_000_000
 """A file modified less than this many ns before its stat may change again within one clock tick."""
-_NAMED = 5
 _SLICE = 500
 """Fewest files to write that justify another process, which costs about 15 ms."""
 
@@ -188,19 +187,19 @@ def _refuse(directory: str, found: _Found, force: bool) -> None:
     added = {path: f"{directory}/{path}" for path in found.added}
     special = [path for path, at in added.items() if not (os.path.islink(at) or os.path.isfile(at))]
     if special:
-        raise OutputError(f"{directory} contains something that is not a file: {_names(special)}", "move it away")
+        raise OutputError(f"{directory} contains something that is not a file: {few(special)}", "move it away")
     if force:
         return
     by_hand = {"changed": found.changed, "added": found.added}
-    problems = [f"{what} by hand: {_names(paths)}" for what, paths in by_hand.items() if paths]
+    problems = [f"{what} by hand: {few(paths)}" for what, paths in by_hand.items() if paths]
     if problems:
         hint = "change the specs instead, or move the files away; --force overwrites changed files and keeps added ones"
         raise OutputError(f"{directory} has files that would be lost: {'; '.join(problems)}", hint)
 
 
-def _names(paths: list[str]) -> str:
-    shown = ", ".join(sorted(paths)[:_NAMED])
-    return f"{shown} and {len(paths) - _NAMED} more" if len(paths) > _NAMED else shown
+def few(names: list[str], most: int = 5) -> str:
+    """Join the first names, and count the rest."""
+    return ", ".join(sorted(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 # -- replacement ---------------------------------------------------------------------------------------------------

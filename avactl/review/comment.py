@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.text import render_text
+from avactl.diagnostics.text import SourceText, render_text
 from avactl.diff import Diff, phrases
 from avactl.diff.consequences import WORKLOADS
 from avactl.diff.groups import groups
-from avactl.diff.markdown import REST, block, code, headline, prose, render_body
+from avactl.diff.markdown import REST, block, code, headline, prose, render_body, within
 from avactl.diff.model import Disruption, IntentChange
 
 _SMALLEST = 2_000
@@ -68,14 +68,7 @@ def marker(identity: str) -> str:
     return f"<!-- avactl comment: {safe} -->"
 
 
-def compose(
-    review: Review,
-    identity: str,
-    source: Callable[[str], str | None],
-    *,
-    limit: int,
-    artifact: Artifact | None = None,
-) -> str:
+def compose(review: Review, identity: str, source: SourceText, *, limit: int, artifact: Artifact | None = None) -> str:
     """Return the comment, at most `limit` bytes. `source` returns the text of a file, for excerpts around problems."""
     rest = f"full diff: {artifact}" if artifact else REST
     where = f" in {code(identity)}" if identity != "." else ""
@@ -96,7 +89,7 @@ def compose(
     return "\n".join([*begin, *(part for part in parts if part), end])
 
 
-def whole(review: Review, source: Callable[[str], str | None]) -> str:
+def whole(review: Review, source: SourceText) -> str:
     """Return all problems and the full diff as text, for the artifact."""
     from avactl.diff.text import render_text as diff_text
 
@@ -108,31 +101,20 @@ def _size(text: str) -> int:
     return len(text.encode()) + 1
 
 
-def _problems(review: Review, where: str, source: Callable[[str], str | None], room: int) -> list[str]:
+def _problems(review: Review, where: str, source: SourceText, room: int) -> list[str]:
     errors = sum(problem.severity == "error" for problem in review.problems)
-    count = _counted(errors, "error", "errors")
+    count = f"{errors} error{'' if errors == 1 else 's'}"
     broken = review.diff is None
     title = f"### ❌ {'It does not compile' if broken else 'Policies'}{where}: {count}\n"
-    lines, size = [], 0
     told = [d for d in review.problems if broken or d.severity == "error"]
-    for line in render_text(told, source, False).rstrip("\n").splitlines():
-        size += _size(line)
-        if size > room:
-            lines.append("… more: `avactl validate` shows all")
-            break
-        lines.append(line)
+    text = render_text(told, source, False).rstrip("\n")
+    lines = within(text.splitlines(), room, "… more: `avactl validate` shows all")
     return [title, f"{block(lines, 'text')}\n"]
 
 
 def _section(section: Section, room: int) -> str:
-    lines, size = [], 0
-    for line in section.body.strip("\n").splitlines():
-        size += _size(line)
-        if size > room:
-            lines.append("\n… and more")
-            lines += ["\n</details>"] * sum(told.count("<details>") - told.count("</details>") for told in lines)
-            break
-        lines.append(line)
+    lines = within(section.body.strip("\n").splitlines(), room, "\n… and more")
+    lines += ["\n</details>"] * sum(told.count("<details>") - told.count("</details>") for told in lines)
     return "\n".join([f"### {section.title}\n", *lines, ""])
 
 
@@ -150,7 +132,8 @@ def _glance(diff: Diff) -> str:
     lost = _kinds(i for i in diff.intents if i.disruption == Disruption.DATA_LOSS)
     stopped = _kinds(i for i in diff.intents if i.op == "removed" and _disturbs(i))
     restarted = _kinds(i for i in diff.intents if i.op != "removed" and _disturbs(i))
-    waits = {c.text for i in diff.intents for c in i.consequences if _waits(c.topic, c.level)}
+    warned = (c for i in diff.intents for c in i.consequences if c.level == "warning")
+    waits = {c.text for c in warned if c.topic in ("capacity", "quota")}
     parts = []
     if lost:
         parts.append(f"**Data loss: {lost}**")
@@ -159,16 +142,8 @@ def _glance(diff: Diff) -> str:
     if restarted or not stopped:
         parts.append(f"Restarted: {restarted}" if restarted else "Nothing restarts")
     if waits:
-        parts.append(f"**Too small: {_counted(len(waits), 'quota or pool', 'quotas and pools')}**")
+        parts.append(f"**Too small: {len(waits)} {'quota or pool' if len(waits) == 1 else 'quotas and pools'}**")
     return phrases.joined(parts)
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
-
-
-def _waits(topic: str, level: str) -> bool:
-    return topic in ("capacity", "quota") and level == "warning"
 
 
 def _disturbs(intent: IntentChange) -> bool:

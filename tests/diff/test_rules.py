@@ -160,10 +160,11 @@ def test_every_rule_has_its_say() -> None:
     """No rule stands behind one that takes all of its changes."""
     for index, rule in enumerate(RULES):
         for kind in rule.kinds.split():
-            for other in RULES[:index]:
-                hides = (kind in other.kinds.split() or other.kinds == "*") and other.when is None
-                below = rule.path == other.path or rule.path.startswith(f"{other.path}.") or not other.path
-                assert not (hides and below), f"{kind} {rule.path} is never reached: {other.path}"
+            others = [other for other in RULES[:index] if kind in other.kinds.split() or other.kinds == "*"]
+            hiding = [path for other in others if other.when is None for path in other.paths.split() or [""]]
+            for path in rule.paths.split():
+                hides = [other for other in hiding if path == other or path.startswith(f"{other}.") or not other]
+                assert not hides, f"{kind} {path} is never reached"
 
 
 def _apply(kube: KubeClient, manifest: Body, namespace: str, dry_run: bool = False) -> None:

@@ -131,8 +131,8 @@ def _want_clean(store: Store) -> None:
         if line[:2] != "??" or path in specs:
             changed.append(path)
     if changed:
-        shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-        raise PublishError(f"not committed: {shown}", "only the last commit is published: commit, or `git stash`")
+        hint = "only the last commit is published: commit, or `git stash`"
+        raise PublishError(f"not committed: {output.few(changed, 3)}", hint)
 
 
 def _rendered(compilation: Compilation) -> dict[str, str]:
