@@ -130,34 +130,30 @@ class Api:
 
         With `dry_run`, return the whole object as it would be.
         """
-        metadata = body["metadata"]
-        path = self.resource(Gvk.of(body)).path(metadata.get("namespace", ""), metadata["name"])
         query = {"fieldManager": manager, "fieldValidation": "Strict", "force": "true"}
+        # JSON is valid YAML and faster to write.
+        send = partial(self.client.request, "PATCH", self._path(body), body, content_type=APPLY, query=query)
         if dry_run:
             query["dryRun"] = "All"
-            asked: Body = await self._retry(
-                lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query), conflicts=True
-            )
+            asked: Body = await self._retry(send, conflicts=True)
             return asked
-        # JSON is valid YAML and faster to write.
-        found: Body = await self._write(
-            lambda: self.client.request("PATCH", path, body, content_type=APPLY, query=query, accept=_METADATA),
-            conflicts=True,
-        )
+        found: Body = await self._write(partial(send, accept=_METADATA), conflicts=True)
         found["apiVersion"], found["kind"] = Gvk.of(body)
         return found
 
+    def _path(self, body: Body) -> str:
+        metadata = body["metadata"]
+        return self.resource(Gvk.of(body)).path(metadata.get("namespace", ""), metadata["name"])
+
     async def take_out(self, live: Body, pointers: list[str]) -> Body | None:
         """Remove fields of an object at the given resourceVersion; None if the object has changed since."""
-        metadata = live["metadata"]
-        path = self.resource(Gvk.of(live)).path(metadata.get("namespace", ""), metadata["name"])
-        patch: list[Body] = [{"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}]
+        version = live["metadata"]["resourceVersion"]
+        patch: list[Body] = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}]
         patch += [{"op": "remove", "path": pointer} for pointer in pointers]
         query = {"fieldManager": FIELD_MANAGER}
+        send = partial(self.client.request, "PATCH", self._path(live), patch, content_type=JSON_PATCH, query=query)
         try:
-            found: Body = await self._write(
-                lambda: self.client.request("PATCH", path, patch, content_type=JSON_PATCH, query=query)
-            )
+            found: Body = await self._write(send)
         except ApiError as error:
             if error.status in (404, 409) or (error.status == 422 and "test" in str(error).lower()):
                 return None
@@ -166,16 +162,10 @@ class Api:
 
     async def delete(self, live: Body, propagation: str) -> bool:
         """Delete an object with its UID and resourceVersion as preconditions; False if it has changed since."""
-        metadata = live["metadata"]
-        path = self.resource(Gvk.of(live)).path(metadata.get("namespace", ""), metadata["name"])
-        options = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "propagationPolicy": propagation,
-            "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        }
+        same = {key: live["metadata"][key] for key in ("uid", "resourceVersion")}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation, "preconditions": same}
         try:
-            await self._write(lambda: self.client.request("DELETE", path, options))
+            await self._write(partial(self.client.request, "DELETE", self._path(live), options))
         except ApiError as error:
             if error.status == 404:
                 return True
@@ -199,13 +189,9 @@ class Api:
 
     async def put(self, path: str, name: str, body: Body) -> Body:
         """Create an object below `path`, or replace it if its body has a resourceVersion. Raises ApiError 409."""
-        known = "resourceVersion" in body["metadata"]
+        method, place = ("PUT", f"{path}/{name}") if "resourceVersion" in body["metadata"] else ("POST", path)
         query = {"fieldManager": FIELD_MANAGER}
-        found: Body = await self._write(
-            lambda: self.client.request(
-                "PUT" if known else "POST", f"{path}/{name}" if known else path, body, query=query
-            )
-        )
+        found: Body = await self._write(partial(self.client.request, method, place, body, query=query))
         return found
 
     async def _write(self, send: Callable[[], Awaitable[_T]], *, conflicts: bool = False) -> _T:

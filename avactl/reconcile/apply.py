@@ -120,12 +120,8 @@ class Applier:
                 step.error = f"the API server does not serve {step.wanted.gvk}"
             else:
                 await self._put(step)
-        except ApiError as error:
+        except (ApiError, UnreachableError, _StillThereError) as error:
             step.error = _message(error)
-        except UnreachableError as error:
-            step.error = f"request failed: {error}"
-        except _StillThereError as error:
-            step.error = str(error)
         if step.error:
             self._failed[_name(step.key)] = step.title
         self._done(step)
@@ -215,9 +211,8 @@ class Applier:
             # One time limit for the whole run, not one per wave.
             self._patience = min(self._patience, _AGAIN)
             held = ", ".join(found["metadata"].get("finalizers") or ())
-            raise _StillThereError(
-                "is still being deleted" + (f", finalizers: {held}" if held else "") + "; the next run retries"
-            )
+            why = f", finalizers: {held}" if held else ""
+            raise _StillThereError(f"is still being deleted{why}; the next run retries")
 
     async def _established(self, step: Step) -> None:
         """Wait until a new kind is served."""
@@ -234,7 +229,7 @@ class Applier:
 
     async def _prune(self, step: Step) -> None:
         live = step.live
-        if self._held(step):
+        if any(namespace == step.key.namespace for _, namespace, _ in self._failed):
             step.action, step.reason = Action.wait, "not pruned: an object that may replace it could not be applied"
             return
         try:
@@ -246,9 +241,7 @@ class Applier:
                     break
                 if PATCHED in marks(live):
                     metadata = {"name": step.key.name, "uid": live["metadata"]["uid"]}
-                    await self._api.apply(
-                        {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
-                    )
+                    await self._api.apply({**_gvk(live), "metadata": metadata})
                     step.reason = "the object stays; avactl's fields were removed"
                     break
                 if await self._api.delete(live, "Background"):
@@ -256,15 +249,9 @@ class Applier:
                 live = await self._api.get(Gvk.of(live), step.key.namespace, step.key.name)
             else:
                 step.error = "the object keeps changing while it is being deleted; the next run retries"
-        except ApiError as error:
+        except (ApiError, UnreachableError) as error:
             step.error = _message(error)
-        except UnreachableError as error:
-            step.error = f"request failed: {error}"
         self._done(step)
-
-    def _held(self, step: Step) -> bool:
-        """Return whether a failed step may be the object's replacement."""
-        return any(namespace == step.key.namespace for _, namespace, _ in self._failed)
 
 
 class _StillThereError(Exception):
@@ -290,15 +277,21 @@ def _defines(step: Step) -> bool:
     return step.key.kind == "CustomResourceDefinition" and not step.error
 
 
-def _message(error: ApiError) -> str:
-    """Return the API server's message without the object's name, which the report already shows."""
-    return f"{error.message or error} ({error.status})"
+def _message(error: Exception) -> str:
+    """Return an error's message; the API server's without the object's name, which the report already shows."""
+    if isinstance(error, ApiError):
+        return f"{error.message or error} ({error.status})"
+    return f"request failed: {error}" if isinstance(error, UnreachableError) else str(error)
+
+
+def _gvk(live: Body) -> Body:
+    return {"apiVersion": live["apiVersion"], "kind": live["kind"]}
 
 
 def _only(live: Body, path: tuple[str, ...]) -> Body:
     """Return an object with only one of its fields."""
     metadata = {key: live["metadata"][key] for key in ("name", "namespace") if key in live["metadata"]}
-    body: Body = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
+    body: Body = {**_gvk(live), "metadata": metadata}
     at: dict[str, Any] = body
     for step in path[:-1]:
         at = at.setdefault(step[2:], {})

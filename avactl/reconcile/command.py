@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -19,7 +19,6 @@ from avactl.kinds.fields.values import DURATION_PATTERN, seconds
 from avactl.kube.access import Access
 from avactl.kube.client import Client
 from avactl.reconcile.desired import Wanted, wanted_of
-from avactl.reconcile.diffing.field_policy import Hands
 from avactl.reconcile.reconciler import Options, once
 from avactl.reconcile.reporting import commit_status, report
 from avactl.reconcile.reporting.progress import Progress
@@ -32,24 +31,15 @@ from avactl.terminal import colour
 AGENT = "avactl-reconcile"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Options of the command."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Options):
+    """Options of the command: those of its runs, and where it reads and reports."""
 
     path: Path
     access: Access
     repo: str = ""
     branch: str = ""
     watch: bool = False
-    cluster: str = ""
-    inventory: str = ""
-    wait: bool = True
-    timeout: float = 300.0
-    prune: bool = True
-    allow_empty: bool = False
-    take_over: bool = False
-    dry_run: bool = False
-    leave: tuple[str, ...] = ()
     json: bool = False
     interval: float = 60.0
     resync: float = 600.0
@@ -64,7 +54,7 @@ class Declared:
     compilation: Compilation
     cluster: str = ""
     wanted: tuple[Wanted, ...] = ()
-    options: Options = field(default_factory=lambda: Options("", "", ""))
+    options: Options = field(default_factory=Options)
 
     @property
     def ok(self) -> bool:
@@ -115,20 +105,10 @@ def declare(request: Request, revision: Revision) -> Declared:
         )
     inventory = request.inventory or name
     namespace = compilation.program.cluster_spec(name).system_namespace if name in clusters else "avactl-system"
-    options = Options(
-        cluster=name,
-        inventory=inventory,
-        namespace=namespace,
-        commit=revision.commit,
+    options = replace(
+        request, cluster=name, inventory=inventory, namespace=namespace, commit=revision.commit,
         repository=revision.repository,
-        timeout=request.timeout,
-        wait=request.wait,
-        prune=request.prune,
-        allow_empty=request.allow_empty,
-        take_over=request.take_over,
-        dry_run=request.dry_run,
-        hands=Hands(frozenset(request.leave)),
-    )
+    )  # fmt: skip
     return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
 
 

@@ -43,8 +43,14 @@ def health(live: Live) -> Health:
     status = live.get("status") or {}
     seen = status.get("observedGeneration")
     if seen is not None and seen < live["metadata"].get("generation", 0):
-        return Health(State.progressing, "the controller has not observed the change yet")
+        return _progressing("the controller has not observed the change yet")
+    if seen is None and live["kind"] in WITH_PODS:
+        return _progressing("the controller has not observed it yet")
     return judge(live, status)
+
+
+def _progressing(reason: str) -> Health:
+    return Health(State.progressing, reason)
 
 
 def _condition(status: Live, kind: str) -> Live:
@@ -56,8 +62,6 @@ def _deployment(live: Live, status: Live) -> Health:
     if progress.get("reason") == "ProgressDeadlineExceeded":
         return Health(State.failed, progress.get("message") or "progress deadline exceeded")
     wanted = live["spec"].get("replicas", 1)
-    if "observedGeneration" not in status:
-        return Health(State.progressing, "the controller has not observed it yet")
     updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
     available = status.get("availableReplicas", 0)
     if updated < wanted:
@@ -65,39 +69,35 @@ def _deployment(live: Live, status: Live) -> Health:
         if refused.get("status") == "True":
             said = f"{updated} of {wanted} pods are updated: {refused.get('message', '')}"
             return Health(State.waiting if "exceeded quota" in said else State.progressing, said)
-        return Health(State.progressing, f"{updated} of {wanted} pods are updated")
+        return _progressing(f"{updated} of {wanted} pods are updated")
     if total > updated:
-        return Health(State.progressing, f"{total - updated} old pods are still terminating")
+        return _progressing(f"{total - updated} old pods are still terminating")
     if available < updated:
-        return Health(State.progressing, f"{available} of {updated} pods are available")
+        return _progressing(f"{available} of {updated} pods are available")
     return READY
 
 
 def _stateful_set(live: Live, status: Live) -> Health:
     wanted = live["spec"].get("replicas", 1)
-    if "observedGeneration" not in status:
-        return Health(State.progressing, "the controller has not observed it yet")
     ready = status.get("readyReplicas", 0)
     if ready < wanted:
-        return Health(State.progressing, f"{ready} of {wanted} pods are ready")
+        return _progressing(f"{ready} of {wanted} pods are ready")
     if (live["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
         return READY
     updated = status.get("updatedReplicas", 0)
     if status.get("updateRevision") != status.get("currentRevision") and updated < wanted:
-        return Health(State.progressing, f"{updated} of {wanted} pods are updated")
+        return _progressing(f"{updated} of {wanted} pods are updated")
     return READY
 
 
 def _daemon_set(live: Live, status: Live) -> Health:
-    if "observedGeneration" not in status:
-        return Health(State.progressing, "the controller has not observed it yet")
     wanted = status.get("desiredNumberScheduled", 0)
     updated = status.get("updatedNumberScheduled", 0)
     available = status.get("numberAvailable", 0)
     if updated < wanted and (live["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
-        return Health(State.progressing, f"{updated} of {wanted} pods are updated")
+        return _progressing(f"{updated} of {wanted} pods are updated")
     if available < wanted:
-        return Health(State.progressing, f"{available} of {wanted} pods are available")
+        return _progressing(f"{available} of {wanted} pods are available")
     return READY
 
 
@@ -127,7 +127,7 @@ def _definition(live: Live, status: Live) -> Health:
     names = _condition(status, "NamesAccepted")
     if names.get("status") == "False":
         return Health(State.failed, names.get("message", "its names are taken"))
-    return Health(State.progressing, "it is not established yet")
+    return _progressing("it is not established yet")
 
 
 def _namespace(live: Live, status: Live) -> Health:
@@ -154,9 +154,8 @@ def of_pods(pods: list[dict[str, Any]]) -> Health | None:
     here = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     late = [pod for pod in here if _condition(pod.get("status") or {}, "Ready").get("status") != "True"]
     if late and not any(pod["spec"].get("nodeName") for pod in late):
-        said = next(
-            (text for pod in late if (text := _condition(pod.get("status") or {}, "PodScheduled").get("message"))), ""
-        )
+        texts = (_condition(pod.get("status") or {}, "PodScheduled").get("message") for pod in late)
+        said = next(filter(None, texts), "")
         return Health(State.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
     return crashing(late)
 
@@ -169,7 +168,7 @@ def crashing(pods: list[dict[str, Any]]) -> Health | None:
             waiting = (container.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") in _WRONG:
                 said = f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
-                return Health(State.progressing, f"pod {pod['metadata']['name']}, container {said}")
+                return _progressing(f"pod {pod['metadata']['name']}, container {said}")
     return None
 
 

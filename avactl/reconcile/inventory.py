@@ -78,15 +78,10 @@ class Records:
             packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
             step = _ID + _DIGEST
             entries = (packed[at : at + step] for at in range(0, len(packed) - step + 1, step))
-            return replace(
-                known,
-                repository=str(state["repository"]),
-                cluster=str(state["cluster"]),
-                commit=str(state["commit"]),
-                complete=bool(state["complete"]),
-                kinds=frozenset(Gvk(*pair) for pair in kinds),
-                objects={entry[:_ID]: entry[_ID:] for entry in entries},
-            )
+            said = {key: str(state[key]) for key in ("repository", "cluster", "commit")}
+            objects = {entry[:_ID]: entry[_ID:] for entry in entries}
+            served = frozenset(Gvk(*pair) for pair in kinds)
+            return replace(known, **said, complete=bool(state["complete"]), kinds=served, objects=objects)
         except (KeyError, TypeError, ValueError):
             return known  # edited by hand: its contents are rediscovered
 
@@ -112,13 +107,9 @@ class Records:
 
     def _body(self, record: Record) -> dict[str, Any]:
         state = {
-            "version": 1,
-            "repository": record.repository,
-            "cluster": record.cluster,
-            "commit": record.commit,
-            "complete": record.complete,
-            "kinds": [list(gvk) for gvk in sorted(record.kinds)],
-        }
+            "version": 1, "repository": record.repository, "cluster": record.cluster, "commit": record.commit,
+            "complete": record.complete, "kinds": [list(gvk) for gvk in sorted(record.kinds)],
+        }  # fmt: skip
         packed = b"".join(key + value for key, value in sorted(record.objects.items()))
         metadata: dict[str, Any] = {
             "name": self.name,

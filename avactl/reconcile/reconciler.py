@@ -33,9 +33,9 @@ _DELETED_WAIT = 10.0
 class Options:
     """Options of a run."""
 
-    cluster: str
-    inventory: str
-    namespace: str
+    cluster: str = ""
+    inventory: str = ""
+    namespace: str = ""
     """Namespace of the Lease and the inventory: the cluster's system namespace."""
     commit: str = ""
     repository: str = ""
@@ -87,7 +87,7 @@ class Reconciler:
         result.problem = await self._plan(wanted, result)
         if result.problem or options.dry_run:
             return result
-        if to_do(result.steps) or self._record_outdated(wanted, result):
+        if to_do(result.steps) or self._following(wanted, result) != self.record:
             try:
                 async with self._held(wanted, holding):
                     if not holding and (await self.lease.look())[1] != max(before + 1, 0):
@@ -166,8 +166,8 @@ class Reconciler:
 
     async def prepare(self, wanted: Collection[Wanted]) -> None:
         """Create the system namespace, which contains the Lease. Raises ApiError, UnreachableError."""
-        await self.api.find_kinds({Gvk("v1", "Namespace")})
         kind = Gvk("v1", "Namespace")
+        await self.api.find_kinds({kind})
         live = await self.api.get(kind, "", self.options.namespace)
         if live is not None and live["metadata"].get("deletionTimestamp"):
             live = await self.api.gone(live, self.options.timeout)
@@ -179,46 +179,27 @@ class Reconciler:
             bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.options.namespace}}
             await self.api.apply(next((each.body for each in declared), bare))
 
-    def _record_outdated(self, wanted: Collection[Wanted], result: Result) -> bool:
-        """Return whether the record needs an update although no object changed."""
-        return self._following(wanted, result) != self.record
-
     def _following(self, wanted: Collection[Wanted], result: Result) -> Record:
         """Return the record to write after the run."""
         failed = {step.key for step in result.steps if step.error}
         held = {step.key for step in result.steps if step.action is Action.wait and step.wanted is not None}
-        left = {Gvk.of(step.live) for step in result.steps if step.wanted is None and step.live is not None}
         objects = content(each for each in wanted if each.key not in failed and each.key not in held)
-        gone = {
-            Gvk.of(step.live)
-            for step in result.steps
-            if step.wanted is None and step.live is not None and step.action is Action.prune and not step.error
-        }
-        still = left - gone | {
-            Gvk.of(step.live) for step in result.steps if step.wanted is None and step.live and step.error
-        }
+        left = [(step, Gvk.of(step.live)) for step in result.steps if step.wanted is None and step.live is not None]
+        gone = {gvk for step, gvk in left if step.action is Action.prune and not step.error}
+        still = {gvk for step, gvk in left if gvk not in gone or step.error}
+        options, repository = self.options, self.options.repository or self.record.repository
         return replace(
-            self.record,
-            repository=self.options.repository or self.record.repository,
-            cluster=self.options.cluster,
-            commit=self.options.commit,
-            complete=result.complete,
-            kinds=kinds_of(wanted) | still,
-            objects=objects,
-        )
+            self.record, repository=repository, cluster=options.cluster, commit=options.commit,
+            complete=result.complete, kinds=kinds_of(wanted) | still, objects=objects,
+        )  # fmt: skip
 
     async def _write(self, wanted: Collection[Wanted], result: Result) -> None:
         options = self.options
         kinds = kinds_of(wanted) | self.record.kinds
         if kinds != self.record.kinds or self.record.cluster != options.cluster:
             # Record a kind before creating its first object, so that the next run finds it if this one is killed.
-            started = replace(
-                self.record,
-                kinds=kinds,
-                cluster=options.cluster,
-                repository=options.repository or self.record.repository,
-                complete=False,
-            )
+            repository = options.repository or self.record.repository
+            started = replace(self.record, kinds=kinds, cluster=options.cluster, repository=repository, complete=False)
             self.record = await self.records.write(started)
         patience = options.timeout if options.wait else min(options.timeout, _DELETED_WAIT)
         applier = Applier(self.api, options.inventory, options.hands, patience=patience, done=self.listener.done)

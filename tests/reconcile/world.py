@@ -19,6 +19,7 @@ from avactl.compiler import compile_tree
 from avactl.kube import access
 from avactl.kube.client import Client
 from avactl.reconcile import command
+from avactl.reconcile.command import Request
 from avactl.reconcile.desired import INVENTORY, Wanted
 from avactl.reconcile.live_state import ALWAYS
 from avactl.reconcile.reconciler import once
@@ -145,10 +146,13 @@ class World:
         self.running.append(process)
         return process
 
+    def _request(self, **options: Any) -> Request:
+        return command.Request(path=self.repository, access=access.find(self.kubeconfig), **options)
+
     def once(self, cluster: str = "", **options: Any) -> Result:
         """One run in this process."""
         options.setdefault("timeout", 20.0)
-        request = command.Request(self.repository, access.find(self.kubeconfig), cluster=cluster, **options)
+        request = self._request(cluster=cluster, **options)
         declared = command.declare(request, command.source_of(request).newest())
         assert declared.ok, declared.compilation.diagnostics
 
@@ -160,7 +164,7 @@ class World:
 
     def wanted(self, cluster: str = "") -> tuple[Wanted, ...]:
         """What git declares."""
-        request = command.Request(self.repository, access.find(self.kubeconfig), cluster=cluster)
+        request = self._request(cluster=cluster)
         return command.declare(request, command.source_of(request).newest()).wanted
 
     # -- the cluster ------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def reconcile(
         prepare_short_run()
     with packages():
         from avactl.reconcile import command
+        from avactl.reconcile.diffing.field_policy import Hands
 
         run = command.run
         if watch:  # the daemon's imports take longer than a small run
@@ -74,25 +75,12 @@ def reconcile(
 
     try:
         request: Request = command.Request(
-            path=path,
-            repo=repo,
-            branch=branch,
-            watch=watch,
-            cluster=cluster,
-            access=connection(kubeconfig, context),
-            inventory=inventory,
-            wait=wait,
-            timeout=command.duration(timeout, "--timeout"),
-            prune=prune,
-            allow_empty=allow_empty,
-            take_over=take_over,
-            dry_run=dry_run,
-            leave=tuple(leave or ()),
-            json=output == "json",
-            interval=command.duration(interval, "--interval"),
-            resync=command.duration(resync, "--resync"),
-            listen=listen,
-        )
+            path=path, access=connection(kubeconfig, context), repo=repo, branch=branch, watch=watch, cluster=cluster,
+            inventory=inventory, wait=wait, timeout=command.duration(timeout, "--timeout"), prune=prune,
+            allow_empty=allow_empty, take_over=take_over, dry_run=dry_run, hands=Hands(frozenset(leave or ())),
+            json=output == "json", interval=command.duration(interval, "--interval"),
+            resync=command.duration(resync, "--resync"), listen=listen,
+        )  # fmt: skip
         with listening(listen):
             code = asyncio.run(run(request))
     except ValueError as error:

@@ -24,7 +24,6 @@ class Owner(NamedTuple):
     """An entry of `managedFields`."""
 
     manager: str
-    operation: str
     subresource: str
     fields: Fields
 
@@ -32,9 +31,7 @@ class Owner(NamedTuple):
 def owners(live: Mapping[str, Any]) -> list[Owner]:
     """Return all managers of an object's fields."""
     return [
-        Owner(
-            entry.get("manager", ""), entry.get("operation", ""), entry.get("subresource", ""), entry["fieldsV1"] or {}
-        )
+        Owner(entry.get("manager", ""), entry.get("subresource", ""), entry["fieldsV1"] or {})
         for entry in live["metadata"].get("managedFields") or ()
         if entry.get("fieldsV1") is not None
     ]

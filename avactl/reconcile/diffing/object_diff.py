@@ -92,11 +92,11 @@ class _Walk:
 
     def value(self, want: Any, live: Any, ours: Fields | None, path: Path) -> None:
         if isinstance(want, dict):
-            if not want:
-                if live is not ABSENT and not isinstance(live, dict):
+            if not isinstance(live, dict):
+                if want or live is not ABSENT:
                     self._differs(path, live, want)
-            elif not isinstance(live, dict):
-                self._differs(path, live, want)
+            elif not want:
+                pass  # whatever it has is not ours
             elif ours is not None and (not ours or ours.keys() == {"."}):
                 self._whole(want, live, path)
             else:
@@ -128,15 +128,11 @@ class _Walk:
             if step == "." or key in want:
                 continue
             here = (*path, step)
-            if any(here[: len(owned)] == owned for owned in self._leave):
-                self._hand_over(live, here)
-            else:
-                old = managed_fields.child(live, step)[1]
+            old = managed_fields.child(live, step)[1]
+            if not any(here[: len(owned)] == owned for owned in self._leave):
                 self._differs(here, old, ABSENT, maybe=old is ABSENT and not below)
-
-    def _hand_over(self, live: Any, path: Path) -> None:
-        if managed_fields.child(live, path[-1])[1] is not ABSENT:
-            self.result.hand_over.append(path)
+            elif old is not ABSENT:
+                self.result.hand_over.append(here)
 
     def _whole(self, want: Any, live: Any, path: Path) -> None:
         """Compare an atomic value, of which no other manager can own a part: it differs only if git changed it."""

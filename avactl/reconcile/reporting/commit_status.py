@@ -75,11 +75,8 @@ def _request(
         name = os.environ.get("CI_PROJECT_ID") or quote(_path(revision.url), safe="")
         api = os.environ.get("CI_API_V4_URL", "https://gitlab.com/api/v4").rstrip("/")
         if name:
-            body = {
-                "state": "failed" if state == "failure" else state,
-                "name": f"avactl/{cluster}",
-                "description": text,
-            }
+            word = "failed" if state == "failure" else state
+            body = {"state": word, "name": f"avactl/{cluster}", "description": text}
             return f"{api}/projects/{name}/statuses/{revision.commit}", {"PRIVATE-TOKEN": token}, body
     return None
 

@@ -46,20 +46,11 @@ def _of_step(step: Step) -> dict[str, Any] | None:
     live = step.after or step.live
     if live is None:
         return None
-    metadata = live["metadata"]
-    reference = {
-        "apiVersion": live["apiVersion"],
-        "kind": live["kind"],
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-    }
-    if metadata.get("namespace"):
-        reference["namespace"] = metadata["namespace"]
+    named = {key: live["metadata"].get(key) for key in ("name", "uid", "namespace")}
+    reference = {"apiVersion": live["apiVersion"], "kind": live["kind"], **{k: v for k, v in named.items() if v}}
     if step.error:
         return _event(reference, "ApplyFailed", step.error, warning=True)
-    fields = ", ".join(
-        difference.field + (f" (by {difference.by})" if difference.by else "") for difference in step.differences
-    )
+    fields = ", ".join(d.field + (f" (by {d.by})" if d.by else "") for d in step.differences)
     return _event(reference, "DriftCorrected", f"reverted: {fields or step.reason}")
 
 

@@ -107,24 +107,17 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def _object(step: Step) -> dict[str, Any]:
-    group, kind, namespace, name = step.key
     fields = []
     for difference in step.differences:
-        old, new = shown(difference, kind)
+        old, new = shown(difference, step.key.kind)
         entry: dict[str, Any] = {"field": difference.field, "by": difference.by}
         entry |= {word: value for word, value in (("old", old), ("new", new)) if value is not ABSENT}
         fields.append(entry)
     return {
-        "action": step.action.value,
-        "group": group,
-        "kind": kind,
-        "namespace": namespace,
-        "name": name,
+        "action": step.action.value, **step.key._asdict(),
         "spec": str(step.wanted.manifest.item) if step.wanted is not None else "",
-        "fields": fields,
-        "reason": step.reason,
-        "error": redact(step.error),
-    }
+        "fields": fields, "reason": step.reason, "error": redact(step.error),
+    }  # fmt: skip
 
 
 def as_text(result: Result, colour: bool) -> str:
