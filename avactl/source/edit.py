@@ -131,10 +131,13 @@ def _stands_as_it_is(text: str, flow: bool) -> bool:
 
 def _new_text(old: Any, text: str, flow: bool) -> str:
     """Return the text of a new value: in the quotes of the old one, else as the user wrote it."""
-    quoted = isinstance(old, yaml.ScalarNode) and old.style in ("'", '"')
-    if (not quoted or text.strip()[:1] in "'\"[{") and _stands_as_it_is(text, flow):
+    if (not _is_quoted(old) or text.strip()[:1] in "'\"[{") and _stands_as_it_is(text, flow):
         return text.strip()
     return _one_line(_like(old, text), flow)
+
+
+def _is_quoted(node: Any) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style in ("'", '"')
 
 
 def _parts(value: Any) -> list[Any]:
@@ -148,13 +151,8 @@ def _parts(value: Any) -> list[Any]:
 def _like(old: Any, text: str) -> Any:
     """Return the new value in the old one's quoting: quoted strings stay quoted strings."""
     value = _parse_value(text)
-    if (
-        isinstance(old, yaml.ScalarNode)
-        and old.style in ("'", '"')
-        and not isinstance(value, CommentedMap | CommentedSeq)
-    ):
-        stripped = text.strip()
-        plain = str(value) if isinstance(value, str) and stripped[:1] in "'\"" else text
+    if _is_quoted(old) and not isinstance(value, CommentedMap | CommentedSeq):
+        plain = str(value) if isinstance(value, str) and text.strip()[:1] in "'\"" else text
         return DoubleQuotedScalarString(plain) if old.style == '"' else SingleQuotedScalarString(plain)
     return value
 
@@ -169,9 +167,8 @@ def set_values(file: str, text: str, document: int, edits: list[tuple[str, str |
         # Validation is not done here: the edit may be removing a credential.
         wrong = [p for p in problems if p.severity == "error" and p.code != "credential-literal"]
         if wrong:
-            raise EditError(
-                f"`{path}` cannot be set to this value: {wrong[0].message}", "quote the value, or edit the file"
-            )
+            message = f"`{path}` cannot be set to this value: {wrong[0].message}"
+            raise EditError(message, "quote the value, or edit the file")
     return text
 
 

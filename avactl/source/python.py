@@ -12,13 +12,13 @@ import re
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from avactl.diagnostics import Diagnostic, Span
 from avactl.source import answers, sandbox_runner
 from avactl.source.calls import Place, PythonLocator, span_in
 from avactl.source.document import Document
-from avactl.source.tree import DirTree
+from avactl.source.tree import DirTree, Tree
 from avactl.source.yaml import MAX_BYTES, decode, too_large
 
 MAX_TREE = 256 * 1024 * 1024
@@ -29,14 +29,6 @@ MAX_SPECS = 50_000
 
 _MENTIONS_SPECS = re.compile(r"\bspecs\b").search
 _MISSPELT = re.compile(r"^(?:def[ \t]+)?(spec|Spec|Specs|SPECS|SPEC)\b[ \t]*[=:(]", re.MULTILINE).search
-
-
-class Tree(Protocol):
-    """The repository's files; see `avactl.compiler.pass_state.Tree`."""
-
-    def paths(self) -> list[str]: ...
-    def size(self, path: str) -> int: ...
-    def read(self, path: str) -> bytes: ...
 
 
 def load_python(tree: Tree, path: str, timeout: float) -> tuple[list[Document], list[Diagnostic]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -96,12 +96,8 @@ class DirTree:
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamps of all files of `paths`, in order. Deleted files are omitted."""
-        found: dict[str, Stamp] = {}
-        for path, entry in sorted(self._files(), key=lambda file: file[0]):
-            stamp = self.stamp(path, entry)
-            if stamp is not None:
-                found[path] = stamp
-        return found
+        stamps = ((path, self.stamp(path, entry)) for path, entry in sorted(self._files(), key=lambda file: file[0]))
+        return {path: stamp for path, stamp in stamps if stamp is not None}
 
     def stamp(self, path: str, entry: os.DirEntry[str] | None = None) -> Stamp | None:
         """Return a file's stamp; None if it does not exist."""
@@ -146,10 +142,10 @@ class DirTree:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     ahead.append((entry.path, f"{prefix}{entry.name}/"))
-                elif _is_file(entry) and (not entry.is_symlink() or self._inside(entry.path)):
+                elif _holds(entry.is_file) and (not entry.is_symlink() or self._inside(entry.path)):
                     self._seen.add(prefix + entry.name)
                     yield prefix + entry.name, entry
-                elif entry.is_symlink() and entry.name.endswith(SPEC_SUFFIXES) and not _is_directory(entry):
+                elif entry.is_symlink() and entry.name.endswith(SPEC_SUFFIXES) and not _holds(entry.is_dir):
                     self.skipped[prefix + entry.name] = NOWHERE
 
     def _inside(self, path: str) -> bool:
@@ -186,16 +182,10 @@ def _want_regular(about: os.stat_result, path: str) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
+def _holds(ask: Callable[[], bool]) -> bool:
+    """Return the answer of a directory entry; False for a circular symbolic link."""
     try:
-        return entry.is_file()
-    except OSError:  # a circular symbolic link
-        return False
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
+        return ask()
     except OSError:
         return False
 

@@ -175,7 +175,7 @@ class _Constructor:
             if child.start_mark.index < parent.start_mark.index:
                 node = parent
                 break
-        return _span(self.file, node.start_mark, node.end_mark)
+        return self._place(node)
 
     def _mapping(self, node: Any) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -183,26 +183,17 @@ class _Constructor:
         merges: list[Any] = []
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                span = _span(self.file, key_node.start_mark, key_node.end_mark)
                 hint = "quote it; avactl does not render templates (`{{ … }}`)"
-                message = "a mapping key must be a string, not a list or mapping"
-                self.problems.append(Diagnostic("yaml-key", message, span, hint=hint))
+                self._report("yaml-key", "a mapping key must be a string, not a list or mapping", key_node, hint)
                 continue
             key = key_node.value
             if key == "<<" and key_node.tag == _PLAIN:
                 merges.append(value_node)
                 continue
             if key in first:
-                self.problems.append(
-                    Diagnostic(
-                        "yaml-duplicate-key",
-                        f"duplicate key `{key}`",
-                        _span(self.file, key_node.start_mark, key_node.end_mark),
-                        label="duplicate",
-                        hint="remove one of them",
-                        notes=(Note(_span(self.file, first[key].start_mark, first[key].end_mark), "first occurrence"),),
-                    )
-                )
+                note = Note(self._place(first[key]), "first occurrence")
+                message, hint = f"duplicate key `{key}`", "remove one of them"
+                self._report("yaml-duplicate-key", message, key_node, hint, label="duplicate", notes=(note,))
                 continue
             first[key] = key_node
             result[key] = self.build(value_node)
@@ -214,9 +205,8 @@ class _Constructor:
         for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             value = self.build(source)
             if not isinstance(value, dict):
-                span = _span(self.file, source.start_mark, source.end_mark)
                 message = "the value of `<<` must be a mapping or a list of mappings"
-                self.problems.append(Diagnostic("yaml-key", message, span, hint="write `<<: *name`"))
+                self._report("yaml-key", message, source, "write `<<: *name`")
                 return
             for key, item in value.items():
                 into.setdefault(key, item)
@@ -225,26 +215,22 @@ class _Constructor:
         name = _KNOWN_TAGS.get(node.tag)
         if name is None:
             self._unknown_tag(node)
-            return node.value
-        if name == "str":
-            return node.value
-        return resolve_plain(node.value)
+        return node.value if name in (None, "str") else resolve_plain(node.value)
 
     def _unknown_tag(self, node: Any) -> None:
-        self.problems.append(
-            Diagnostic(
-                "yaml-tag",
-                f"unknown YAML tag `{node.tag.replace('tag:yaml.org,2002:', '!!')}`",
-                _span(self.file, node.start_mark, node.end_mark),
-                hint="remove the tag; specs are plain YAML",
-            )
-        )
+        name = node.tag.replace("tag:yaml.org,2002:", "!!")
+        self._report("yaml-tag", f"unknown YAML tag `{name}`", node, "remove the tag; specs are plain YAML")
+
+    def _place(self, node: Any) -> Span:
+        return _span(self.file, node.start_mark, node.end_mark)
+
+    def _report(self, code: str, message: str, node: Any, hint: str, **more: Any) -> None:
+        self.problems.append(Diagnostic(code, message, self._place(node), hint=hint, **more))
 
 
 def _too_deep(span: Span) -> Diagnostic:
-    return Diagnostic(
-        "yaml-depth", f"nested deeper than {MAX_DEPTH} levels", span, hint="no kind needs more than ten levels"
-    )
+    message = f"nested deeper than {MAX_DEPTH} levels"
+    return Diagnostic("yaml-depth", message, span, hint="no kind needs more than ten levels")
 
 
 _MANY_DASHES = re.compile(r"(?:[-?:][ \t]+){8}").search
@@ -320,9 +306,8 @@ def _other_break(file: str, text: str) -> Diagnostic | None:
     position = found.start()
     line = text.count("\n", 0, position) + 1
     column = position - text.rfind("\n", 0, position)
-    name = {"\r": "a carriage return without a line feed", "\x85": "a next-line character (U+0085)"}.get(
-        found[0], f"a line separator (U+{ord(found[0]):04X})"
-    )
+    names = {"\r": "a carriage return without a line feed", "\x85": "a next-line character (U+0085)"}
+    name = names.get(found[0], f"a line separator (U+{ord(found[0]):04X})")
     hint = "end lines with a line feed; in double-quoted strings, use an escape sequence"
     return Diagnostic("yaml-syntax", f"not YAML: {name} ends a line here", Span(file, line, column), hint=hint)
 
@@ -357,9 +342,8 @@ def load_yaml(file: str, data: bytes) -> tuple[list[Document], list[Diagnostic]]
             problems += credentials_in(documents)
         if not documents and not problems:
             hint = "delete the file, or write a spec: `avactl explain` lists the kinds"
-            problems.append(
-                Diagnostic("empty-file", "the file contains only comments", Span(file), "warning", hint=hint)
-            )
+            message = "the file contains only comments"
+            problems.append(Diagnostic("empty-file", message, Span(file), "warning", hint=hint))
     except _Problem as problem:
         problems.append(problem.diagnostic)
     except yaml.YAMLError as error:
@@ -417,9 +401,8 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     indent = line[: len(line) - len(line.lstrip())]
     if "\t" in indent and "cannot start any token" in problem:
         column = indent.index("\t") + 1
-        return Diagnostic(
-            "yaml-tab", "tabs cannot indent YAML", Span(file, span.line, column), hint="indent with spaces"
-        )
+        span = Span(file, span.line, column)
+        return Diagnostic("yaml-tab", "tabs cannot indent YAML", span, hint="indent with spaces")
     hint = next((hint for start, hint in _HINTS if start in problem), "compare with a spec of `avactl init DIR`")
     if "{{" in line or "{%" in line:
         hint = "avactl does not render templates (`{{ … }}`); list template files under `exclude`"

@@ -16,49 +16,22 @@ class NotAllowedError(PermissionError):
     """A spec file tried a forbidden operation."""
 
 
-_REFUSED_EVENTS = (
-    ("socket.", "the network"),
-    ("subprocess.", "other programs"),
-    ("os.system", "other programs"),
-    ("os.exec", "other programs"),
-    ("os.spawn", "other programs"),
-    ("os.posix_spawn", "other programs"),
-    ("os.startfile", "other programs"),
-    ("os.fork", "other processes"),
-    ("pty.", "other processes"),
-    ("os.kill", "other processes"),
-    ("signal.pthread_kill", "other processes"),
-    ("resource.", "the limits of processes"),
-    ("cpython.PyInterpreterState", "other interpreters"),
-    ("ctypes.", "native code"),
-    ("code.__new__", "native code"),
-    ("gc.", "the interpreter's memory"),
-    ("sys.settrace", "tracing"),
-    ("sys.setprofile", "tracing"),
-    ("sys.remote_", "tracing"),
-    ("syslog.", "the system's log"),
-    ("sqlite3.", "files"),
-    ("fcntl.", "files"),
-    ("os.chroot", "files"),
-    ("os.chdir", "another working directory"),
-    ("os.fchdir", "another working directory"),
-    ("tempfile.", "writing files"),
-    ("shutil.", "writing files"),
-    ("os.remove", "writing files"),
-    ("os.rename", "writing files"),
-    ("os.rmdir", "writing files"),
-    ("os.mkdir", "writing files"),
-    ("os.link", "writing files"),
-    ("os.lockf", "writing files"),
-    ("os.symlink", "writing files"),
-    ("os.chmod", "writing files"),
-    ("os.chown", "writing files"),
-    ("os.chflags", "writing files"),
-    ("os.truncate", "writing files"),
-    ("os.utime", "writing files"),
-    ("os.setxattr", "writing files"),
-)
-"""Prefixes of audit events, with the name of the forbidden feature."""
+_REFUSED_EVENTS = {
+    "the network": ("socket.",),
+    "other programs": ("subprocess.", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.startfile"),
+    "other processes": ("os.fork", "pty.", "os.kill", "signal.pthread_kill"),
+    "the limits of processes": ("resource.",),
+    "other interpreters": ("cpython.PyInterpreterState",),
+    "native code": ("ctypes.", "code.__new__"),
+    "the interpreter's memory": ("gc.",),
+    "tracing": ("sys.settrace", "sys.setprofile", "sys.remote_"),
+    "the system's log": ("syslog.",),
+    "files": ("sqlite3.", "fcntl.", "os.chroot"),
+    "another working directory": ("os.chdir", "os.fchdir"),
+    "writing files": ("tempfile.", "shutil.", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link",
+        "os.lockf", "os.symlink", "os.chmod", "os.chown", "os.chflags", "os.truncate", "os.utime", "os.setxattr"),
+}  # fmt: skip
+"""Prefixes of audit events, by the name of the forbidden feature."""
 
 _NATIVE_PACKAGES = frozenset(("ctypes", "cffi", "readline", "dbm", "multiprocessing"))
 """Packages that use system functions without an audit event."""
@@ -105,7 +78,7 @@ def _hook(readable: list[str], listable: list[str], native: list[str]) -> Callab
     shown = frozenset(path.rstrip("/") + "/" for path in listable)
     natives, suffixes = tuple(path.rstrip("/") + "/" for path in native), (".so", ".dylib", ".pyd")
     installed = ("/site-packages/", "/dist-packages/")
-    refused = dict(_REFUSED_EVENTS)
+    refused = {start: what for what, starts in _REFUSED_EVENTS.items() for start in starts}
     starts, packages, doors, writing = tuple(refused), _NATIVE_PACKAGES, _BACK_DOORS, _WRITING
     realpath, fsdecode, error, instance, integer = os.path.realpath, os.fsdecode, NotAllowedError, isinstance, int
     text, raw = str, bytes

@@ -12,13 +12,8 @@ _CREATE_RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 
-# Rights that a ruleset handles, by the ABI that introduced them.
-_FS_RIGHTS = (
-    (1, (1 << 13) - 1),
-    (2, 1 << 13),
-    (3, 1 << 14),
-    (5, 1 << 15),
-)  # execute to make_sym; refer; truncate; ioctl
+# Rights that a ruleset handles, by the ABI that introduced them: execute to make_sym; refer; truncate; ioctl.
+_FS_RIGHTS = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14), (5, 1 << 15))
 _NET_RIGHTS = ((4, 0b11),)  # bind_tcp, connect_tcp
 _SCOPES = ((6, 0b11),)  # abstract unix sockets, signals
 
