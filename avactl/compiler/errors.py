@@ -20,18 +20,13 @@ MAX_PROBLEMS = 100
 _DIGITS = 12
 """Numbers with at least this many digits are not suggested as fixes."""
 _EXPECTED = {
-    "string_type": "a string",
-    "string_sub_type": "a string",
-    "int_type": "an integer",
-    "int_from_float": "an integer",
-    "int_parsing": "an integer",
+    **dict.fromkeys(("string_type", "string_sub_type"), "a string"),
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "an integer"),
     "int_parsing_size": "a smaller number",
     "float_type": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
     "quantity_type": "a quantity such as `512Gi` or 4",
     "finite_number": "a finite number",
     "none_required": "nothing",
@@ -103,7 +98,8 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
     misspelt = _misspelt(groups)
     for path, entries in groups.items():
         if len(found) == MAX_PROBLEMS:
-            found.append(_more(doc, path, len(groups) - MAX_PROBLEMS))
+            message = f"{len(groups) - MAX_PROBLEMS:,} more problems in this spec"
+            found.append(Diagnostic("invalid-value", message, doc.span(*path), hint="fix the problems above first"))
             break
         if path in misspelt:
             continue  # the key exists under another name, which is reported
@@ -112,11 +108,6 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
             continue  # another branch of the union matched more of the value: report that one
         found.append(_one(model, doc, path, [entry for _, entry in entries]))
     return found
-
-
-def _more(doc: Document, path: Path, left: int) -> Diagnostic:
-    message = f"{left:,} more problems in this spec"
-    return Diagnostic("invalid-value", message, doc.span(*path), hint="fix the problems above first")
 
 
 def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
@@ -129,29 +120,16 @@ def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
             missing.setdefault(path[:-1], set()).add(str(path[-1]))
         elif kind == "extra_forbidden":
             unknown.setdefault(path[:-1], []).append(str(path[-1]))
-    found = set()
-    for parent, keys in missing.items():
-        for word in unknown.get(parent, ())[:MAX_PROBLEMS]:
-            meant = _meant(word, keys)
-            if meant is not None:
-                found.add((*parent, meant))
-    return found
+    words = ((parent, word) for parent in missing for word in unknown.get(parent, ())[:MAX_PROBLEMS])
+    return {(*parent, meant) for parent, word in words if (meant := _meant(word, missing[parent])) is not None}
 
 
 _SYNONYMS = {
-    "branch": "ref",
-    "commit": "ref",
-    "revision": "ref",
-    "tag": "ref",
+    **dict.fromkeys(("branch", "commit", "revision", "tag"), "ref"),
+    **dict.fromkeys(("repo", "repository", "uri"), "url"),
+    **dict.fromkeys(("secretKeyRef", "secretRef", "valueFrom"), "secret"),
+    **dict.fromkeys(("instanceType", "nodeType"), "machineType"),
     "generateName": "name",
-    "repo": "url",
-    "repository": "url",
-    "uri": "url",
-    "secretKeyRef": "secret",
-    "secretRef": "secret",
-    "valueFrom": "secret",
-    "instanceType": "machineType",
-    "nodeType": "machineType",
     "size": "count",
 }
 """Other tools' names for avactl's keys. They apply if avactl's key is valid there and the word itself is not."""
@@ -208,9 +186,7 @@ def _explained(model: type[BaseModel], path: Path) -> str:
     keys: list[str] = []
     for depth, step in enumerate(path):
         if isinstance(step, str):
-            if not any(
-                step in introspect.fields_by_key(parent) for parent in introspect.models_at(model, path[:depth])
-            ):
+            if step not in _keys(model, path[:depth]):
                 break  # a user-defined key, such as the name of a variable
             keys.append(step)
     return f"`avactl explain {'.'.join((kind, *keys))}` shows the accepted values" if keys else ""
@@ -233,10 +209,8 @@ def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
     if "string_type" in types and isinstance(value, bool | int | float):
         raw = str(value).lower() if isinstance(value, bool) else str(value)
         return f'quote it: `"{shown(raw)}"`'
-    if "list_type" in types and value is not None and not isinstance(value, dict):
-        return f"write `{key}: [{shown(str(value))}]`"
-    if "list_type" in types and isinstance(value, dict):
-        return "begin each entry with `- `"
+    if "list_type" in types and value is not None:
+        return "begin each entry with `- `" if isinstance(value, dict) else f"write `{key}: [{shown(str(value))}]`"
     if types & {"int_type", "int_parsing"} and isinstance(value, str) and value.strip().isdigit():
         return f"write {value.strip()} without quotes" if len(value) < _DIGITS else ""
     if "bool_type" in types and isinstance(value, str):

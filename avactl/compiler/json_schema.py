@@ -58,22 +58,13 @@ def _metadata_rule(scope: str) -> dict[str, Any]:
 def schemas() -> dict[str, str]:
     """Return all schema files by name: one per kind, one for all kinds, `avactl.yaml`, and JSON Schema policies."""
     found = {file_name(name): kind_schema(name) for name in registry.names()}
-    choose = [
-        {
-            "if": {"properties": {"kind": {"const": name}}, "required": ["kind"]},
-            "then": {"$ref": file_name(name)},
-        }
-        for name in registry.names()
-    ]
+    conditions = {name: {"properties": {"kind": {"const": name}}, "required": ["kind"]} for name in registry.names()}
     found[ALL] = {
-        "$schema": DIALECT,
-        "$id": ALL,
-        "title": "avactl spec",
-        "type": "object",
+        "$schema": DIALECT, "$id": ALL, "title": "avactl spec", "type": "object",
         "required": ["apiVersion", "kind", "metadata"],
         "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": registry.names()}},
-        "allOf": choose,
-    }
+        "allOf": [{"if": condition, "then": {"$ref": file_name(name)}} for name, condition in conditions.items()],
+    }  # fmt: skip
     for name, model in (("config.schema.json", Config), ("policy.schema.json", SchemaFile)):
         found[name] = {"$schema": DIALECT, "$id": name, **model.model_json_schema(by_alias=True)}
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE

@@ -11,36 +11,12 @@ from avactl.kinds.manifest import Manifest, ObjectId
 from avactl.kinds.program import Program
 
 APPLY_ORDER = (
-    "Namespace",
-    "CustomResourceDefinition",
-    "PriorityClass",
-    "StorageClass",
-    "DeviceClass",
-    "Node",
-    "ServiceAccount",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Role",
-    "RoleBinding",
-    "NetworkPolicy",
-    "ResourceQuota",
-    "LimitRange",
-    "ConfigMap",
-    "PersistentVolume",
-    "PersistentVolumeClaim",
-    "ResourceClaimTemplate",
-    "ComputeDomain",
-    "Service",
-    "PodDisruptionBudget",
-    "DaemonSet",
-    "StatefulSet",
-    "Deployment",
-    "HorizontalPodAutoscaler",
-    "Job",
-    "CronJob",
-)
+    "Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "DeviceClass", "Node", "ServiceAccount",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRole", "ClusterRoleBinding", "Role",
+    "RoleBinding", "NetworkPolicy", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
+    "PersistentVolumeClaim", "ResourceClaimTemplate", "ComputeDomain", "Service", "PodDisruptionBudget", "DaemonSet",
+    "StatefulSet", "Deployment", "HorizontalPodAutoscaler", "Job", "CronJob",
+)  # fmt: skip
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 
 RANK = {kind: rank for rank, kind in enumerate(APPLY_ORDER)}
@@ -81,14 +57,13 @@ def longest_name(manifest: Manifest) -> int:
 
 
 def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
-    same = manifest.item is other.item
-    return Diagnostic(
-        "object-conflict",
-        f"{manifest.item} compiles to {manifest.id}" + (" twice" if same else f", which {other.item} also compiles to"),
-        manifest.item.span("metadata", "name"),
-        hint="rename one of them" if not same else "give the parts of the spec different names",
-        notes=() if same else (Note(other.item.span("metadata", "name"), "claimed here"),),
-    )
+    span, message = manifest.item.span("metadata", "name"), f"{manifest.item} compiles to {manifest.id}"
+    if manifest.item is other.item:
+        hint = "give the parts of the spec different names"
+        return Diagnostic("object-conflict", f"{message} twice", span, hint=hint)
+    message, note = f"{message}, which {other.item} also compiles to", other.item.span("metadata", "name")
+    notes = (Note(note, "claimed here"),)
+    return Diagnostic("object-conflict", message, span, hint="rename one of them", notes=notes)
 
 
 def _too_long(manifest: Manifest) -> Diagnostic:
@@ -99,18 +74,14 @@ def _too_long(manifest: Manifest) -> Diagnostic:
 
 
 _DO_NOT_WAIT = {"pulumi.com/skipAwait": "true"}
-_JOB_IS_READY_AT_ONCE = {"pulumi.com/waitFor": "jsonpath={.metadata.uid}"}
+_DELETE_AT_ONCE = {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"}
 _PULUMI_WAITS: dict[str, dict[str, str]] = {
-    "PersistentVolumeClaim": _DO_NOT_WAIT,
-    "Service": _DO_NOT_WAIT,
     # Pulumi's own Stack object: waiting would wait for the update that applies it.
-    "Stack": _DO_NOT_WAIT,
+    **dict.fromkeys(("PersistentVolumeClaim", "Service", "Stack"), _DO_NOT_WAIT),
     # Without waiting, a replacement could only be created after the old object is gone, so delete it immediately.
-    "DaemonSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
-    "StatefulSet": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
-    "Deployment": {**_DO_NOT_WAIT, "pulumi.com/deletionPropagationPolicy": "background"},
+    **dict.fromkeys(("DaemonSet", "StatefulSet", "Deployment"), _DELETE_AT_ONCE),
     # A new run starts after the pods of the old one have ended: otherwise two runs would write one checkpoint.
-    "Job": _JOB_IS_READY_AT_ONCE,
+    "Job": {"pulumi.com/waitFor": "jsonpath={.metadata.uid}"},
 }
 """Pulumi waits until objects are ready: for a Job until it ends, for a claim until a pod mounts it. A stack update
 only declares the desired state; a job that queues for GPUs must not block it."""

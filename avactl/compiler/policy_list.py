@@ -43,11 +43,8 @@ def _own(rules: Rules, tree: Tree) -> Iterator[tuple[str, str, str]]:
     from avactl.policy import custom
 
     sources, problems = read(rules, tree)
-    subjects = custom.Subjects([], [])
-    try:
+    with custom.Subjects([], []) as subjects:
         reports = custom.run(sources, laid_out(tree), subjects, rules.timeout)
-    finally:
-        subjects.close()
     for report in reports:
         for policy in report.declared:
             over = " ".join(policy["kinds"]) or f"all {policy['over']}"

@@ -125,20 +125,16 @@ def _own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Ma
     found: list[Judged] = [(None, problem) for problem in problems]
     if not sources:
         return found
-    subjects = custom.Subjects(items, manifests)
-    try:
+    with custom.Subjects(items, manifests) as subjects:
         reports = custom.run(sources, laid_out(tree), subjects, rules.timeout)
-    finally:
-        subjects.close()
     for report in reports:
         found += [(None, problem) for problem in report.problems]
         found += [(None, problem) for problem in _unknown_kinds(report)]
-        for each in report.findings:
-            if isinstance(each.subject, Manifest):
-                problem = _of_manifest(each.policy, each.severity, each.subject, each.problem)
-                found.append((each.subject.item, problem))
+        for policy, severity, subject, problem in report.findings:
+            if isinstance(subject, Manifest):
+                found.append((subject.item, _of_manifest(policy, severity, subject, problem)))
             else:
-                found.append((each.subject, _of_spec(each.policy, each.severity, each.subject, each.problem)))
+                found.append((subject, _of_spec(policy, severity, subject, problem)))
     return [*found, *((None, problem) for problem in _same_names(reports))]
 
 

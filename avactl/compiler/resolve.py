@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from avactl.compiler.pass_state import State
 from avactl.compiler.validate import validate_document
@@ -14,7 +14,7 @@ from avactl.kinds.base import Resource
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference import introspect
 from avactl.source.document import Document
-from avactl.source.tree import Tree, read_input
+from avactl.source.tree import read_input
 from avactl.source.yaml import load_yaml
 
 
@@ -23,23 +23,16 @@ def resolve(state: State) -> State:
     problems: list[Diagnostic] = []
     items = _unique(state, problems)
     items += _shipped_machines(items)
-    program = Program(items, _reader(state.tree))
+    program = Program(items, partial(read_input, state.tree))
     program.broken = state.broken
     names = {(item.kind, item.spec_name) for item in items}
-    good = [item for item in program.items if references_answered(item, names, program, state.broken, problems)]
+    good = [item for item in program.items if references_answered(item, names, state.broken, problems)]
     good = [item for item in good if place(item, program, problems)]
     if len(good) < len(items):
         good = _standing(good)
     resolved = Program(good, program.read_file)
     resolved.broken = state.broken | names - {(item.kind, item.spec_name) for item in good}
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
-
-
-def _reader(tree: Tree):  # type: ignore[no-untyped-def]
-    def read_file(path: str) -> bytes | None:
-        return read_input(tree, path)
-
-    return read_file
 
 
 def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
@@ -49,16 +42,9 @@ def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
         item = Item(doc, resource)
         other = by_key.setdefault(item.key, item)
         if other is not item:
-            problems.append(
-                Diagnostic(
-                    "duplicate-name",
-                    f"duplicate {item}",
-                    item.span("metadata", "name"),
-                    label="duplicate",
-                    hint="rename or remove one of them",
-                    notes=(Note(other.span("metadata", "name"), "first occurrence"),),
-                )
-            )
+            span, notes = item.span("metadata", "name"), (Note(other.span("metadata", "name"), "first occurrence"),)
+            message, hint = f"duplicate {item}", "rename or remove one of them"
+            problems.append(Diagnostic("duplicate-name", message, span, label="duplicate", hint=hint, notes=notes))
     return list(by_key.values())
 
 
@@ -80,11 +66,7 @@ def shipped(name: str) -> tuple[Document, Resource]:
 
 
 def references_answered(
-    item: Item,
-    names: set[tuple[str, str]],
-    program: Program,
-    broken: frozenset[tuple[str, str]],
-    problems: list[Diagnostic],
+    item: Item, names: set[tuple[str, str]], broken: frozenset[tuple[str, str]], problems: list[Diagnostic]
 ) -> bool:
     """Return True if all references of an item resolve. References to invalid specs are not reported."""
     answered = True
@@ -97,10 +79,8 @@ def references_answered(
         known = {name for kind, name in names if kind == reference.kind}
         if reference.kind == "MachineType":
             known.update(library.names())
-        if known:
-            hint = did_you_mean(reference.name, known, f"{reference.kind}s")
-        else:
-            hint = f"declare it: `kind: {reference.kind}`"
+        near = did_you_mean(reference.name, known, f"{reference.kind}s")
+        hint = near if known else f"declare it: `kind: {reference.kind}`"
         message = f"unknown {reference.kind} `{reference.name}`"
         problems.append(Diagnostic("missing-reference", message, item.span(*reference.path), hint=hint))
     return answered
@@ -110,9 +90,8 @@ def _standing(good: list[Item]) -> list[Item]:
     """Items whose references all resolved, transitively."""
     while True:
         there = {(item.kind, item.spec_name) for item in good}
-        left = [
-            item for item in good if all((ref.kind, ref.name) in there for ref in introspect.references(item.resource))
-        ]
+        needs = ({(ref.kind, ref.name) for ref in introspect.references(item.resource)} for item in good)
+        left = [item for item, needed in zip(good, needs, strict=True) if needed <= there]
         if len(left) == len(good):
             return good
         good = left

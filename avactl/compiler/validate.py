@@ -41,19 +41,14 @@ def validate(state: State) -> State:
             broken |= _declared(doc.get("kind"), doc.get("metadata", "name"))
         else:
             found.append((doc, result))
-    return replace(
-        state,
-        resources=tuple(found),
-        broken=state.broken | broken,
-        diagnostics=state.diagnostics + tuple(problems),
-    )
+    diagnostics = state.diagnostics + tuple(problems)
+    return replace(state, resources=tuple(found), broken=state.broken | broken, diagnostics=diagnostics)
 
 
 def _too_many(doc: Document) -> Diagnostic:
     message = f"{MAX_WRONG} specs of this file have problems; the rest were not checked"
-    return Diagnostic(
-        "not-a-spec", message, doc.span(), hint="fix the problems above first; they may have the same cause"
-    )
+    hint = "fix the problems above first; they may have the same cause"
+    return Diagnostic("not-a-spec", message, doc.span(), hint=hint)
 
 
 def _declared(kind: Any, name: Any) -> set[tuple[str, str]]:
@@ -145,15 +140,11 @@ def _envelope(doc: Document) -> Diagnostic | None:
 
 
 def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
-    text = str(version)
+    text, hint = str(version), f"write `apiVersion: {API_VERSION}`"
     if text == GROUP or text.startswith(f"{GROUP}/"):
-        hint = f"write `apiVersion: {API_VERSION}`"
-        return Diagnostic(
-            "unknown-api-version", f"`{text}` is not a supported apiVersion", doc.span("apiVersion"), hint=hint
-        )
-    near = closest(text, [API_VERSION])
-    if near is not None or kind in registry.names():
-        hint = f"write `apiVersion: {API_VERSION}`"
+        message = f"`{text}` is not a supported apiVersion"
+        return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
+    if closest(text, [API_VERSION]) is not None or kind in registry.names():
         message = f"apiVersion: expected `{API_VERSION}`, got {show(version)}"
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
     message = f"this is a Kubernetes {kind}, not an avactl spec"

@@ -40,8 +40,7 @@ class Source(NamedTuple):
     document: Document | None = None
 
 
-@dataclass(slots=True)
-class Finding:
+class Finding(NamedTuple):
     """A problem of a spec or an object."""
 
     policy: str
@@ -72,8 +71,10 @@ class Subjects:
         objects = [(m.kind, orjson.dumps(m.body).decode()) for m in self.of["manifests"] if isinstance(m, Manifest)]
         FilePath(self.path).write_bytes(orjson.dumps({"specs": specs, "manifests": objects}))
 
-    def close(self) -> None:
-        """Remove the file."""
+    def __enter__(self) -> Subjects:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._directory.cleanup()
 
 

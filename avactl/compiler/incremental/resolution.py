@@ -96,7 +96,7 @@ class Resolver:
         self.new.specs = {key: found for key, found in self.old.specs.items() if key not in before}
         names = {(kind, name) for kind, _, name in (*self.new.specs, *(item.key for item in items))}
         for item in traced:
-            answered = references_answered(item, names, program, frozenset(), [])
+            answered = references_answered(item, names, frozenset(), [])
             if item.key in self.new.specs or not answered or not place(item, program, []):
                 raise IrregularError
             self.new.specs[item.key] = _record(item)
