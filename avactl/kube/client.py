@@ -81,13 +81,8 @@ class Client:
         connector = aiohttp.TCPConnector(
             limit=self._connections, ssl=self._access.context or True, keepalive_timeout=60.0, use_dns_cache=True
         )
-        self._session = aiohttp.ClientSession(
-            self._access.url,
-            connector=connector,
-            trust_env=False,
-            auto_decompress=True,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        jar = aiohttp.DummyCookieJar()
+        self._session = aiohttp.ClientSession(self._access.url, connector=connector, trust_env=False, cookie_jar=jar)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,23 +109,16 @@ class Client:
         accept: str = JSON,
     ) -> Any:
         """Return the parsed response. Raises ApiError, and UnreachableError if there is none."""
-        status, headers, content = await self._exchange(method, path, body, content_type, query, timeout, accept)
-        if status >= 300:
-            raise _refusal(status, headers, content)
-        return _parsed(status, content)
+        return _parsed(*await self._exchange(method, path, body, content_type, query, timeout, accept))
 
     async def page(self, path: str, query: Mapping[str, str]) -> Any:
         """Return a page of a list; core kinds without managed fields. Raises ApiError and UnreachableError."""
-        status, headers, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT)
-        if status >= 300:
-            raise _refusal(status, headers, content)
+        status, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT)
         return _parsed(status, without_managed_fields(content) if path.startswith("/api/v1/") else content)
 
     async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
         """Send a request whose response body is ignored. Raises ApiError and UnreachableError."""
-        status, headers, content = await self._exchange(method, path, body, content_type, None, _TIMEOUT)
-        if status >= 300:
-            raise _refusal(status, headers, content)
+        await self._exchange(method, path, body, content_type, None, _TIMEOUT)
 
     async def _exchange(
         self,
@@ -141,7 +129,7 @@ class Client:
         query: Mapping[str, str] | None,
         timeout: float,
         accept: str = JSON,
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    ) -> tuple[int, bytes]:
         assert self._session is not None
         data = None if body is None else orjson.dumps(body)
         try:
@@ -149,11 +137,14 @@ class Client:
                 async with self._session.request(
                     method, path, data=data, headers=self._head(content_type, accept), params=query, timeout=_NO_TIMEOUT
                 ) as response:
-                    return response.status, response.headers, await response.read()
+                    status, headers, content = response.status, response.headers, await response.read()
         except aiohttp.ClientConnectorCertificateError as error:
             raise UntrustedError(str(error.certificate_error)) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(f"{method} {path}: {type(error).__name__} {error}") from None
+        if status >= 300:
+            raise _refusal(status, headers, content)
+        return status, content
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
         """Yield the lines of a watch in batches as they arrive. Raises ApiError and UnreachableError."""
