@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from avactl.plan.cost import MONTH
-from avactl.plan.model import NOTE, Cost, Entry, Owner, Plan
+from avactl.plan.model import NOTE, Cost, Entry, Plan
 
 VERSION = 1
 
@@ -33,8 +33,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "specs": [_entry(entry) for entry in plan.shown],
         "others": [
             {
-                **_owner(found.owner), "effect": found.what, "pods": found.pods, "of": found.of,
-                **_said(reason=found.reason, words=found.words, by=_owner(found.by) if found.by else None),
+                **found.owner._asdict(), "effect": found.what, "pods": found.pods, "of": found.of,
+                **_said(reason=found.reason, words=found.words, by=found.by._asdict() if found.by else None),
             }
             for found in plan.effects
         ],
@@ -47,7 +47,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _entry(entry: Entry) -> dict[str, Any]:
     return {
-        **_owner(entry.owner),
+        **entry.owner._asdict(),
         "file": entry.file,
         "line": entry.line,
         "change": entry.change,
@@ -76,10 +76,6 @@ def _cost(cost: Cost) -> dict[str, Any]:
         "always": cost.always,
         **_said(hours=cost.hours, gpuHours=cost.gpu_hours, perHour=cost.per_hour, atMost=cost.at_most, perMonth=month),
     }
-
-
-def _owner(owner: Owner) -> dict[str, str]:
-    return owner._asdict()
 
 
 def _said(**values: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from avactl.plan.cost import MONTH
@@ -64,9 +65,8 @@ def hours(entry: Entry) -> str:
 
 def place(found: Place) -> str:
     """Return e.g. `pool v100, 4 machines (rack r1)`."""
-    where = f"pool {found.pool}" if found.pool else "machines outside of pools"
     domains = f" ({', '.join(found.domains)})" if found.domains else ""
-    return f"{where}, {plural(found.machines, 'machine')}{domains}"
+    return f"{_where(found.pool)}, {plural(found.machines, 'machine')}{domains}"
 
 
 def pods(entry: Entry) -> str:
@@ -138,11 +138,11 @@ def pool(found: Pool) -> str:
     """Return e.g. `pool v100: 64 → 96 of 96 V100 in use`."""
     was, now = number(found.before), number(found.after)
     used = f"{was} → {now}" if was != now else now
-    return (
-        f"pool {found.name}: {used} of {found.total} {found.model} in use"
-        if found.name
-        else (f"machines outside of pools: {used} of {found.total} {found.model} in use")
-    )
+    return f"{_where(found.name)}: {used} of {found.total} {found.model} in use"
+
+
+def _where(pool: str) -> str:
+    return f"pool {pool}" if pool else "machines outside of pools"
 
 
 def quota(found: Quota) -> str:
@@ -189,8 +189,8 @@ def totals(plan: Plan) -> Iterator[str]:
 def summary(plan: Plan) -> str:
     """Return e.g. `3 start, 1 waits for quota; 2 others are stopped`."""
     parts = []
-    for verdict in (Verdict.NEVER, Verdict.QUOTA, Verdict.ROOM, Verdict.WAITS, Verdict.STARTS, Verdict.GOES_ON,
-                    Verdict.STOPPED, Verdict.REMOVED):  # fmt: skip
+    waiting = (Verdict.NEVER, Verdict.QUOTA, Verdict.ROOM, Verdict.WAITS)
+    for verdict in (*waiting, Verdict.STARTS, Verdict.GOES_ON, Verdict.STOPPED, Verdict.REMOVED):
         count = plan.counts[verdict]
         if count:
             text = verdict.value
@@ -199,11 +199,7 @@ def summary(plan: Plan) -> str:
                 text = f"{head.removesuffix('s')} {tail}".strip() if head.endswith("s") else text
                 text = {"goe on": "go on", "never fits": "never fit"}.get(text, text)
             parts.append(f"{count} {text}")
-    stopped = sum(1 for effect in plan.effects if effect.what in ("preempted", "stops"))
-    shrink = sum(1 for effect in plan.effects if effect.what == "shrinks")
-    others = []
-    if stopped:
-        others.append(f"{plural(stopped, 'other')} stopped")
-    if shrink:
-        others.append(f"{plural(shrink, 'other')} shrunk")
+    words = {"preempted": "stopped", "stops": "stopped", "shrinks": "shrunk"}
+    affected = Counter(words[effect.what] for effect in plan.effects if effect.what in words)
+    others = [f"{plural(affected[word], 'other')} {word}" for word in ("stopped", "shrunk") if affected[word]]
     return "; ".join([", ".join(parts) or "no workload changes", *others])

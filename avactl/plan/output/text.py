@@ -39,14 +39,11 @@ def _plan(console: Console, plan: Plan) -> None:
     if plan.entries:
         console.print()
         console.print(_table(plan, console.width))
-    lines = [
-        *((f"  {found.owner}", phrases.effect(found)) for found in plan.effects),
-    ]
-    if lines:
+    if plan.effects:
         console.print("\nothers")
         grid = Table.grid(padding=(0, 3, 0, 0))
-        for name, text in lines:
-            grid.add_row(_text(name), _text(text))
+        for found in plan.effects:
+            grid.add_row(_text(f"  {found.owner}"), _text(phrases.effect(found)))
         console.print(grid)
     foot = [
         *(phrases.quota(each) for each in plan.quotas),
@@ -57,7 +54,7 @@ def _plan(console: Console, plan: Plan) -> None:
         console.print()
         for line in foot:
             console.print(_text(line))
-    if not (plan.entries or lines or foot):
+    if not (plan.entries or plan.effects or foot):
         return  # an empty plan needs no caveats
     console.print()
     console.print(_text(f"based on {plan.source}", style="dim"))

@@ -184,10 +184,6 @@ def _slice(item: Mapping[str, Any]) -> Body | None:
     return {"metadata": _named(item), "spec": spec}
 
 
-def _class(item: Mapping[str, Any]) -> Body:
-    return {"metadata": _named(item), "spec": _only(item.get("spec") or {}, "selectors", "extendedResourceName")}
-
-
 def _volume_claim(item: Mapping[str, Any]) -> Body:
     notes = _only(item["metadata"].get("annotations") or {}, SELECTED_NODE, OLD_CLASS)
     metadata = {**_named(item, "uid", "deletionTimestamp"), **({"annotations": notes} if notes else {})}
@@ -210,24 +206,9 @@ def _volume(item: Mapping[str, Any]) -> Body:
     return {"metadata": metadata, "spec": spec, "status": _only(item.get("status") or {}, "phase")}
 
 
-def _storage_class(item: Mapping[str, Any]) -> Body:
-    return {"metadata": _named(item), **_only(item, "volumeBindingMode", "provisioner", "allowedTopologies")}
-
-
 def _csi_node(item: Mapping[str, Any]) -> Body:
     drivers = [_only(each, "name", "allocatable") for each in (item.get("spec") or {}).get("drivers") or ()]
     return {"metadata": _named(item), "spec": {"drivers": drivers}}
-
-
-def _csi_driver(item: Mapping[str, Any]) -> Body:
-    return {"metadata": _named(item), "spec": _only(item.get("spec") or {}, "storageCapacity")}
-
-
-def _storage_capacity(item: Mapping[str, Any]) -> Body:
-    return {
-        "metadata": _named(item),
-        **_only(item, "storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"),
-    }
 
 
 def _attachment(item: Mapping[str, Any]) -> Body:
@@ -236,34 +217,40 @@ def _attachment(item: Mapping[str, Any]) -> Body:
     return {"metadata": _named(item), "spec": {**_only(spec, "attacher", "nodeName"), "source": source}}
 
 
-def _budget(item: Mapping[str, Any]) -> Body:
-    status = _only(item.get("status") or {}, "disruptionsAllowed", "disruptedPods")
-    return {"metadata": _named(item), "spec": _only(item["spec"], "selector"), "status": status}
-
-
-def _namespace(item: Mapping[str, Any]) -> Body:
-    return {"metadata": _named(item, "labels")}
-
-
 Taken = Callable[[Mapping[str, Any]], Body | None]
 """Extracts the needed fields of an object; None: the object is omitted."""
 
+
+def _fields(*top: str, metadata: Iterable[str] = (), **parts: Iterable[str]) -> Taken:
+    """Return a function that extracts the names, these top-level and metadata fields, and fields of parts (`spec`)."""
+
+    def take(item: Mapping[str, Any]) -> Body:
+        inner = {part: _only(item.get(part) or {}, *keys) for part, keys in parts.items()}
+        return {"metadata": _named(item, *metadata), **_only(item, *top), **inner}
+
+    return take
+
+
 RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     ("nodes", "/api/v1/nodes", _node, False),
-    ("namespaces", "/api/v1/namespaces", _namespace, False),
+    ("namespaces", "/api/v1/namespaces", _fields(metadata=["labels"]), False),
     ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _slice, True),
-    ("deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses", _class, True),
+    ("deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses",
+     _fields(spec=("selectors", "extendedResourceName")), True),
     ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _claim, True),
-    ("poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets", _budget, False),
-    ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses", _storage_class, False),
+    ("poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets",
+     _fields(spec=["selector"], status=("disruptionsAllowed", "disruptedPods")), False),
+    ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses",
+     _fields("volumeBindingMode", "provisioner", "allowedTopologies"), False),
     ("csinodes", "/apis/storage.k8s.io/v1/csinodes", _csi_node, False),
-    ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers", _csi_driver, False),
-    ("csistoragecapacities", "/apis/storage.k8s.io/v1/csistoragecapacities", _storage_capacity, False),
+    ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers", _fields(spec=["storageCapacity"]), False),
+    ("csistoragecapacities", "/apis/storage.k8s.io/v1/csistoragecapacities",
+     _fields("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"), False),
     ("volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments", _attachment, False),
     ("persistentvolumes", "/api/v1/persistentvolumes", _volume, False),
     ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
     ("pods", "/api/v1/pods", _pod, False),
-)
+)  # fmt: skip
 """Resource, path, extraction function, and True if older clusters do not serve the resource."""
 
 
