@@ -158,7 +158,7 @@ def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Resul
         heapq.heappush(ends, (now + job.runs, index))
         waits[index] = now - job.arrives
         if job.gpus > 1:
-            speeds.append(facts.quality(booking.gpus).slowest)
+            speeds.append(slowest(facts, booking.gpus))
             avoidable += crossed.pairs(booking.gpus) - crossed.fewest(free, job.gpus)
         if 2 <= job.gpus <= 4:
             small.append(crossed.pairs(booking.gpus) > 0)
@@ -186,6 +186,11 @@ def run(hardware: Machine, nodes: int, jobs: list[Job], choose: Choose) -> Resul
     finish(math.inf)
     of_8 = [wait for wait, job in zip(waits, jobs, strict=True) if job.gpus == 8]
     return Result(_mean(speeds), _mean(small), avoidable, _mean(waits), _mean(of_8))
+
+
+def slowest(facts: Topology, gpus: int) -> float:
+    """Return the speed of the slowest pair of a set of GPUs, GB/s."""
+    return min(facts.bandwidth(i, j) for i, j in combinations(members(gpus), 2))
 
 
 class Crossed:

@@ -33,7 +33,7 @@ from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import MERGE, ApiError, Client
 from avactl.source.yaml import load_yaml
 from benchmarks.clusters import NAMESPACE, POLICY, SCHEDULERS, running
-from benchmarks.links import CPU, HOUR, MACHINE, MEMORY, Crossed, Job, Result, stream
+from benchmarks.links import CPU, HOUR, MACHINE, MEMORY, Crossed, Job, Result, slowest, stream
 from benchmarks.measure import Bar, bar
 from tools.controlplane import ControlPlane
 
@@ -159,7 +159,7 @@ class Side:
         self._free[node] = free & ~gpus
         self._held[name] = Held(node, gpus)
         if job.gpus > 1:
-            self._speeds.append(self._facts.quality(gpus).slowest)
+            self._speeds.append(slowest(self._facts, gpus))
             self._avoidable += self._crossed.pairs(gpus) - self._crossed.fewest(known | gpus, job.gpus)
         if 2 <= job.gpus <= 4:
             self._small.append(self._crossed.pairs(gpus) > 0)

@@ -15,52 +15,17 @@ class GpuFacts(NamedTuple):
     """NVLink generation; None without NVLink, or if unknown."""
 
 
-MODELS: dict[str, GpuFacts] = {
-    "M4": GpuFacts(4, None),
-    "M40": GpuFacts(None, None),
-    "M60": GpuFacts(8, None),
-    "K80": GpuFacts(12, None),
-    "P4": GpuFacts(8, None),
-    "P40": GpuFacts(24, None),
-    "P100": GpuFacts(16, 1),
-    "V100": GpuFacts(None, 2),
-    "V100S": GpuFacts(32, None),
-    "T4": GpuFacts(16, None),
-    "RTX2080Ti": GpuFacts(11, 2),
-    "RTX6000": GpuFacts(24, 2),
-    "RTX8000": GpuFacts(48, 2),
-    "TITANRTX": GpuFacts(24, 2),
-    "A2": GpuFacts(16, None),
-    "A10": GpuFacts(24, None),
-    "A10G": GpuFacts(24, None),
-    "A16": GpuFacts(16, None),
-    "A30": GpuFacts(24, 3),
-    "A40": GpuFacts(48, 3),
-    "A100": GpuFacts(None, 3),
-    "A800": GpuFacts(80, 3),
-    "A4500": GpuFacts(20, 3),
-    "A5000": GpuFacts(24, 3),
-    "A5500": GpuFacts(24, 3),
-    "A6000": GpuFacts(48, 3),
-    "RTX3090": GpuFacts(24, 3),
-    "RTX3090Ti": GpuFacts(24, 3),
-    "RTX4090": GpuFacts(24, None),
-    "RTX5090": GpuFacts(32, None),
-    "L4": GpuFacts(24, None),
-    "L20": GpuFacts(48, None),
-    "L40": GpuFacts(48, None),
-    "L40S": GpuFacts(48, None),
-    "H20": GpuFacts(None, 4),
-    "H100": GpuFacts(80, 4),
-    "H800": GpuFacts(80, 4),
-    "H200": GpuFacts(141, 4),
-    "GH200": GpuFacts(None, 4),
-    "B100": GpuFacts(192, 5),
-    "B200": GpuFacts(180, 5),
-    "B300": GpuFacts(288, 5),
-    "GB200": GpuFacts(186, 5),
-    "GB300": GpuFacts(288, 5),
-}
+_BY_NVLINK: dict[int | None, dict[str, int | None]] = {
+    None: {"M4": 4, "M40": None, "M60": 8, "K80": 12, "P4": 8, "P40": 24, "V100S": 32, "T4": 16, "A2": 16, "A10": 24,
+        "A10G": 24, "A16": 16, "RTX4090": 24, "RTX5090": 32, "L4": 24, "L20": 48, "L40": 48, "L40S": 48},
+    1: {"P100": 16},
+    2: {"V100": None, "RTX2080Ti": 11, "RTX6000": 24, "RTX8000": 48, "TITANRTX": 24},
+    3: {"A30": 24, "A40": 48, "A100": None, "A800": 80, "A4500": 20, "A5000": 24, "A5500": 24, "A6000": 48,
+        "RTX3090": 24, "RTX3090Ti": 24},
+    4: {"H20": None, "H100": 80, "H800": 80, "H200": 141, "GH200": None},
+    5: {"B100": 192, "B200": 180, "B300": 288, "GB200": 186, "GB300": 288},
+}  # fmt: skip
+MODELS = {model: GpuFacts(memory, nvlink) for nvlink, found in _BY_NVLINK.items() for model, memory in found.items()}
 """Facts by model, as machine types name it. Sources: NVIDIA's data sheets of the products."""
 
 _BRANDS = re.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce|GRID)[\s_-]+", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Topology of a machine type: link speed between GPUs, and the best subsets of GPUs.
+"""Topology of a machine type: link speed between GPUs, and link levels of sets of GPUs.
 
 Sets of GPUs are bit masks: GPU i is bit i. All results are exact; expensive ones are tabulated on first use, once per
 machine type.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from avactl.hardware.machine import Machine, PcieSwitch
 
@@ -38,15 +38,6 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-class Quality(NamedTuple):
-    """Quality of a set of GPUs: greater is better, compared in field order."""
-
-    slowest: float
-    """Speed of the slowest pair, GB/s in one direction; infinite for one GPU."""
-    total: float
-    """Sum of the speeds of all pairs, GB/s."""
-
-
 class Topology:
     """Link queries on a machine type. Create it with `topology`, which caches one per machine type."""
 
@@ -56,6 +47,7 @@ class Topology:
         self.all = (1 << machine.gpus) - 1
         self._place = {gpu: switch for switch in machine.switches for gpu in switch.gpus}
         indexes = range(self.count)
+        self._levels_by_count: dict[int, tuple[Level, Level]] = {}
         self._links = self._nvlinks()
         self._levels = [[self._pair_level(i, j) for j in indexes] for i in indexes]
         self._speeds = [[self._pair_speed(i, j) for j in indexes] for i in indexes]
@@ -107,18 +99,7 @@ class Topology:
         """Return the slowest part between two GPUs: `nvlink` if an NVLink or NVSwitch connects them."""
         return LEVELS[self._levels[i][j]]
 
-    def nics(self, gpu: int) -> tuple[str, ...]:
-        """Return the NICs nearest to a GPU: under its PCIe switch, else on its socket, else all."""
-        place = self._place[gpu]
-        on_socket = tuple(nic.name for nic in self.machine.nics if nic.socket == place.socket)
-        return place.nics or on_socket or tuple(nic.name for nic in self.machine.nics)
-
     # -- sets ------------------------------------------------------------------------------------------------------
-
-    def quality(self, mask: int) -> Quality:
-        """Return the quality of a set of GPUs."""
-        slowest, total = self._qualities
-        return Quality(slowest[mask], total[mask])
 
     def subset_level(self, mask: int) -> Level:
         """Return the link level of a set of GPUs.
@@ -132,33 +113,13 @@ class Topology:
         gpus = members(mask)
         return LEVELS[max(self._levels[i][j] for i in gpus for j in gpus)]
 
-    def best_subset(self, count: int, free: int | None = None) -> int | None:
-        """Return the best `count` of the free GPUs (default: all) as a mask; None if there are too few.
-
-        Best is the fastest slowest pair, then the largest sum over pairs, then the smallest mask.
-        """
-        available = self.all if free is None else free & self.all
-        return next((mask for mask in self.ranked(count) if mask & ~available == 0), None)
-
-    def ranked(self, count: int) -> tuple[int, ...]:
-        """Return all sets of `count` GPUs, best first: the basis of tables over (free mask, count)."""
-        found = self._ranked.get(count)
-        if found is None:
-            masks = [mask for mask in range(1, self.all + 1) if mask.bit_count() == count]
-            slowest, total = self._qualities
-            masks.sort(key=lambda mask: (-slowest[mask], -total[mask], mask))
-            found = self._ranked[count] = tuple(masks)
-        return found
-
     def reachable_level(self, count: int) -> Level | None:
         """Return the best link level of any `count` GPUs of an empty machine; None if it has fewer."""
-        levels = self._extremes(count)
-        return levels[0] if levels else None
+        return self._extremes(count)[0] if 1 <= count <= self.count else None
 
     def certain_level(self, count: int) -> Level | None:
         """Return the link level that every choice of `count` GPUs has; None if the machine has fewer."""
-        levels = self._extremes(count)
-        return levels[1] if levels else None
+        return self._extremes(count)[1] if 1 <= count <= self.count else None
 
     def room(self, count: int, wanted: str = "any") -> int:
         """Return how many disjoint sets of `count` GPUs with the wanted link level fit on an empty machine.
@@ -177,26 +138,6 @@ class Topology:
     @property
     def _nvswitch(self) -> bool:
         return bool(self.machine.nvlink and self.machine.nvlink.switch_links)
-
-    @cached_property
-    def _ranked(self) -> dict[int, tuple[int, ...]]:
-        return {}
-
-    @cached_property
-    def _qualities(self) -> tuple[list[float], list[float]]:
-        """Compute slowest pair and sum over pairs by mask, from the set without its lowest GPU."""
-        slowest, total = [float("inf")] * (self.all + 1), [0.0] * (self.all + 1)
-        for mask in range(1, self.all + 1):
-            low = mask & -mask
-            rest = mask ^ low
-            worst, sum_ = slowest[rest], total[rest]
-            speeds = self._speeds[low.bit_length() - 1]
-            for gpu in _bits(rest):
-                speed = speeds[gpu]
-                sum_ += speed
-                worst = min(worst, speed)
-            slowest[mask], total[mask] = worst, sum_
-        return slowest, total
 
     @cached_property
     def _rings(self) -> bytearray:
@@ -226,18 +167,12 @@ class Topology:
             sockets[switch.socket] = sockets.get(switch.socket, 0) + len(switch.gpus)
         return list(sockets.values())
 
-    def _extremes(self, count: int) -> tuple[Level, Level] | None:
+    def _extremes(self, count: int) -> tuple[Level, Level]:
         """Return the best and the worst level of any `count` GPUs."""
-        if not 1 <= count <= self.count:
-            return None
         found = self._levels_by_count.get(count)
         if found is None:
             found = self._levels_by_count[count] = self._find_extremes(count)
         return found
-
-    @cached_property
-    def _levels_by_count(self) -> dict[int, tuple[Level, Level]]:
-        return {}
 
     def _find_extremes(self, count: int) -> tuple[Level, Level]:
         if count == 1 or self._nvswitch:

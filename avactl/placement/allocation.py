@@ -254,9 +254,8 @@ class State:
             row = self.gpu_free[slot].tolist()
             for gpu in members(booking.gpus):
                 if gpu >= MAX_GPUS or row[gpu] < booking.milli:
-                    raise BookingError(
-                        f"{key}: GPU {gpu} of {self.names[slot]} has less than {booking.milli} milli free"
-                    )
+                    less = f"has less than {booking.milli} milli free"
+                    raise BookingError(f"{key}: GPU {gpu} of {self.names[slot]} {less}")
         self._take(booking, 1)
         self.bookings[key] = booking
         self.held[slot].add(key)

@@ -20,6 +20,12 @@ _PLANS = 24
 """Maximum number of plans per domain when moved pods find no new place."""
 
 
+Movable = Mapping[Hashable, Request]
+"""Bookings that may move, with their requests."""
+Barred = set[frozenset[Hashable]]
+"""Sets of pods of one node of which some found no other place."""
+
+
 class Move(NamedTuple):
     """Move of a pod from one node to another."""
 
@@ -30,7 +36,7 @@ class Move(NamedTuple):
     """GPU mask on the target."""
 
 
-def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hashable, Request]) -> list[Move] | None:
+def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable) -> list[Move] | None:
     """Return moves after which the gang's minimum members fit; [] if they already fit, None if impossible.
 
     `movable` are the bookings that may move, with their requests: pods of jobs that checkpoint and allow it. For each
@@ -59,12 +65,10 @@ def _scopes(state: State, gang: Gang) -> Iterator[Ints]:
         yield np.flatnonzero(domain == name)
 
 
-def _in_domain(
-    scorer: Scorer, key: Hashable, gang: Gang, movable: Mapping[Hashable, Request], slots: Ints
-) -> list[Move] | None:
+def _in_domain(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints) -> list[Move] | None:
     """Plan moves within one domain. Nodes whose pods find no other place are excluded, and planning restarts."""
     state = scorer.state
-    barred: set[frozenset[Hashable]] = set()
+    barred: Barred = set()
     for _ in range(_PLANS):
         mark = state.mark()
         try:
@@ -84,14 +88,7 @@ Freed = dict[tuple[Hashable, int], frozenset[Hashable]]
 """Removed pods and their nodes; and the sets of pods that were removed together."""
 
 
-def _free(
-    scorer: Scorer,
-    key: Hashable,
-    gang: Gang,
-    movable: Mapping[Hashable, Request],
-    slots: Ints,
-    barred: set[frozenset[Hashable]],
-) -> Freed | None:
+def _free(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints, barred: Barred) -> Freed | None:
     """Remove pods and book the gang's members, the largest first; None if impossible."""
     state = scorer.state
     freed: Freed = {}
@@ -113,11 +110,7 @@ def _free(
 
 
 def _cheapest(
-    state: State,
-    request: Request,
-    movable: Mapping[Hashable, Request],
-    slots: Ints,
-    barred: set[frozenset[Hashable]],
+    state: State, request: Request, movable: Movable, slots: Ints, barred: Barred
 ) -> tuple[int, frozenset[Hashable]] | None:
     """Return the node on which the fewest pods must move for one more member, and these pods."""
     now = rooms(state, request, slots)
@@ -143,13 +136,7 @@ def _cheapest(
 
 
 def _fewest(
-    state: State,
-    request: Request,
-    slot: int,
-    keys: list[Hashable],
-    least: int,
-    most: int,
-    barred: set[frozenset[Hashable]],
+    state: State, request: Request, slot: int, keys: list[Hashable], least: int, most: int, barred: Barred
 ) -> frozenset[Hashable] | None:
     """Return the fewest pods of a node to move, at most `most`; `least` is a lower bound."""
     here = np.array([slot])
@@ -181,7 +168,7 @@ def _fewest(
     return None if len(chosen) > most or chosen in barred else chosen
 
 
-def _replace(scorer: Scorer, movable: Mapping[Hashable, Request], freed: Freed) -> tuple[list[Move], Hashable | None]:
+def _replace(scorer: Scorer, movable: Movable, freed: Freed) -> tuple[list[Move], Hashable | None]:
     """Find new places for the removed pods, the largest first; the second value is a pod without one."""
     moves = []
     pods = sorted(freed, key=lambda each: (-movable[each[0]].total_milli, str(each[0])))

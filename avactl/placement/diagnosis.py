@@ -237,9 +237,8 @@ def gang_message(reason: GangReason, obstacles: Sequence[str] = _NODE_SET) -> st
     role, request = reason.role, reason.role.request
     what = f"{role.least} machine{'s' if role.least > 1 else ''}"
     if request.gpus:
-        share = (
-            f"{request.milli / MILLI_PER_GPU:g} of a free" if request.milli < MILLI_PER_GPU else f"{request.gpus} free"
-        )
+        part = request.milli / MILLI_PER_GPU
+        share = f"{part:g} of a free" if part < 1 else f"{request.gpus} free"
         what = f"capacity for {role.least} pods with" if reason.per_node > 1 else f"{what} with"
         what = f"{what} {share} {_model(request, request.gpus == 1)}"
         what += f" and link {request.link}" if request.required else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,7 +102,6 @@ def place_gang(
     (ties: the parent with least); without such a domain, as few of the widest level as possible. `among` is a node mask
     by slot.
     """
-    counts = {role.name: role.least for role in gang.roles}
     state = scorer.state
     every = np.arange(state.size)
     roles = sorted((role for role in gang.roles if role.least), key=lambda role: -role.request.total_milli * role.least)
@@ -115,7 +114,7 @@ def place_gang(
     for level, domain in _levels(state, gang.within):
         for slots in _candidates(scorer, roles, level, domain, room):
             mark = state.mark()
-            placed = _place_roles(scorer, key, roles, counts, slots, level, among)
+            placed = _place_roles(scorer, key, roles, slots, level, among)
             if placed is not None:
                 state.keep(mark)
                 return placed
@@ -189,21 +188,15 @@ def _sums(groups: Ints, amounts: Ints, count: int) -> Ints:
 
 
 def _place_roles(
-    scorer: Scorer,
-    key: Hashable,
-    roles: list[Role],
-    counts: Mapping[str, int],
-    slots: Ints,
-    level: int,
-    among: npt.NDArray[np.bool_] | None,
+    scorer: Scorer, key: Hashable, roles: list[Role], slots: Ints, level: int, among: npt.NDArray[np.bool_] | None
 ) -> list[Member] | None:
     placed: list[Member] = []
     for role in roles:
         room = rooms(scorer.state, role.request, slots, among)
-        if int(room.sum()) < counts[role.name]:
+        if int(room.sum()) < role.least:
             return None
-        found = _spread(scorer, role.request, slots, room, counts[role.name], level + 1)
-        placed += _book(scorer, key, role, iter(range(counts[role.name])), found)
+        found = _spread(scorer, role.request, slots, room, role.least, level + 1)
+        placed += _book(scorer, key, role, found)
     return placed
 
 
@@ -246,14 +239,12 @@ def _nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int)
     return taken
 
 
-def _book(
-    scorer: Scorer, key: Hashable, role: Role, indexes: Iterator[int], found: list[tuple[int, int]]
-) -> list[Member]:
+def _book(scorer: Scorer, key: Hashable, role: Role, found: list[tuple[int, int]]) -> list[Member]:
     state, request = scorer.state, role.request
     placed: list[Member] = []
     for node, count in found:
         for gpus in _gpus(state, request, node, count):
-            member = Member(role.name, next(indexes), node, gpus)
+            member = Member(role.name, len(placed), node, gpus)
             state.book((key, role.name, member.number), Booking(node, request.amounts, gpus, request.milli))
             placed.append(member)
     return placed

@@ -6,6 +6,7 @@ Sets of GPUs are bit masks, GPU i is bit i, as in `avactl.hardware.topology`. Th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -48,43 +49,31 @@ class Links:
 
         Whole MB/s, so that sums do not depend on the order of addition.
         """
-        slowest = np.full(self._size, _ALONE, np.int64)
-        for gpu in range(self.count):
-            below = 1 << gpu
-            pair = np.full(below, _ALONE, np.int64)
-            for other in range(gpu):
-                bit = 1 << other
-                pair[bit : 2 * bit] = np.minimum(pair[:bit], self._speed(gpu, other))
-            slowest[below : 2 * below] = np.minimum(slowest[:below], pair)
-        return slowest
+        return self._over_pairs(self._speed, np.minimum, _ALONE)
 
     @cached_property
     def total(self) -> Ints:
         """Sum of the speeds of all pairs of each set, MB/s."""
-        total = np.zeros(self._size, np.int64)
+        return self._over_pairs(self._speed, np.add, 0)
+
+    def _over_pairs(self, value: Callable[[int, int], int], combine: np.ufunc, none: int) -> Ints:
+        """Combine a value of two GPUs over all pairs of each set; `none` is that of sets without pairs."""
+        found = np.full(self._size, none, np.int64)
         for gpu in range(self.count):
             below = 1 << gpu
-            pairs = np.zeros(below, np.int64)
+            pairs = np.full(below, none, np.int64)
             for other in range(gpu):
                 bit = 1 << other
-                pairs[bit : 2 * bit] = pairs[:bit] + self._speed(gpu, other)
-            total[below : 2 * below] = total[:below] + pairs
-        return total
+                pairs[bit : 2 * bit] = combine(pairs[:bit], value(gpu, other))
+            found[below : 2 * below] = combine(found[:below], pairs)
+        return found
 
     @cached_property
     def levels(self) -> npt.NDArray[np.int8]:
         """Link level of each set, as its index in `LEVELS`; defined by `Topology.subset_level`."""
-        worst = np.zeros(self._size, np.int8)
-        for gpu in range(self.count):
-            below = 1 << gpu
-            pairs = np.zeros(below, np.int8)
-            for other in range(gpu):
-                bit = 1 << other
-                level = LEVELS.index(self.topology.level(gpu, other))
-                pairs[bit : 2 * bit] = np.maximum(pairs[:bit], level)
-            worst[below : 2 * below] = np.maximum(worst[:below], pairs)
+        worst = self._over_pairs(lambda i, j: LEVELS.index(self.topology.level(i, j)), np.maximum, 0)
         worst[self._rings] = 0
-        return worst
+        return worst.astype(np.int8)
 
     @cached_property
     def _rings(self) -> npt.NDArray[np.bool_]:

@@ -124,9 +124,8 @@ class Ledger:
             seen = [name]
             while (parent := self.quotas[seen[-1]].parent) is not None:
                 if parent not in self.quotas or parent in seen:
-                    raise ValueError(
-                        f"quota {name}: its parent {parent} {'is in a cycle' if parent in seen else 'does not exist'}"
-                    )
+                    why = "is in a cycle" if parent in seen else "does not exist"
+                    raise ValueError(f"quota {name}: its parent {parent} {why}")
                 seen.append(parent)
 
     def copy(self) -> Ledger:

@@ -86,10 +86,7 @@ def _merged(steps: Sequence[Reclaim]) -> list[Reclaim]:
 
 class _Planner:
     def __init__(self, ledger: Ledger, work: TeamWorkload, free: int, enough: Enough | None) -> None:
-        self.ledger = ledger
-        self.work = work
-        self.free = free
-        self.enough = enough
+        self.ledger, self.work, self.free, self.enough = ledger, work, free, enough
         # The ledger after the reclaims so far.
         self.after = ledger.copy()
         self.line = ledger.line(work.team)

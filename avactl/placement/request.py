@@ -30,9 +30,8 @@ class Request:
 
     def __post_init__(self) -> None:
         if not 0 < self.milli <= MILLI_PER_GPU or (self.milli < MILLI_PER_GPU and self.gpus > 1):
-            raise ValueError(
-                f"{self.gpus} GPUs of {self.milli} milli: shares are of one GPU, and at most {MILLI_PER_GPU}"
-            )
+            limit = f"shares are of one GPU, and at most {MILLI_PER_GPU}"
+            raise ValueError(f"{self.gpus} GPUs of {self.milli} milli: {limit}")
 
     @property
     def total_milli(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from avactl.hardware.topology import LEVELS
 from avactl.placement.allocation import ABSENT, MILLI_PER_GPU, Booking, State
 from avactl.placement.expected_workload import Workload, distance
 from avactl.placement.fragmentation import Floats, Ints, Measure
+from avactl.placement.links import Links
 from avactl.placement.objective import Objective as Objective
 from avactl.placement.request import Request
 
@@ -229,14 +230,17 @@ class Scorer:
             large = state.gpu_free[slots, : state.width] >= request.milli
             shares: npt.NDArray[np.int32] = (large << np.arange(state.width)).sum(1).astype(np.int32)
             return shares
-        result = np.zeros(len(slots), np.int32)
-        kinds, whole = state.kind[slots], state.whole[slots]
-        for kind in np.unique(kinds).tolist():
-            here = kinds == kind
-            result[here] = state.kinds[kind].choose(
-                whole[here], request.gpus, request.link, request.required, request.rdma
-            )
+        result, whole = np.zeros(len(slots), np.int32), state.whole[slots]
+        wanted = (request.gpus, request.link, request.required, request.rdma)
+        for links, here in self._by_links(slots):
+            result[here] = links.choose(whole[here], *wanted)
         return result
+
+    def _by_links(self, slots: Ints) -> Iterator[tuple[Links, npt.NDArray[np.bool_]]]:
+        """Yield the tables of each machine type among nodes, and its nodes as a mask."""
+        kinds = self.state.kind[slots]
+        for kind in np.unique(kinds).tolist():
+            yield self.state.kinds[kind], kinds == kind
 
     def _after(
         self, request: Request, slots: Ints, left: Ints, masks: npt.NDArray[np.int32]
@@ -267,11 +271,9 @@ class Scorer:
         return lost, masks
 
     def _singles(self, slots: Ints) -> npt.NDArray[np.int32]:
-        result = np.zeros(len(slots), np.int32)
-        kinds, whole = self.state.kind[slots], self.state.whole[slots]
-        for kind in np.unique(kinds).tolist():
-            here = kinds == kind
-            result[here] = self.state.kinds[kind].choose(whole[here], 1)
+        result, whole = np.zeros(len(slots), np.int32), self.state.whole[slots]
+        for links, here in self._by_links(slots):
+            result[here] = links.choose(whole[here], 1)
         return result
 
     def _tie(self, request: Request, slots: Ints, left: Ints) -> Floats:
@@ -284,21 +286,18 @@ class Scorer:
     def _slowness(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
         cost = np.zeros(len(slots))
         if request.gpus > 1:
-            kinds = self.state.kind[slots]
-            for kind in np.unique(kinds).tolist():
-                here = kinds == kind
-                cost[here] = -_SPEED * self.state.kinds[kind].slowest[masks[here]]
+            for links, here in self._by_links(slots):
+                cost[here] = -_SPEED * links.slowest[masks[here]]
         return cost
 
     def _load(self, request: Request, slots: Ints, left: Ints) -> Floats:
         """Return the load of nodes including the pod, 0 to 1."""
         state = self.state
         if request.gpus:
-            result: Floats = 1.0 - (state.gpu_total[slots] - request.total_milli) / (
-                MILLI_PER_GPU * state.gpu_count[slots]
-            )
+            part = (state.gpu_total[slots] - request.total_milli) / (MILLI_PER_GPU * state.gpu_count[slots])
         else:
-            result = 1.0 - left[:, 0] / np.maximum(state.capacity[slots, 0], 1)
+            part = left[:, 0] / np.maximum(state.capacity[slots, 0], 1)
+        result: Floats = 1.0 - part
         return result
 
     def _link_cost(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
@@ -306,10 +305,8 @@ class Scorer:
         if request.gpus < 2:
             return cost
         wanted = len(LEVELS) - 1 if request.link == "any" else LEVELS.index(request.link)
-        kinds = self.state.kind[slots]
-        for kind in np.unique(kinds).tolist():
-            here = kinds == kind
-            level = self.state.kinds[kind].levels[masks[here]].astype(np.float64)
+        for links, here in self._by_links(slots):
+            level = links.levels[masks[here]].astype(np.float64)
             # With any link accepted, better links still break ties.
             cost[here] = _LEVEL_COST * np.maximum(level - wanted, 0.0) + 0.1 * level
         return cost

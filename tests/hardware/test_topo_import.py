@@ -27,6 +27,7 @@ from avactl.hardware.topo_text import decode
 from avactl.hardware.topology import topology
 from avactl.kinds.machine_type import MachineType
 from avactl.kinds.machine_type.hardware import machine_facts
+from avactl.placement.links import links
 from avactl.source.yaml import load_yaml
 from tests.hardware.topo_matrices import library_machine, render, rows
 
@@ -97,7 +98,9 @@ def test_round_trip_of_the_library(name: str) -> None:
     nvlink = [(i, j) for i, j in pairs if i != j and one.level(i, j) == "nvlink"]
     assert [other.bandwidth(i, j) for i, j in nvlink] == [one.bandwidth(i, j) for i, j in nvlink]
     if declared.nics:
-        assert [other.nics(gpu) for gpu in range(one.count)] == [one.nics(gpu) for gpu in range(one.count)]
+        assert [links(found).nic(gpu) for gpu in range(found.gpus)] == [
+            links(declared).nic(gpu) for gpu in range(found.gpus)
+        ]
     assert [nic.socket for nic in found.nics] == [nic.socket for nic in declared.nics]
     if any(switch.nics for switch in declared.switches) or not declared.nvlink:
         assert {switch.gpus for switch in found.switches} == {switch.gpus for switch in declared.switches}

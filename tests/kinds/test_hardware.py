@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise, permutations
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from avactl.compiler.validate import validate_document
 from avactl.hardware import library
 from avactl.hardware.machine import NVLINK, Machine, Nvlink, NvlinkPair, PcieSwitch
-from avactl.hardware.topology import LEVELS, Topology, members, satisfies, topology
+from avactl.hardware.topology import LEVELS, Topology, satisfies, topology
 from avactl.kinds.machine_type import MachineType
 from avactl.kinds.machine_type.check import problems
 from avactl.kinds.machine_type.hardware import machine_facts
@@ -140,13 +139,6 @@ def test_speeds_by_the_slowest_part() -> None:
     assert pcie.bandwidth(2, 2) == float("inf")
 
 
-def test_nearest_nics() -> None:
-    assert of("dgx1-v100").nics(5) == ("mlx5_2",)
-    assert of("v100-pcie-8").nics(0) == ("mlx5_0",)
-    assert of("v100-pcie-8").nics(7) == ("mlx5_0",)  # the only one, though on the other socket
-    assert of("t4").nics(0) == ()
-
-
 # -- sets ----------------------------------------------------------------------------------------------------------
 
 
@@ -178,17 +170,6 @@ def test_a_ring_needs_links_but_not_between_all() -> None:
     assert dgx.subset_level(mask(0, 1, 5, 4)) == "nvlink"  # 0-1-5-4-0, though 0-5 has no link
     assert dgx.subset_level(mask(0, 1, 4)) == "node"  # 1-4 is missing, and three have one ring only
     assert dgx.subset_level(dgx.all) == "nvlink"
-
-
-def test_best_subsets_of_known_machines() -> None:
-    dgx, pcie = of("dgx1-v100"), of("v100-pcie-8")
-    assert members(dgx.best_subset(2) or 0) == (1, 2)  # two links: the first such pair
-    assert members(dgx.best_subset(4) or 0) == (0, 1, 2, 3)
-    assert members(pcie.best_subset(3) or 0) == (0, 1, 2)
-    assert members(pcie.best_subset(2, free=mask(1, 5, 6)) or 0) == (5, 6)  # two under one switch, not the lowest
-    assert pcie.best_subset(4, free=mask(1, 2, 3)) is None
-    assert dgx.quality(mask(0, 3)) == (50.0, 50.0)
-    assert dgx.quality(mask(0, 1, 2)) == (25.0, 100.0)
 
 
 def test_room_counts_sets_that_stand_together() -> None:
@@ -230,21 +211,6 @@ def machines(draw: st.DrawFn, largest: int = 7) -> Machine:
     )  # fmt: skip
 
 
-@given(machines())
-def test_best_subset_is_the_best_of_all(machine: Machine) -> None:
-    found = Topology(machine)
-    for count in range(1, machine.gpus + 1):
-        best = members(found.best_subset(count) or 0)
-        assert len(best) == count
-
-        def quality(gpus: tuple[int, ...]) -> tuple[float, float]:
-            speeds = [found.bandwidth(i, j) for i, j in combinations(gpus, 2)]
-            return min(speeds, default=float("inf")), sum(speeds)
-
-        assert quality(best) == max(map(quality, combinations(range(machine.gpus), count)))
-        assert found.quality(mask(*best)) == quality(best)
-
-
 @given(machines(6))
 def test_levels_of_sets_are_those_of_their_definition(machine: Machine) -> None:
     found = Topology(machine)
@@ -263,18 +229,6 @@ def test_levels_of_sets_are_those_of_their_definition(machine: Machine) -> None:
         assert found.certain_level(count) == LEVELS[max(seen)]
 
 
-def test_sixteen_gpus_are_still_exact() -> None:
-    random = Random(16)
-    order = list(range(16))
-    random.shuffle(order)
-    switches = tuple(PcieSwitch(socket=n // 2, gpus=tuple(sorted(order[4 * n : 4 * n + 4]))) for n in range(4))
-    machine = Machine(
-        gpu="K80", gpus=16, gpu_memory=1, cpu=1.0, memory=1, switches=switches, nvlink=None, nics=(),
-        cross_socket_gbps=3.0, same_socket_gbps=8.0, pcie_switch_gbps=12.0,
-    )  # fmt: skip
-    found = topology(machine)
-    assert found.best_subset(4) == min(mask(*switch.gpus) for switch in switches)
-    # Five: a whole switch and one of its socket; no other five have so few slow pairs.
-    five = set(members(found.best_subset(5) or 0))
-    assert found.quality(mask(*five)) == (8.0, 6 * 12.0 + 4 * 8.0)
-    assert topology(machine) is found
+def test_a_topology_is_computed_once() -> None:
+    machine = of("dgx1-v100").machine
+    assert topology(machine) is topology(machine)

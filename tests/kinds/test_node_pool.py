@@ -67,7 +67,7 @@ def test_the_config_map_is_what_placement_reads() -> None:
     machine = Machine.from_dict(data.pop("machine"))
     assert topology(machine).reachable_level(8) == "nvlink"
     assert topology(machine).bandwidth(0, 3) == 50.0
-    assert topology(machine).nics(7) == ("mlx5_3",)
+    assert topology(machine).switch(7).nics == ("mlx5_3",)
     assert data == {
         "version": 1,
         "pool": "dgx",
