@@ -81,15 +81,13 @@ def _github(env: Mapping[str, str]) -> Pipeline:
     sides: list[Any] = [((pull.get(side) or {}).get("repo") or {}).get("full_name") for side in ("base", "head")]
     server = env.get("GITHUB_SERVER_URL", "https://github.com").rstrip("/")
     run = env.get("GITHUB_RUN_ID", "")
-    base = (pull.get("base") or {}).get("sha") or (
-        f"origin/{env['GITHUB_BASE_REF']}" if env.get("GITHUB_BASE_REF") else None
-    )
+    branch = f"origin/{env['GITHUB_BASE_REF']}" if env.get("GITHUB_BASE_REF") else None
     return Pipeline(
         "github",
         (env.get("GITHUB_API_URL") or "https://api.github.com").rstrip("/"),
         project,
         number=_ref_number(env.get("GITHUB_REF", "")) or _number(pull.get("number")),
-        base=base,
+        base=(pull.get("base") or {}).get("sha") or branch,
         token=_token(env, "GITHUB_TOKEN", "GH_TOKEN"),
         # The head repository of a deleted fork is null.
         fork=bool(pull.get("head")) and sides[0] is not None and sides[0] != sides[1],
@@ -110,9 +108,8 @@ def _pull(event: Mapping[str, Any]) -> Mapping[str, Any]:
     issue = event.get("issue")
     if isinstance(issue, dict) and "pull_request" in issue:
         return {"number": issue.get("number")}
-    ran = (
-        (event.get("workflow_run") or {}).get("pull_requests") if isinstance(event.get("workflow_run"), dict) else None
-    )
+    run = event.get("workflow_run")
+    ran = run.get("pull_requests") if isinstance(run, dict) else None
     return dict(ran[0]) if isinstance(ran, list) and len(ran) == 1 and isinstance(ran[0], dict) else {}
 
 
@@ -122,9 +119,8 @@ def _event(path: str) -> Mapping[str, Any]:
     try:
         event = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        raise EnvironmentProblem(
-            f"GITHUB_EVENT_PATH: {path} cannot be read: {error}", "set it to the path of the event's file"
-        ) from None
+        message = f"GITHUB_EVENT_PATH: {path} cannot be read: {error}"
+        raise EnvironmentProblem(message, "set it to the path of the event's file") from None
     return event if isinstance(event, dict) else {}
 
 
@@ -137,16 +133,11 @@ def _gitlab(env: Mapping[str, str]) -> Pipeline:
     token = _token(env, "GITLAB_TOKEN")
     own = env.get("CI_PROJECT_ID", project)
     return Pipeline(
-        "gitlab",
-        api.rstrip("/"),
-        project,
-        number=_number(env.get("CI_MERGE_REQUEST_IID")),
-        base=env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA") or None,
-        token=token,
+        "gitlab", api.rstrip("/"), project, number=_number(env.get("CI_MERGE_REQUEST_IID")),
+        base=env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA") or None, token=token,
         job_token=not token and bool(env.get("CI_JOB_TOKEN")),
-        fork=env.get("CI_MERGE_REQUEST_SOURCE_PROJECT_ID", own) != project,
-        run=env.get("CI_JOB_URL", ""),
-    )
+        fork=env.get("CI_MERGE_REQUEST_SOURCE_PROJECT_ID", own) != project, run=env.get("CI_JOB_URL", ""),
+    )  # fmt: skip
 
 
 def _number(value: Any) -> int | None:

@@ -7,8 +7,10 @@ Sources: docs.github.com/rest (issue comments, "Rate limits", "Best practices", 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -59,20 +61,6 @@ class Comment(NamedTuple):
     body: str
     author: str
     """Login of its author."""
-
-
-class Forge(Protocol):
-    """The comments of one pull request."""
-
-    noun: str
-    """The forge's term for a pull request, with its number."""
-
-    def comments(self) -> Iterator[Comment]: ...
-    def create(self, body: str) -> None: ...
-    def edit(self, comment: Comment, body: str) -> None: ...
-    def own(self, comment: Comment) -> bool:
-        """Return whether a comment was written with this token."""
-        ...
 
 
 class Api:
@@ -188,10 +176,17 @@ def body_of(answer: httpx.Response, asked: str) -> Any:
         raise ForgeError(f"{asked}: the response is {kind}, not JSON", "is the API URL correct?") from None
 
 
-def number_of(entry: Mapping[str, Any]) -> int:
-    """Return the ID of a comment; 0 if it has none."""
+def comment_of(entry: Mapping[str, Any], user: str, login: str) -> Comment:
+    """Return the comment of a list's entry; `user` and `login` are the keys of its author and of his login."""
     number = entry.get("id")
-    return number if isinstance(number, int) else 0
+    return Comment(
+        number if isinstance(number, int) else 0, str(entry.get("body") or ""), text_at(entry.get(user), login)
+    )
+
+
+def text_at(value: Any, key: str) -> str:
+    """Return the text at a key of a mapping; "" if there is none."""
+    return str(value.get(key) or "") if isinstance(value, dict) else ""
 
 
 def want(answer: httpx.Response, asked: str) -> None:
@@ -206,3 +201,66 @@ def want(answer: httpx.Response, asked: str) -> None:
     if answer.status_code in (404, 410):
         raise GoneError(line, status=answer.status_code)
     raise ForgeError(line, status=answer.status_code)
+
+
+class Forge(ABC):
+    """The comments of one pull request."""
+
+    def __init__(self, api: Api, path: str, noun: str, hints: Mapping[int, str]) -> None:
+        """`path` lists the comments; `noun` is the forge's term for a pull request, with its number; `hints` are
+        remedies by HTTP status."""
+        self._api, self._list, self.noun, self._hints = api, path, noun, hints
+
+    @abstractmethod
+    def comments(self) -> Iterator[Comment]:
+        """Yield all comments, oldest first. Raises ForgeError."""
+
+    @abstractmethod
+    def edit(self, comment: Comment, body: str) -> None:
+        """Replace the text of a comment. Raises ForgeError; GoneError if it was deleted."""
+
+    @abstractmethod
+    def _read_only(self) -> tuple[str, str]:
+        """Return why a write was forbidden, and the remedy."""
+
+    @abstractmethod
+    def _login(self) -> str:
+        """Return the login of the token's user."""
+
+    def create(self, body: str) -> None:
+        """Write a new comment. Raises ForgeError."""
+        self._write("POST", self._list, body, f"commenting on {self.noun}", repeat=False)
+
+    def own(self, comment: Comment) -> bool:
+        """Return whether a comment was written with this token: another bot may quote the marker."""
+        return bool(comment.author) and comment.author == self._me
+
+    @cached_property
+    def _me(self) -> str:
+        return self._login()
+
+    def _pages(self, asked: str, gone: str, **params: Any) -> Iterator[dict[str, Any]]:
+        """Yield the entries of the list; `gone` is the remedy if it does not exist."""
+        try:
+            for page in self._api.pages(self._list, asked=asked, per_page=100, **params):
+                yield from page
+        except GoneError as error:
+            raise ForgeError(str(error), gone) from None
+        except ForgeError as error:
+            raise error.explained(self._hints) from None
+
+    def _write(self, method: str, path: str, body: str, asked: str, *, repeat: bool = True) -> None:
+        answer = self._api.send(method, path, asked=asked, repeat=repeat, json={"body": body})
+        if answer.status_code == 403:
+            why, hint = self._read_only()
+            raise ReadOnlyError(f"{asked}: {why}", hint)
+        self._want(answer, asked)
+
+    def _want(self, answer: httpx.Response, asked: str) -> None:
+        """Raise as `want`, with the remedy for the status."""
+        try:
+            want(answer, asked)
+        except GoneError:
+            raise
+        except ForgeError as error:
+            raise error.explained(self._hints) from None
