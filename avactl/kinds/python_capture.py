@@ -183,33 +183,30 @@ def _fill(model: Model, data: dict[str, Any]) -> None:
 
 
 def evaluate(root: str, path: str, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Run a file of the repository at `root`; return its documents and its error.
-
-    Imports resolve to the standard library first, then to the file's directory and the root, then to `packages`: a
-    repository file named like a Python module cannot shadow a module that avactl uses.
-    """
+    """Run a file of the repository at `root`; return its documents and its error. Imports are `traces.execute`'s."""
     recorder = Recorder(root)
     recorder.install()
     documents: list[dict[str, Any]] = []
     answer: dict[str, Any] = {"documents": documents, "error": None}
-    file = f"{recorder.root}{path}"
-    module = ModuleType(_MODULE)
-    module.__file__ = file
-    sys.modules[_MODULE] = module
-    library = [entry for entry in sys.path if entry not in packages]
-    sys.path[:] = dict.fromkeys([*library, file.rpartition("/")[0], root, *packages])
     try:
-        with open(file, "rb") as source:  # noqa: PTH123 - pathlib is not loaded yet
-            code = compile(source.read(), file, "exec", dont_inherit=True)
-        exec(code, module.__dict__)  # noqa: S102 - what this process is for
+        module = traces.execute(recorder.root, path, packages, _MODULE)
         for index, spec in enumerate(_specs(module)):
             if not isinstance(spec, Resource):
-                raise TypeError(f"`specs` must hold specs, but entry {index} is a {type(spec).__name__}")
+                raise _NoSpecsError(f"`specs` must hold specs, but entry {index} is a {type(spec).__name__}")
             value, places = recorder.document(spec)
             documents.append({"value": value, "places": [[list(p), *place] for p, place in places.items()]})
+    except _NoSpecsError as error:
+        answer["error"] = traces.describe(recorder.root, error, path) | {
+            "message": f"TypeError: {error}",
+            "cause": "specs",
+        }
     except BaseException as error:
         answer["error"] = traces.describe(recorder.root, error, path)
     return answer
+
+
+class _NoSpecsError(TypeError):
+    """`specs` is not a list of specs."""
 
 
 def _specs(module: ModuleType) -> Iterable[Any]:
@@ -218,7 +215,8 @@ def _specs(module: ModuleType) -> Iterable[Any]:
     if callable(specs):
         specs = specs()
     if isinstance(specs, Resource) or not isinstance(specs, Iterable):
-        raise TypeError(f"`specs` must be a list of specs or a function that returns one, got {type(specs).__name__}")
+        message = f"`specs` must be a list of specs or a function that returns one, got {type(specs).__name__}"
+        raise _NoSpecsError(message)
     return specs
 
 

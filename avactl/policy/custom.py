@@ -200,11 +200,10 @@ class _Reader:
             hint = "fix the schema: it must be valid JSON Schema 2020-12, or valid for its `$schema`"
             self.report.problems.append(_broken(self.source, name, span, message, hint))
             return
-        hint = "a policy file may import the standard library, avactl.policy, and modules of the repository"
-        if value["refused"]:
-            hint = "a policy has no access to the system: use only the spec or object that it receives"
-        elif not value["import"]:
-            hint = "fix this line, or its caller"
+        hint = {
+            "import": "a policy file may import the standard library, avactl.policy, and modules of the repository",
+            "refused": "a policy has no access to the system: use only the spec or object that it receives",
+        }.get(answers.text(value["cause"]), "fix this line, or its caller")
         span = self._span(value["place"])
         self.report.problems.append(_broken(self.source, "", span, message, hint))
 

@@ -6,10 +6,8 @@ Findings are written as they occur, one line of JSON each, so that a timeout can
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from types import ModuleType
 from typing import Any, BinaryIO
 
 from avactl.policy import DECLARED, MOST_PROBLEMS, Policy, Problem
@@ -42,7 +40,8 @@ def main(request: dict[str, Any]) -> None:
     with open(request["answer"], "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
         try:
             if schema is None:
-                policies = _declared(root, request["path"], request["import"])
+                traces.execute(root, request["path"], request["import"], _MODULE)
+                policies = list(DECLARED)
             else:
                 policies = [_schema_policy(schema, **request["policy"])]
         except BaseException as error:
@@ -71,20 +70,6 @@ def _place(root: str, policy: Policy) -> list[Any]:
     if code is None or not code.co_filename.startswith(root):
         return []
     return list(traces.position(root, code, 0))
-
-
-def _declared(root: str, path: str, packages: Sequence[str]) -> list[Policy]:
-    """Return the policies of a file. Imports work as in spec files: from its directory and the repository root."""
-    file = f"{root}{path}"
-    module = ModuleType(_MODULE)
-    module.__file__ = file
-    sys.modules[_MODULE] = module
-    library = [entry for entry in sys.path if entry not in packages]
-    sys.path[:] = dict.fromkeys([*library, file.rpartition("/")[0], root, *packages])
-    with open(file, "rb") as source:  # noqa: PTH123
-        code = compile(source.read(), file, "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 - what this process is for
-    return list(DECLARED)
 
 
 def _schema_policy(schema: Any, **declared: Any) -> Policy:

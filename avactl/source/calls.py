@@ -60,7 +60,9 @@ class PythonLocator:
             node = name
         if isinstance(node, ast.Call):
             node = node.func  # a call may span many lines: mark its name only
-        return _span_of(place.file, text, node)
+        at: Any = node
+        end_line, end_column = at.end_lineno or at.lineno, at.end_col_offset or 0
+        return span_in(place.file, text, at.lineno, at.col_offset, end_line, end_column)
 
 
 def _argument(node: ast.AST, step: str | int) -> tuple[ast.AST | None, ast.AST] | None:
@@ -92,10 +94,6 @@ def _calls(text: str) -> dict[tuple[int, int, int, int], ast.Call]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
     }
-
-
-def _span_of(file: str, text: str, node: Any) -> Span:
-    return span_in(file, text, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def span_in(file: str, text: str, line: int, column: int, end_line: int, end_column: int) -> Span:

@@ -108,7 +108,7 @@ class GitTree:
             elif mode.startswith("100"):
                 self._blobs[path] = (blob, int(size))
         if links:
-            targets = self._contents(blob for blob in links.values() if blob)
+            targets = read_blobs(self._directory, (blob for blob in links.values() if blob))
             targets[""] = b"/"  # an overlong target is a broken link
             self._links = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
         self._ordered = sorted(self._blobs)
@@ -134,7 +134,7 @@ class GitTree:
         """Return a file's content. The first call reads all small spec files: one process per file would be slow."""
         blob, size = self._find(path)
         if self._content is None:
-            self._content = self._contents(self._together())
+            self._content = read_blobs(self._directory, self._together())
         if blob in self._content:
             return self._content[blob]
         return git(self._directory, "cat-file", "blob", blob, limit=size)
@@ -197,20 +197,21 @@ class GitTree:
                 ahead += target.split("/")[::-1]
         return "/".join(walked)
 
-    def _contents(self, blobs: Iterable[str]) -> dict[str, bytes]:
-        """Read many blobs with one process."""
-        wanted = "".join(f"{blob}\n" for blob in sorted(set(blobs)))
-        out = git(self._directory, "cat-file", "--batch", data=wanted.encode()) if wanted else b""
-        content: dict[str, bytes] = {}
-        position = 0
-        while position < len(out):
-            end = out.index(b"\n", position)
-            blob, *about = out[position:end].decode().split()
-            if about == ["missing"]:
-                raise _missing(blob)
-            content[blob] = out[end + 1 : end + 1 + int(about[1])]
-            position = end + 1 + int(about[1]) + 1
-        return content
+
+def read_blobs(directory: str | Path, blobs: Iterable[str]) -> dict[str, bytes]:
+    """Read many blobs with one process. Raises GitError."""
+    wanted = "".join(f"{blob}\n" for blob in sorted(set(blobs)))
+    out = git(directory, "cat-file", "--batch", data=wanted.encode()) if wanted else b""
+    content: dict[str, bytes] = {}
+    position = 0
+    while position < len(out):
+        end = out.index(b"\n", position)
+        blob, *about = out[position:end].decode().split()
+        if about == ["missing"]:
+            raise _missing(blob)
+        content[blob] = out[end + 1 : end + 1 + int(about[1])]
+        position = end + 1 + int(about[1]) + 1
+    return content
 
 
 def _missing(blob: str) -> GitError:

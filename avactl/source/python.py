@@ -69,19 +69,17 @@ def _documents(root: Root, path: str, answer: bytes) -> tuple[list[Document], li
     place = root.place(path, *said["error"]["place"])
     span = span_in(place.file, root.text(place.file), place.line, place.column, place.end_line, place.end_column)
     message = answers.text(said["error"]["message"])
-    return documents, [Diagnostic("python-error", message, span, hint=_hint(message, bool(said["error"]["refused"])))]
+    hint = _HINTS.get(answers.text(said["error"]["cause"]), "fix this line, or its caller")
+    return documents, [Diagnostic("python-error", message, span, hint=hint)]
 
 
-def _hint(message: str, refused: bool) -> str:
-    if refused:
-        return "a spec file has no system access: use only files of the repository"
-    if message.startswith(("ModuleNotFoundError", "ImportError")):
-        return "a spec file may import the standard library, avactl.kinds, and modules of the repository"
-    if message.startswith("TypeError: `specs`"):
-        return "write `specs = [Team(…), …]`, or a function `specs()` that returns or yields them"
-    if message.startswith("MemoryError"):
-        return "split the file; it has 1 GiB of memory"
-    return "fix this line, or its caller"
+_HINTS = {
+    "refused": "a spec file has no system access: use only files of the repository",
+    "import": "a spec file may import the standard library, avactl.kinds, and modules of the repository",
+    "specs": "write `specs = [Team(…), …]`, or a function `specs()` that returns or yields them",
+    "memory": "split the file; it has 1 GiB of memory",
+}
+"""Remedies by the cause of a failure."""
 
 
 def _misspelt(path: str, source: str) -> list[Diagnostic]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from types import CodeType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from avactl.source.calls import Place
@@ -24,7 +25,7 @@ def position(root: str, code: CodeType, instruction: int) -> Place:
 
 
 def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
-    """Return an exception as plain data: message, innermost place in the repository, refused by the sandbox or not.
+    """Return an exception as plain data: message, innermost place in the repository, and cause, where it is known.
 
     Without a place in the repository, the place is the first line of the file at `path`.
     """
@@ -45,9 +46,26 @@ def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
     if chain is not None:
         text = str(chain)
     text = text.replace(root, "")[:_LONGEST_MESSAGE]
-    return {
-        "message": text, "place": list(place), "refused": chain is not None, "import": isinstance(error, ImportError),
-    }  # fmt: skip
+    cause = "refused" if chain is not None else "import" if isinstance(error, ImportError) else ""
+    cause = cause or ("memory" if isinstance(error, MemoryError) else "")
+    return {"message": text, "place": list(place), "cause": cause}
+
+
+def execute(root: str, path: str, packages: Sequence[str], name: str) -> ModuleType:
+    """Run a file of the repository at `root` (ending with `/`) as the module `name`.
+
+    Imports resolve to the standard library first, then to the file's directory and the root, then to `packages`: a
+    repository file named like a Python module cannot shadow a module that avactl uses.
+    """
+    module, file = ModuleType(name), f"{root}{path}"
+    module.__file__ = file
+    sys.modules[name] = module
+    library = [entry for entry in sys.path if entry not in packages]
+    sys.path[:] = dict.fromkeys([*library, file.rpartition("/")[0], root, *packages])
+    with open(file, "rb") as source:  # noqa: PTH123 - pathlib is not loaded yet
+        code = compile(source.read(), file, "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - what the child process is for
+    return module
 
 
 def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:

@@ -184,16 +184,18 @@ class _Constructor:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 hint = "quote it; avactl does not render templates (`{{ … }}`)"
-                self._report("yaml-key", "a mapping key must be a string, not a list or mapping", key_node, hint)
+                message = "a mapping key must be a string, not a list or mapping"
+                self.problems.append(Diagnostic("yaml-key", message, self._place(key_node), hint=hint))
                 continue
             key = key_node.value
             if key == "<<" and key_node.tag == _PLAIN:
                 merges.append(value_node)
                 continue
             if key in first:
-                note = Note(self._place(first[key]), "first occurrence")
+                span, notes = self._place(key_node), (Note(self._place(first[key]), "first occurrence"),)
                 message, hint = f"duplicate key `{key}`", "remove one of them"
-                self._report("yaml-duplicate-key", message, key_node, hint, label="duplicate", notes=(note,))
+                problem = Diagnostic("yaml-duplicate-key", message, span, label="duplicate", hint=hint, notes=notes)
+                self.problems.append(problem)
                 continue
             first[key] = key_node
             result[key] = self.build(value_node)
@@ -206,7 +208,7 @@ class _Constructor:
             value = self.build(source)
             if not isinstance(value, dict):
                 message = "the value of `<<` must be a mapping or a list of mappings"
-                self._report("yaml-key", message, source, "write `<<: *name`")
+                self.problems.append(Diagnostic("yaml-key", message, self._place(source), hint="write `<<: *name`"))
                 return
             for key, item in value.items():
                 into.setdefault(key, item)
@@ -218,14 +220,12 @@ class _Constructor:
         return node.value if name in (None, "str") else resolve_plain(node.value)
 
     def _unknown_tag(self, node: Any) -> None:
-        name = node.tag.replace("tag:yaml.org,2002:", "!!")
-        self._report("yaml-tag", f"unknown YAML tag `{name}`", node, "remove the tag; specs are plain YAML")
+        message = f"unknown YAML tag `{node.tag.replace('tag:yaml.org,2002:', '!!')}`"
+        hint = "remove the tag; specs are plain YAML"
+        self.problems.append(Diagnostic("yaml-tag", message, self._place(node), hint=hint))
 
     def _place(self, node: Any) -> Span:
         return _span(self.file, node.start_mark, node.end_mark)
-
-    def _report(self, code: str, message: str, node: Any, hint: str, **more: Any) -> None:
-        self.problems.append(Diagnostic(code, message, self._place(node), hint=hint, **more))
 
 
 def _too_deep(span: Span) -> Diagnostic:

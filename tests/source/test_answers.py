@@ -49,7 +49,7 @@ def specs(*values: Any, error: Any = None, places: Any = (((), *PLACE),)) -> byt
 
 
 def failed(message: Any, place: Any = PLACE) -> bytes:
-    return specs(error={"message": message, "refused": False, "place": place})
+    return specs(error={"message": message, "cause": "", "place": place})
 
 
 NOT_AN_ANSWER = {

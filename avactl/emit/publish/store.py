@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from avactl.errors import HintedError
 from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, locate
+from avactl.source.git_tree import read_blobs
 
 PASSWORD = re.compile(r"(://)[^/@\s]+@")
 """Pattern of the credentials in a URL."""
@@ -94,22 +95,10 @@ class Store:
 
     def contents(self, oids: Iterable[str]) -> dict[str, str]:
         """Read the texts of blobs with one process."""
-        wanted = sorted(set(oids))
-        if not wanted:
-            return {}
-        names = "".join(f"{oid}\n" for oid in wanted).encode()
-        out = self.run("cat-file", "--batch", data=names).encode("utf-8", "surrogateescape")
-        found: dict[str, str] = {}
-        position = 0
-        while position < len(out):
-            end = out.index(b"\n", position)
-            oid, *about = out[position:end].decode().split()
-            if about == ["missing"]:
-                raise PublishError(f"git's object store lacks {oid}", "`git fsck` lists missing objects")
-            size = about[1]
-            found[oid] = out[end + 1 : end + 1 + int(size)].decode("utf-8", "replace")
-            position = end + int(size) + 2
-        return found
+        try:
+            return {oid: data.decode("utf-8", "replace") for oid, data in read_blobs(self.directory, oids).items()}
+        except GitError as error:
+            raise PublishError(str(error), error.hint) from None
 
     def status(self) -> str:
         """Return uncommitted changes below the directory, as `git status --porcelain -z`."""

@@ -15,20 +15,12 @@ def apply(seconds: float) -> bool:
     A lower hard limit stays. Without capabilities no hard limit can be raised again.
     """
     wanted = {
-        "RLIMIT_CPU": int(seconds) + 1,
-        "RLIMIT_AS": MEMORY,
-        "RLIMIT_DATA": MEMORY,
-        "RLIMIT_FSIZE": 0,
-        "RLIMIT_NPROC": 0,
-        "RLIMIT_NOFILE": 64,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
-        "RLIMIT_RTPRIO": 0,
-    }
+        "CPU": int(seconds) + 1, "AS": MEMORY, "DATA": MEMORY, "NOFILE": 64,
+        "FSIZE": 0, "NPROC": 0, "CORE": 0, "MEMLOCK": 0, "MSGQUEUE": 0, "RTPRIO": 0,
+    }  # fmt: skip
     complete = True
     for name, value in wanted.items():
-        limit = getattr(resource, name, None)
+        limit = getattr(resource, f"RLIMIT_{name}", None)
         if limit is None:
             complete = complete and sys.platform != "linux"
             continue
