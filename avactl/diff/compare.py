@@ -77,15 +77,12 @@ def compare(base: Compilation, head: Compilation) -> Diff:
 # -- sides -----------------------------------------------------------------------------------------------------------
 
 
-def _items(program: Program) -> dict[Key, Item]:
-    return {item.key: item for item in program.items if not item.doc.file.startswith(_SHIPPED)}
-
-
 def _side(compilation: Compilation) -> _Side:
-    manifests, unknown = compilation.manifests, frozenset[Key]()
+    program, manifests, unknown = compilation.program, compilation.manifests, frozenset[Key]()
     if not compilation.ok:
         manifests, unknown = _salvage(compilation)
-    return _Side(compilation.program, compilation.ok, _items(compilation.program), manifests, unknown)
+    items = {item.key: item for item in program.items if not item.doc.file.startswith(_SHIPPED)}
+    return _Side(program, compilation.ok, items, manifests, unknown)
 
 
 def _salvage(compilation: Compilation) -> tuple[tuple[Manifest, ...], frozenset[Key]]:
@@ -143,21 +140,14 @@ def _intent(
         *consequences.run(old, new, objects),
         *capacity.consequences(then, before.program if before.ok else after.program, new, after.program),
     ]
+    was = intents.facts(old, before.program) if old else {}
+    facts = intents.fact_changes(was, intents.facts(new, after.program) if new else {})
     return IntentChange(
-        key=IntentKey(*item.key),
-        op=op,
-        disruption=worst(_disruptions(objects)),
-        clusters=item.clusters,
-        item=item,
-        facts=intents.fact_changes(
-            intents.facts(old, before.program) if old else {}, intents.facts(new, after.program) if new else {}
-        ),
-        spec=spec,
-        consequences=tuple(follows),
-        objects=objects,
+        key=IntentKey(*item.key), op=op, disruption=worst(_disruptions(objects)), clusters=item.clusters, item=item,
+        facts=facts, spec=spec, consequences=tuple(follows), objects=objects,
         old_key=IntentKey(*old.key) if renamed and old else None,
         objects_known=op != "repaired" and not {old_key, new_key} & before.unknown,
-    )
+    )  # fmt: skip
 
 
 def _disruptions(objects: tuple[ObjectChange, ...]) -> Iterator[Disruption]:

@@ -43,24 +43,14 @@ class Change(NamedTuple):
     lines: tuple[str, ...] = ()
 
 
-KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "volumeMounts": (("mountPath",),),
-    "ports": (("name",), ("containerPort", "protocol"), ("port", "protocol")),
-    "taints": (("key", "effect"),),
-    "tolerations": (("key", "value", "effect"),),
-    "subjects": (("kind", "namespace", "name"),),
-    "rules": (("apiGroups", "resources", "resourceNames"),),
-    "volumeClaimTemplates": (("metadata.name",),),
-    "matchExpressions": (("key", "operator"),),
-    "topologySpreadConstraints": (("topologyKey",),),
-    "hostAliases": (("ip",),),
-    "items": (("key",),),
-    "datasets": (("name", "mount"), ("mount",), ("name",)),
-    "gpus": (("gpu",),),
-    "tiers": (("medium",),),
-    "underStores": (("mount",),),
-    "under_stores": (("mount",),),
-}
+KEYS = {
+    "volumeMounts": ("mountPath",), "ports": ("name", "containerPort protocol", "port protocol"),
+    "taints": ("key effect",), "tolerations": ("key value effect",), "subjects": ("kind namespace name",),
+    "rules": ("apiGroups resources resourceNames",), "volumeClaimTemplates": ("metadata.name",),
+    "matchExpressions": ("key operator",), "topologySpreadConstraints": ("topologyKey",), "hostAliases": ("ip",),
+    "items": ("key",), "datasets": ("name mount", "mount", "name"), "gpus": ("gpu",), "tiers": ("medium",),
+    "underStores": ("mount",), "under_stores": ("mount",),
+}  # fmt: skip
 """Name of a list → fields that form the key of an entry; the first combination unique on both sides is used.
 Other lists are keyed by `name`, or by content if names are not unique.
 Source: `x-kubernetes-list-map-keys` in the API's OpenAPI document, and the kinds of avactl."""
@@ -151,8 +141,8 @@ def _same_quantity(old: Any, new: Any, path: Steps) -> bool:
 
 def _lists(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> None:
     if all(isinstance(entry, dict) for entry in (*old, *new)):
-        for fields in (*KEYS.get(path[-1] if path else "", ()), ("name",)):
-            before, after = _keyed(old, fields), _keyed(new, fields)
+        for fields in (*KEYS.get(path[-1] if path else "", ()), "name"):
+            before, after = (_keyed(entries, fields.split()) for entries in (old, new))
             if before is not None and after is not None:
                 _by_key(before, after, path, found)
                 return
@@ -163,14 +153,15 @@ def _lists(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> 
     _aligned(old, new, path, found)
 
 
-def _keyed(entries: list[Any], fields: tuple[str, ...]) -> dict[str, Any] | None:
+def _keyed(entries: list[Any], fields: list[str]) -> dict[str, Any] | None:
     """Return the entries by key; None if a key is missing or not unique."""
     found: dict[str, Any] = {}
     for entry in entries:
         parts = [_field(entry, field) for field in fields]
         if parts[0] is None:
             return None
-        key = "/".join(_key_part(part) for part in parts if part not in (None, ""))
+        given = (part for part in parts if part not in (None, ""))
+        key = "/".join(",".join(map(str, part)) if isinstance(part, list) else str(part) for part in given)
         if key in found:
             return None
         found[key] = entry
@@ -182,10 +173,6 @@ def _field(entry: dict[str, Any], field: str) -> Any:
     for step in field.split("."):
         value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def _key_part(part: Any) -> str:
-    return ",".join(str(p) for p in part) if isinstance(part, list) else str(part)
 
 
 def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: list[Change]) -> None:

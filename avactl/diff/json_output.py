@@ -43,18 +43,13 @@ def _problem(d: Diagnostic) -> dict[str, Any]:
 
 def _intent(intent: IntentChange, objects: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "kind": intent.key.kind,
-        "team": intent.key.team or None,
-        "name": intent.key.name,
-        "change": intent.op,
-        "disruption": str(intent.disruption),
-        "clusters": list(intent.clusters),
-        "file": intent.file,
-        "line": intent.line,
+        "kind": intent.key.kind, "team": intent.key.team or None, "name": intent.key.name, "change": intent.op,
+        "disruption": str(intent.disruption), "clusters": list(intent.clusters),
+        "file": intent.file, "line": intent.line,
         "facts": [{"name": fact.name, **_values(fact.old, fact.new)} for fact in intent.facts],
         "spec": [_field(change) for change in intent.spec],
         "consequences": [{"topic": c.topic, "level": c.level, "text": c.text} for c in intent.consequences],
-    }
+    }  # fmt: skip
     if intent.old_key:
         data["was"] = {"team": intent.old_key.team or None, "name": intent.old_key.name}
     if not intent.objects_known:

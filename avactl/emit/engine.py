@@ -299,7 +299,8 @@ class Session:
         except CommandError as error:
             problems = report.problems if report is not None and report.problems else [_stderr(str(error))]
             text = "\n".join(problems)
-            raise EngineError(redact(f"stack {self.name}: {text}"), _hint(text)) from error
+            hint = next((hint for word, hint in _HINTS if word in text), "")
+            raise EngineError(redact(f"stack {self.name}: {text}"), hint) from error
         except InvalidVersionError as error:
             raise EngineError(str(error), "install a newer engine: https://www.pulumi.com/docs/install/") from error
 
@@ -329,7 +330,3 @@ _HINTS = (
     ("unable to load Kubernetes client configuration", "choose the cluster with --kubeconfig and --context"),
     ("unreachable", "is the cluster up, and are --kubeconfig and --context correct?"),
 )  # fmt: skip
-
-
-def _hint(text: str) -> str:
-    return next((hint for word, hint in _HINTS if word in text), "")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.emit.engine import PROJECT_DIRECTORY, StackName, stack_names
-from avactl.kinds.manifest import Manifest
 from avactl.source.git import GitCommandError, git_work_tree, locate
 from avactl.source.git_tree import GitTree, find_commit
 
@@ -60,13 +59,10 @@ def _of_pulumi(compilation: Compilation) -> list[StackName]:
 def _contents(compilation: Compilation) -> dict[StackName, list[object]]:
     """Return the contents of each stack in order."""
     found: dict[StackName, list[object]] = {}
-    for manifest in compilation.manifests:
-        found.setdefault(StackName(manifest.cluster, manifest.item.team), []).append(_content(manifest))
+    for m in compilation.manifests:
+        content = (m.item.key, m.body, m.holds_data, m.patch, m.owned)
+        found.setdefault(StackName(m.cluster, m.item.team), []).append(content)
     return found
-
-
-def _content(manifest: Manifest) -> object:
-    return manifest.item.key, manifest.body, manifest.holds_data, manifest.patch, manifest.owned
 
 
 def _differs(root: Path, base: str, head: str | None, path: str) -> bool:

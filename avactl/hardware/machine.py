@@ -96,26 +96,15 @@ class Machine:
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
         """Read the `machine` part of a topology ConfigMap. Raises KeyError or TypeError if it is malformed."""
         gpus, speed, nvlink = data["gpus"], data["bandwidth"], data["nvlink"]
+        if nvlink is not None:
+            pairs = tuple(NvlinkPair(*pair) for pair in nvlink["pairs"])
+            nvlink = Nvlink(nvlink["linkGBps"], pairs, nvlink["switchLinks"], nvlink["domain"])
+        switches = (PcieSwitch(each["socket"], tuple(each["gpus"]), tuple(each["nics"])) for each in data["switches"])
+        nics = (Nic(nic["name"], nic["socket"], nic["gbitPerSecond"], nic["rdma"]) for nic in data["nics"])
         return cls(
-            gpu=gpus["model"],
-            gpus=gpus["count"],
-            gpu_memory=gpus["memoryBytes"],
-            cpu=data["cpu"],
-            memory=data["memoryBytes"],
-            switches=tuple(
-                PcieSwitch(switch["socket"], tuple(switch["gpus"]), tuple(switch["nics"]))
-                for switch in data["switches"]
-            ),
-            nvlink=None
-            if nvlink is None
-            else Nvlink(
-                link_gbps=nvlink["linkGBps"],
-                pairs=tuple(NvlinkPair(*pair) for pair in nvlink["pairs"]),
-                switch_links=nvlink["switchLinks"],
-                domain=nvlink["domain"],
-            ),
-            nics=tuple(Nic(nic["name"], nic["socket"], nic["gbitPerSecond"], nic["rdma"]) for nic in data["nics"]),
-            cross_socket_gbps=speed["crossSocketGBps"],
-            same_socket_gbps=speed["sameSocketGBps"],
+            gpu=gpus["model"], gpus=gpus["count"], gpu_memory=gpus["memoryBytes"],
+            cpu=data["cpu"], memory=data["memoryBytes"],
+            switches=tuple(switches), nvlink=nvlink, nics=tuple(nics),
+            cross_socket_gbps=speed["crossSocketGBps"], same_socket_gbps=speed["sameSocketGBps"],
             pcie_switch_gbps=speed["pcieSwitchGBps"],
-        )
+        )  # fmt: skip

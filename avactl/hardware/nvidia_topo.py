@@ -95,16 +95,9 @@ def find(matrix: Matrix, nvlink_generation: int | None = None) -> Found:
     switches = _switches(matrix, sockets)
     nic_sockets = _nic_sockets(matrix, sockets, remarks)
     found_switches, nics = _place_nics(matrix, sockets, switches, nic_sockets)
-    return Found(
-        gpus=len(matrix.gpus),
-        sockets=max(*sockets, *nic_sockets, 0) + 1,
-        switches=found_switches,
-        nics=nics,
-        nvlink=_nvlink(matrix, nvlink_generation, remarks),
-        cpus=_cpus(matrix),
-        ways=_ways(matrix, sockets, switches),
-        remarks=tuple(remarks),
-    )
+    nvlink, ways = _nvlink(matrix, nvlink_generation, remarks), _ways(matrix, sockets, switches)
+    count = max(*sockets, *nic_sockets, 0) + 1
+    return Found(len(matrix.gpus), count, found_switches, nics, nvlink, _cpus(matrix), ways, tuple(remarks))
 
 
 # -- sockets ---------------------------------------------------------------------------------------------------------

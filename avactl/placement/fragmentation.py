@@ -37,10 +37,6 @@ Chosen by replays of the openb trace and derived lists: 0.5 allocates one point 
 many, and less when many pods request several GPUs."""
 
 
-def _axis(amounts: set[int]) -> Ints:
-    return np.array(sorted(amounts), np.int64)
-
-
 class Measure:
     """The measures for one workload; `shares` are the frequencies of its requests.
 
@@ -62,7 +58,8 @@ class Measure:
         for request, share in asking.items():
             uses += share * (np.array(request.amounts) > 0)
         self._columns = np.sort(np.argsort(-uses, kind="stable")[: min(_COLUMNS, np.count_nonzero(uses))])
-        self._axes = [_axis({request.amounts[column] for request in asking}) for column in self._columns]
+        asked = ({request.amounts[column] for request in asking} for column in self._columns)
+        self._axes = [np.array(sorted(amounts), np.int64) for amounts in asked]
         while prod(len(axis) + 1 for axis in self._axes) > _CELLS:
             longest = max(range(len(self._axes)), key=lambda number: len(self._axes[number]))
             self._axes[longest] = self._axes[longest][::-2][::-1]  # keep the largest

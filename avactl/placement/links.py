@@ -164,7 +164,7 @@ class Links:
     def _find(self, free: int, count: int, rank: int, required: bool, rdma: bool) -> int:
         if not 1 <= count <= free.bit_count():
             return 0
-        sets = self._of_size(count)
+        sets = np.flatnonzero(self.sizes == count)
         sets = sets[sets & ~free == 0]
         as_wanted = sets[self.levels[sets] <= rank]
         if required and not as_wanted.size:
@@ -175,9 +175,6 @@ class Links:
         sets = _least(sets, -self.slowest[sets])
         sets = _least(sets, -self.total[sets])
         return int(_least(sets, -self.worth[free ^ sets])[0])
-
-    def _of_size(self, count: int) -> Ints:
-        return np.flatnonzero(self.sizes == count)
 
     def room(self, free: int, count: int, wanted: str = "any", required: bool = False) -> int:
         """Return how many sets of `count` GPUs fit into the free ones, taken one after the other by `best`."""

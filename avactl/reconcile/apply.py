@@ -94,7 +94,8 @@ class Applier:
             several = list(group)
             self._pending = {_name(step.key): asyncio.Event() for step in several}
             await asyncio.gather(*map(self._in_turn, several))
-            await asyncio.gather(*(self._established(step) for step in several if _defines(step)))
+            kinds = (step for step in several if step.key.kind == "CustomResourceDefinition" and not step.error)
+            await asyncio.gather(*map(self._established, kinds))
         prunes = [step for step in steps if step.action is Action.prune]
         for _, group in groupby(prunes, key=lambda step: step.rank):
             await asyncio.gather(*map(self._prune, list(group)))
@@ -271,10 +272,6 @@ def _wave(step: Step) -> int:
 
 def _name(key: Key) -> Name:
     return (key.kind, key.namespace, key.name)
-
-
-def _defines(step: Step) -> bool:
-    return step.key.kind == "CustomResourceDefinition" and not step.error
 
 
 def _message(error: Exception) -> str:

@@ -129,7 +129,7 @@ def _page(view: ClusterView, namespace: str, height: int | None = None) -> Rende
     if pools:
         head += [f"{sum(pool.machines for pool in pools)} machines", f"{_number(used)} of {total} GPUs in use"]
     head += [
-        f"{_count(running, 'pod')} {'runs' if running == 1 else 'run'}",
+        "1 pod runs" if running == 1 else f"{running} pods run",
         f"{waiting} {'waits' if waiting == 1 else 'wait'}",
     ]
     parts: list[RenderableType] = [Text(" · ".join(head), style="bold"), ""]
@@ -267,7 +267,3 @@ def _state(job: Job) -> str:
 
 def _number(value: float | None) -> str:
     return "any" if value is None else f"{round(value, 3) + 0:.4g}" if value < 1000 else f"{value:.0f}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

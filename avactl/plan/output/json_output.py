@@ -47,26 +47,17 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _entry(entry: Entry) -> dict[str, Any]:
     return {
-        **entry.owner._asdict(),
-        "file": entry.file,
-        "line": entry.line,
-        "change": entry.change,
-        "verdict": entry.verdict.value,
-        "pods": entry.pods,
-        "placed": entry.placed,
+        **entry.owner._asdict(), "file": entry.file, "line": entry.line, "change": entry.change,
+        "verdict": entry.verdict.value, "pods": entry.pods, "placed": entry.placed,
         "places": [each._asdict() for each in entry.places],
         "waits": [
             {"verdict": each.verdict.value, "pods": each.pods, "words": each.words, **_said(room=each.room)}
             for each in entry.waits
         ],
-        "restarts": entry.restarts,
-        "ends": entry.ends,
-        "later": entry.later,
-        "estimated": entry.estimated,
+        "restarts": entry.restarts, "ends": entry.ends, "later": entry.later, "estimated": entry.estimated,
         **_said(surge=entry.surge._asdict() if entry.surge else None),
-        "cost": _cost(entry.cost),
-        "before": _cost(entry.before),
-    }
+        "cost": _cost(entry.cost), "before": _cost(entry.before),
+    }  # fmt: skip
 
 
 def _cost(cost: Cost) -> dict[str, Any]:

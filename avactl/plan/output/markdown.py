@@ -31,7 +31,8 @@ def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
     parts: list[str] = []
     left_out = 0
     for plan in plans:
-        head, rows, foot = _head(plan), [_row(entry, plan) for entry in plan.shown], _foot(plan)
+        head = f"**Cluster {code(plan.cluster)}** · {phrases.summary(plan)}\n\n"
+        rows, foot = [_row(entry, plan) for entry in plan.shown], "".join(f"- {line}\n" for line in _lines(plan)) + "\n"
         room -= len((head + foot).encode())
         kept = []
         for row in rows:
@@ -44,10 +45,6 @@ def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
     if left_out:
         parts.append(f"… and {left_out} more specs; `avactl plan` shows all\n")
     return "\n".join([*parts, note])
-
-
-def _head(plan: Plan) -> str:
-    return f"**Cluster {code(plan.cluster)}** · {phrases.summary(plan)}\n\n"
 
 
 def _table(rows: Sequence[str], plan: Plan) -> str:
@@ -75,10 +72,6 @@ def _row(entry: Entry, plan: Plan) -> str:
         *([phrases.price(entry, plan.currency)] if plan.currency else []),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _foot(plan: Plan) -> str:
-    return "\n".join([*(f"- {line}" for line in _lines(plan)), ""]) + "\n"
 
 
 def _lines(plan: Plan) -> Iterator[str]:
