@@ -11,7 +11,7 @@ from urllib.parse import quote
 import orjson
 
 from avactl.diagnostics.codes import CODES
-from avactl.diagnostics.model import Diagnostic
+from avactl.diagnostics.model import Diagnostic, Span
 from avactl.terminal import inert
 
 
@@ -24,24 +24,21 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
     """Return a list of `{code, severity, file, line, column, message, hint}`, with `notes` for related places."""
     entries: list[dict[str, Any]] = []
     for d in diagnostics:
-        entry: dict[str, Any] = {
-            "code": d.code,
-            "severity": d.severity,
-            "file": _text(d.span.file),
-            "line": d.span.line,
-            "column": d.span.column,
-            "message": d.message,
-            "hint": d.hint,
-        }
+        entry = {"code": d.code, "severity": d.severity, **_place(d.span), "message": d.message, "hint": d.hint}
         if d.rule:
             entry["rule"] = d.rule
         if d.notes:
-            entry["notes"] = [
-                {"file": _text(n.span.file), "line": n.span.line, "column": n.span.column, "message": n.text}
-                for n in d.notes
-            ]
+            entry["notes"] = [{**_place(note.span), "message": note.text} for note in d.notes]
         entries.append(entry)
-    return orjson.dumps(entries, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return _json(entries)
+
+
+def _place(span: Span) -> dict[str, Any]:
+    return {"file": _text(span.file), "line": span.line, "column": span.column}
+
+
+def _json(data: Any) -> str:
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def _meaning(id: str) -> str:
@@ -49,7 +46,7 @@ def _meaning(id: str) -> str:
     return f"{CODES.get(code, code)}" + (f" Its name is {rule}." if rule else "")
 
 
-def _location(span: Any) -> dict[str, Any]:
+def _location(span: Span) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": span.line, "startColumn": span.column}
     if span.end_column:
         region["endColumn"] = span.end_column
@@ -75,18 +72,10 @@ def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
                 {"id": i, **_location(n.span), "message": {"text": n.text}} for i, n in enumerate(d.notes)
             ]
         results.append(result)
-    run = {
-        "tool": {
-            "driver": {
-                "name": "avactl",
-                "rules": [{"id": id, "shortDescription": {"text": _meaning(id)}} for id in used],
-            }
-        },
-        "columnKind": "unicodeCodePoints",
-        "results": results,
-    }
-    log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-    return orjson.dumps(log, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    rules = [{"id": id, "shortDescription": {"text": _meaning(id)}} for id in used]
+    tool = {"driver": {"name": "avactl", "rules": rules}}
+    run = {"tool": tool, "columnKind": "unicodeCodePoints", "results": results}
+    return _json({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]})
 
 
 def _data(text: str) -> str:
@@ -135,13 +124,12 @@ def render_gitlab(diagnostics: Sequence[Diagnostic]) -> str:
         path = _text(d.span.file)
         same = f"{d.id}\0{path}\0{d.message}"
         seen[same] += 1
-        entries.append(
-            {
-                "description": d.message + (f" – {d.hint}" if d.hint else ""),
-                "check_name": d.id,
-                "fingerprint": sha256(f"{same}\0{seen[same]}".encode()).hexdigest(),
-                "severity": "major" if d.severity == "error" else "minor",
-                "location": {"path": path, "lines": {"begin": d.span.line}},
-            }
-        )
-    return orjson.dumps(entries, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+        entry = {
+            "description": d.message + (f" – {d.hint}" if d.hint else ""),
+            "check_name": d.id,
+            "fingerprint": sha256(f"{same}\0{seen[same]}".encode()).hexdigest(),
+            "severity": "major" if d.severity == "error" else "minor",
+            "location": {"path": path, "lines": {"begin": d.span.line}},
+        }
+        entries.append(entry)
+    return _json(entries)
