@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -166,6 +166,32 @@ class Client:
             raise SilenceError(f"watch {path}: nothing for {_SILENCE:g} s") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(f"watch {path}: {type(error).__name__} {error}") from None
+
+
+async def list_all(
+    ask: Callable[[dict[str, str]], Awaitable[Any]],
+    query: Mapping[str, str],
+    take: Callable[[list[Any]], list[Any]] = list,
+) -> list[Any]:
+    """Return the objects of all pages of a list, as `take` returns those of one page; `ask` reads a page.
+
+    If the continue token expires, the list is read again without pages.
+    """
+    found: list[Any] = []
+    asked = dict(query)
+    while True:
+        try:
+            page = await ask(dict(asked))
+        except ApiError as error:
+            if error.status != 410 or "continue" not in asked:
+                raise
+            found, asked = [], {key: value for key, value in query.items() if key != "limit"}
+            continue
+        found += take(page["items"] or [])
+        following = page["metadata"].get("continue")
+        if not following:
+            return found
+        asked["continue"] = following
 
 
 def without_managed_fields(content: bytes) -> bytes:

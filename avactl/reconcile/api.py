@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.client import ApiError, Client, UnreachableError, list_all
 
 FIELD_MANAGER = "avactl"
 """Field manager of our applies, in `managedFields`."""
@@ -102,25 +102,9 @@ class Api:
 
     async def items(self, gvk: Gvk, selector: str = "", namespace: str = "") -> list[Body]:
         """List all objects of a kind, each with its apiVersion and kind."""
-        path = self.resource(gvk).path(namespace)
+        read = partial(self.client.request, "GET", self.resource(gvk).path(namespace))
         query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {})}
-        found: list[Body] = []
-        while True:
-            asked = dict(query)
-            try:
-                page = await self._retry(partial(self.client.request, "GET", path, query=asked), conflicts=True)
-            except ApiError as error:
-                if error.status != 410 or "continue" not in query:
-                    raise
-                # The continue token has expired: list again from the start.
-                del query["continue"]
-                found = []
-                continue
-            found += page["items"] or ()
-            following = page["metadata"].get("continue")
-            if not following:
-                break
-            query["continue"] = following
+        found = await list_all(lambda asked: self._retry(partial(read, query=asked), conflicts=True), query)
         for item in found:
             item["apiVersion"], item["kind"] = gvk
         return found

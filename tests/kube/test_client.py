@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from avactl.kube.access import Access
-from avactl.kube.client import Client
+from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
 
@@ -94,3 +94,19 @@ def test_who_gives_the_lease_up_leads_no_more() -> None:
     asyncio.run(run())
     assert lease["spec"]["holderIdentity"] == ""
     assert led == [False]  # before the lease was given up
+
+
+def test_a_list_whose_pages_expire_is_read_again_at_once() -> None:
+    asked: list[dict[str, str]] = []
+
+    async def page(query: dict[str, str]) -> Any:
+        asked.append(query)
+        if "continue" in query:
+            raise ApiError(410, "Expired", "the continue token is too old")
+        if "limit" in query:
+            return {"items": [1, 2], "metadata": {"continue": "next"}}
+        return {"items": [1, 2, 3], "metadata": {}}
+
+    assert asyncio.run(list_all(page, {"limit": "2", "labelSelector": "a"})) == [1, 2, 3]
+    assert asked[1] == {"limit": "2", "labelSelector": "a", "continue": "next"}
+    assert asked[2] == {"labelSelector": "a"}

@@ -9,7 +9,7 @@ import orjson
 from avactl import names
 from avactl.kinds.cluster.daemons import POLICY
 from avactl.kinds.manifest import Body
-from avactl.kube.client import ApiError, Client
+from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.timestamps import timestamp
 from avactl.plan.snapshot.loader import RESOURCES, CaptureError, Taken, config, write
 
@@ -51,24 +51,17 @@ async def _policy(client: Client, namespace: str) -> Body:
 
 async def _list(client: Client, path: str, strip: Taken, optional: bool, labelled: str = "") -> list[Body]:
     """List a resource page by page, stripping each object at once to bound memory."""
-    found: list[Body] = []
+
+    def stripped(items: list[Body]) -> list[Body]:
+        return [kept for item in items if (kept := strip(item)) is not None]
+
     query = {"limit": _PAGE, **({"labelSelector": labelled} if labelled else {})}
-    while True:
-        try:
-            answer = await client.request("GET", path, query=query, timeout=_TIMEOUT)
-        except ApiError as error:
-            if optional and error.status == 404:
-                return []
-            if error.status == 410 and "continue" in query:
-                # The continue token has expired: list everything at once.
-                found, query = [], {key: value for key, value in query.items() if key not in ("continue", "limit")}
-                continue
-            raise _refused(error, path.rpartition("/")[2]) from None
-        found += [kept for item in answer["items"] if (kept := strip(item)) is not None]
-        more = answer["metadata"].get("continue")
-        if not more:
-            return found
-        query["continue"] = more
+    try:
+        return await list_all(lambda asked: client.request("GET", path, query=asked, timeout=_TIMEOUT), query, stripped)
+    except ApiError as error:
+        if optional and error.status == 404:
+            return []
+        raise _refused(error, path.rpartition("/")[2]) from None
 
 
 def _refused(error: ApiError, what: str) -> CaptureError:
