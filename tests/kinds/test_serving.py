@@ -166,23 +166,6 @@ def test_a_pod_that_stops_drains_first() -> None:
     assert "lifecycle" not in server(objects(TENSORFLOW + "  drain: 0s\n"))
 
 
-def test_old_clusters_drain_by_the_images_own_sleep() -> None:
-    platform = """
-apiVersion: avactl.dev/v1
-kind: Cluster
-metadata: {name: old}
-spec: {kubernetesVersion: "1.29"}
----
-apiVersion: avactl.dev/v1
-kind: Team
-metadata: {name: vision}
----
-"""
-    text = CUSTOM.replace(', url: "s3://vision/models/ranker/7"', "")
-    hook = server(objects(platform + text, base=False))["lifecycle"]["preStop"]
-    assert hook == {"exec": {"command": ["sleep", "30"]}}
-
-
 def test_different_classes_go_together_and_equal_ones_apart() -> None:
     found = objects(TRITON)
     labels = found["Deployment", "classifier"]["spec"]["template"]["metadata"]["labels"]

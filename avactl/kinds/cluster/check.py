@@ -12,10 +12,8 @@ from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.lowering import namespaces
 from avactl.kinds.program import Item, Program
 
-OLDEST = (1, 29)
-"""Oldest Kubernetes minor version that avactl supports."""
-POLICIES = (1, 30)
-"""First minor version with ValidatingAdmissionPolicy (KEP-3488) and node-bound tokens (KEP-4193)."""
+OLDEST = (1, 30)
+"""Oldest supported minor version: it has ValidatingAdmissionPolicy (KEP-3488) and node-bound tokens (KEP-4193)."""
 DRA = (1, 34)
 """First minor version that serves `resource.k8s.io/v1` (KEP-4381, stable in 1.34)."""
 
@@ -59,16 +57,6 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
             f"Kubernetes {version} is not supported: avactl requires {_text(OLDEST)} or newer",
             item.span("spec", "kubernetesVersion"),
             hint=f'upgrade the cluster and write `kubernetesVersion: "{_text(OLDEST)}"` or newer',
-        )
-        return
-    if minor < POLICIES and item.spec.daemons.topology:
-        yield Diagnostic(
-            "kubernetes-version",
-            f"Kubernetes {version} cannot restrict the topology daemon to its own node: this requires "
-            f"{_text(POLICIES)}",
-            item.span("spec", "kubernetesVersion"),
-            hint=f"upgrade the cluster to {_text(POLICIES)}, or remove `topology: true`",
-            notes=(Note(item.span("spec", "daemons", "topology"), "the daemon is enabled here"),),
         )
         return
     if minor >= DRA:

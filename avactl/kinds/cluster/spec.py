@@ -183,7 +183,7 @@ class ClusterSpec(Model):
     """One Kubernetes cluster."""
 
     kubernetes_version: KubernetesVersion = Field(
-        "1.36", description="Kubernetes version: 1.29 or newer, 1.34 or newer for pools that use DRA."
+        "1.36", description="Kubernetes version: 1.30 or newer, 1.34 or newer for pools that use DRA."
     )
     system_namespace: Name = Field("avactl-system", description="Namespace of avactl's daemons and ConfigMaps.")
     images: Images = Field(default_factory=Images, description="Images of the platform's own containers.")

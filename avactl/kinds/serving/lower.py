@@ -23,7 +23,7 @@ CLASSES = ("gpu", "cpu", "io")
 PRIORITY = names.SERVING_PRIORITY
 COMPONENT = "server"
 REPLICAS = Owned("Deployment", ("spec", "replicas"), "the HorizontalPodAutoscaler, if `replicas` has bounds")
-_KILL_AFTER = 30
+KILL_AFTER = 30
 """Seconds between the end of `drain` and SIGKILL; also the default of Triton's --exit-timeout-secs."""
 
 
@@ -111,7 +111,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()],
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
         # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM.
-        lifecycle={"preStop": _sleep(program, item.cluster, drain)} if drain else None,
+        lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
         **_probes(spec, run),
     )
     return pods.pod_spec(
@@ -122,7 +122,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         gpu=gpu,
         service_account=RUN_ACCOUNT,
         priority=PRIORITY,
-        terminationGracePeriodSeconds=drain + _KILL_AFTER,
+        terminationGracePeriodSeconds=drain + KILL_AFTER,
         affinity=_affinity(resource_class(spec)),
         topologySpreadConstraints=[
             {
@@ -135,14 +135,6 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
             }
         ],
     )
-
-
-def _sleep(program: Program, cluster: str, seconds: int) -> Body:
-    """Return the preStop hook that waits. Kubernetes 1.30 has a built-in sleep; earlier, the image must contain
-    `sleep`."""
-    if program.cluster_spec(cluster).kubernetes_version.startswith("1.29"):
-        return {"exec": {"command": ["sleep", str(seconds)]}}
-    return {"sleep": {"seconds": seconds}}
 
 
 def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pods.Volumes:
