@@ -36,6 +36,12 @@ PREEMPTIBLE = f"{GROUP}/preemptible"
 """Pod annotation: `false` if the scheduler must not preempt the pod."""
 WITHIN = f"{GROUP}/within"
 """Gang annotation: topology level (a node label); one of its domains must hold all pods of the gang."""
+MEMBER_PRIORITIES = f"{GROUP}/member-priorities"
+"""Annotation of a team's namespace: comma-separated priority classes that members may use in pods of their own."""
+SERVICE_TYPES = f"{GROUP}/service-types"
+"""Annotation of a team's namespace: comma-separated types of Services that it may have."""
+SYSTEM_PRIORITY = "avactl-system"
+"""Priority class of avactl's daemons and cache tiers."""
 SERVING_PRIORITY = "avactl-serving"
 """Priority class of services; above training of any priority."""
 CHECKPOINT_EVERY = f"{GROUP}/checkpoint-every"
@@ -47,5 +53,12 @@ TIMED_OUT = f"{GROUP}/TimedOut"
 TOPOLOGY_CONDITION = f"{GROUP}/TopologyMatches"
 """Node condition: GPUs, links and NICs match the pool's machine type."""
 
+GPU_VARIABLES = (
+    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_GDRCOPY", "NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_NVSWITCH", "AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES",
+    "ASCEND_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES",
+)  # fmt: skip
+"""Environment variables by which container runtimes inject devices. CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES are
+not among them: they choose among a container's own devices. Source: NVIDIA's container-toolkit."""
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 """Extended resources that count as GPUs even if no pool names them."""

@@ -403,12 +403,12 @@ def gpus(pod: Pod) -> Iterator[str]:
         limits = container.get("resources", {}).get("limits", {})
         shown = env(container).get("NVIDIA_VISIBLE_DEVICES")
         asks = any(key.endswith("/gpu") for key in limits) or "avactl.dev/gpu-share" in pod.annotations
-        if container.get("resources", {}).get("claims"):
-            expected: tuple[Any, ...] = (None,)  # the driver's CDI files
-        elif asks and container in list(user_containers(pod)):
+        expected: tuple[Any, ...]
+        if asks and container in list(user_containers(pod)):
             field = {"fieldRef": {"fieldPath": f"metadata.annotations['{DEVICES}']"}}
             expected = (field if pod.spec.get("schedulerName") == "avactl" else None,)
         else:
+            # Also with claims: the driver's CDI files, not the NVIDIA runtime, inject the devices.
             expected = ("void",)
         if shown not in expected:
             yield f"{container['name']} sees the GPUs {shown}"

@@ -115,10 +115,16 @@ def _env_name(value: str) -> str:
             f"`{value}` is not a variable name: use letters, digits and `_`, and do not begin with a digit",
             f"write `{fixed}`" if fixed.strip("_") else "write a name such as `LOG_LEVEL`",
         )
+    if value in names.GPU_VARIABLES:
+        raise bad(
+            f"`{value}` makes the container runtime inject devices that the pod was not given",
+            "remove it: `gpus` requests GPUs, and CUDA_VISIBLE_DEVICES chooses among them",
+        )
     return value
 
 
-EnvName = Annotated[str, AfterValidator(_env_name), WithJsonSchema({"type": "string", "pattern": f"^{_ENV_NAME}$"})]
+_ENV_PATTERN = f"^(?!({'|'.join(names.GPU_VARIABLES)})$){_ENV_NAME}$"
+EnvName = Annotated[str, AfterValidator(_env_name), WithJsonSchema({"type": "string", "pattern": _ENV_PATTERN})]
 Env = Annotated[
     dict[EnvName, str | SecretValue],
     Field(description="Environment variables: text, or `{secret: {name, key}}`. Plain-text credentials are rejected."),

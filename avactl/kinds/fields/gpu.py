@@ -11,7 +11,10 @@ from avactl.kinds.lowering.k8s import compact, manifest
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 
-NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
+VISIBLE_DEVICES = names.GPU_VARIABLES[0]
+DEVICES_FIELD = f"metadata.annotations['{names.DEVICES}']"
+"""Field of a pod with the GPUs that the scheduler chose."""
+NO_GPUS = {VISIBLE_DEVICES: "void"}
 """Environment of pods without GPUs: CUDA images request all GPUs, which the NVIDIA runtime grants on GPU machines."""
 
 
@@ -79,13 +82,13 @@ class GpuRequest:
     def env(self) -> list[Body]:
         """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
 
-        With DRA the driver's CDI files select the devices; without avactl's scheduler the device plugin does.
+        With DRA the driver's CDI files select the devices, and set it to `void` too; without avactl's scheduler the
+        device plugin sets it.
         """
-        if not self.count:
+        if not self.count or self.dra:
             return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
-        if self._scheduler and not self.dra and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
-            source = {"fieldPath": f"metadata.annotations['{names.DEVICES}']"}
-            return [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": source}}]
+        if self._scheduler and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
+            return [{"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}}]
         return []
 
     def claim(self, namespace: str) -> list[Manifest]:
