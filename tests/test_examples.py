@@ -2,12 +2,13 @@
 
 Applied in apply order with server-side apply and strict field validation: no rejection, no warning; applied again,
 nothing changes. Pods of every workload pass pod security `restricted`, but for the exceptions that docs/security.md
-lists.
+lists, and the admission policies, quotas and limits of their own namespaces.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,7 @@ def test_applied_twice(example: str, new_plane: Callable[..., ControlPlane]) -> 
             )  # fmt: skip
             versions = [_settled(kube, manifest) for manifest in manifests]
             assert [_apply(kube, manifest) for manifest in manifests] == versions
+            _admitted(plane, kube, manifests)
             _restricted(kube, manifests)
         plane.close()
 
@@ -138,6 +140,55 @@ def exceptions() -> set[str]:
     text = (ROOT / "docs/security.md").read_text()
     section = text[text.index("## Pod security exceptions") :]
     return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+
+
+def _admitted(plane: ControlPlane, kube: KubeClient, manifests: list[Manifest]) -> None:
+    """The pod of each workload, in its own namespace, as Kubernetes' controllers create it."""
+    account = {"name": "job-controller", "namespace": "kube-system"}
+    kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    for quota in (m for m in manifests if m.kind == "ResourceQuota"):
+        # No controller counts here.
+        hard = quota.body["spec"]["hard"]
+        metadata = {"name": quota.name, "namespace": quota.namespace}
+        status = {"hard": hard, "used": dict.fromkeys(hard, "0")}
+        kube.patch(
+            {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "status": status}, subresource="/status"
+        )
+    teams = {m.name for m in manifests if m.kind == "Namespace" and m.item.kind == "Team"}
+    created = 0
+    with plane.client(plane.service_account_token("kube-system", "job-controller")) as controller:
+        for manifest in manifests:
+            template = _template(manifest.body)
+            if template is None or manifest.namespace not in teams:
+                continue
+            claims = manifest.body["spec"].get("volumeClaimTemplates", [])
+            mounts = [
+                {"name": c["metadata"]["name"], "persistentVolumeClaim": {"claimName": c["metadata"]["name"]}}
+                for c in claims
+            ]
+            spec = {**template["spec"], "volumes": [*mounts, *template["spec"].get("volumes", [])]}
+            metadata = {**template["metadata"], "name": "check", "namespace": manifest.namespace}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            if not created:
+                _in_force(controller, {**pod, "spec": {**spec, "nodeName": "x"}})
+            try:
+                controller.create(pod, dry_run=True)
+            except ApiError as error:
+                pytest.fail(f"{manifest}: {error}")
+            created += 1
+    assert created
+
+
+def _in_force(client: KubeClient, refused: dict[str, Any]) -> None:
+    """Wait until the admission policies are in force."""
+    for _ in range(200):
+        try:
+            client.create(refused, dry_run=True)
+        except ApiError as error:
+            assert " node-name: " in str(error)  # noqa: PT017
+            return
+        time.sleep(0.05)
+    pytest.fail("the admission policies do not take effect")
 
 
 def _pod(namespace: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,9 @@ CACHE_NAMESPACE = "avactl-cache"
 """Namespace of all cache tiers in a cluster. FUSE needs the pod-security level `privileged` there."""
 
 TEAM_BUCKETS = "team-buckets"
-"""ConfigMap with the bucket URLs as `AVACTL_BUCKET_NAME`, in every namespace of a team that has buckets."""
+"""ConfigMap with the URL of each bucket, in every namespace of a team that has buckets."""
+BUCKET_PREFIX = "AVACTL_BUCKET_"
+"""Prefix of its keys as environment variables, so that members, who may write ConfigMaps, can set no others."""
 
 
 class Access(NamedTuple):

@@ -61,7 +61,8 @@ def own(result: Any) -> list[Any]:
 def test_a_bare_cluster_has_no_daemon_and_no_rights() -> None:
     result = compiled(BARE)
     assert names(result, "Namespace") == ["avactl-system"]
-    assert {manifest.kind for manifest in own(result)} == {"Namespace", "PriorityClass", "ConfigMap"}
+    policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert {manifest.kind for manifest in own(result)} == {"Namespace", "PriorityClass", "ConfigMap", *policies}
 
 
 def test_pod_security_is_pinned_to_the_version() -> None:

@@ -160,9 +160,9 @@ def test_a_bucket_is_a_volume_for_one_namespace_only() -> None:
     assert body(result, "PersistentVolume", "vision-bucket-results-v2")["spec"]["accessModes"] == ["ReadWriteMany"]
     assert names(result, "PersistentVolumeClaim")[:2] == ["vision/bucket-raw", "vision/bucket-results-v2"]
     assert body(result, "ConfigMap", TEAM_BUCKETS, "vision")["data"] == {
-        "AVACTL_BUCKET_RAW": "s3://vision-raw",
-        "AVACTL_BUCKET_RESULTS_V2": "s3://results/vision",
-        "AVACTL_BUCKET_ARCHIVE": "s3://archive",
+        "RAW": "s3://vision-raw",
+        "RESULTS_V2": "s3://results/vision",
+        "ARCHIVE": "s3://archive",
     }
 
 
@@ -181,7 +181,7 @@ spec: {{user: USER, image: "{image}"}}
     def sources(team: str) -> Any:
         return body(result, "StatefulSet", "edit", team)["spec"]["template"]["spec"]["containers"][0].get("envFrom")
 
-    assert sources("vision") == [{"configMapRef": {"name": TEAM_BUCKETS}}]
+    assert sources("vision") == [{"prefix": "AVACTL_BUCKET_", "configMapRef": {"name": TEAM_BUCKETS}}]
     assert sources("web") is None
 
 
@@ -390,7 +390,10 @@ def test_another_team_cannot_bind_a_buckets_volume(admin: KubeClient, user: Call
         "volumeName": "vision-bucket-raw",
     }
     theft = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "theft", "namespace": "web"}}
-    bob.create({**theft, "spec": spec})
+    with pytest.raises(ApiError, match="volume-name: "):
+        bob.create({**theft, "spec": spec})
+    # And where the platform binds it: the volume names its claim.
+    admin.create({**theft, "spec": spec})
     admin.wait_for("v1", "PersistentVolumeClaim", "bucket-raw", "vision", until=bound)
     volume = admin.get("v1", "PersistentVolume", "vision-bucket-raw")
     assert volume["spec"]["claimRef"]["namespace"] == "vision"

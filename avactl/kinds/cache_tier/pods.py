@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds.cache_tier import names
-from avactl.kinds.cluster.daemons import SYSTEM_PRIORITY
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, pod_security
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program, pool_size
-from avactl.names import POOL_LABEL
+from avactl.names import POOL_LABEL, SYSTEM_PRIORITY
 from avactl.quantity import quantity
 
 MIB = 1024 * 1024

@@ -14,7 +14,6 @@ from avactl.kinds.program import Item, Program
 
 POLICY = "avactl-policy"
 """ConfigMap in the system namespace with the placement policy, which the daemons read."""
-SYSTEM_PRIORITY = "avactl-system"
 HTTP_PORT = 8080
 """Port of the daemons' metrics (`/metrics`) and probes (`/livez`, `/readyz`)."""
 
@@ -45,8 +44,8 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
         result += _cluster_role(item, name, rbac.scheduler_cluster_rules())
         result += _role(item, name, "scheduler", system, [*rbac.leader_rules(name), rbac.config_rule()])
     if on.topology:
-        result += topology.daemon_sets(item, program, SYSTEM_PRIORITY)
-    result += builtin.reconciler(item, SYSTEM_PRIORITY, HTTP_PORT)
+        result += topology.daemon_sets(item, program, names.SYSTEM_PRIORITY)
+    result += builtin.reconciler(item, names.SYSTEM_PRIORITY, HTTP_PORT)
     if result:
         result.append(_ingress(item))
     return result
@@ -65,7 +64,7 @@ def _daemon(item: Item, component: str, name: str, config: Manifest, compute: Bo
     pod: Body = {
         "serviceAccountName": name,
         "automountServiceAccountToken": True,
-        "priorityClassName": SYSTEM_PRIORITY,
+        "priorityClassName": names.SYSTEM_PRIORITY,
         "securityContext": pod_security(),
         "enableServiceLinks": False,
         "affinity": {

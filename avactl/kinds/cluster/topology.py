@@ -122,36 +122,23 @@ def _own_node_only(item: Item, system: str) -> list[Manifest]:
     same = [f"object.{'.?'.join(path.split('.', 1))} == oldObject.{'.?'.join(path.split('.', 1))}" for path in _KEPT]
     same += [f"object.status.?{field} == oldObject.status.?{field}" for field in _KEPT_STATUS]
     others = "{}.status.?conditions.orValue([]).filter(c, c.type != '" + names.TOPOLOGY_CONDITION + "')"
-    validations = [
-        {
-            "expression": f"request.userInfo.?extra['{node_name}'].orValue([]).exists(n, n == request.name)",
-            "message": f"a pod of {NAME} may only update the node that it runs on",
-        },
-        {
-            "expression": f"{others.format('object')} == {others.format('oldObject')}",
-            "message": f"{NAME} may only write the condition {names.TOPOLOGY_CONDITION}",
-        },
-        {
-            "expression": " && ".join(same),
-            "message": f"{NAME} may only write the condition {names.TOPOLOGY_CONDITION}",
-        },
+    rules = [
+        (
+            f"request.userInfo.?extra['{node_name}'].orValue([]).exists(n, n == request.name)",
+            f"a pod of {NAME} may only update the node that it runs on",
+        ),
+        *(
+            (expression, f"{NAME} may only write the condition {names.TOPOLOGY_CONDITION}")
+            for expression in (f"{others.format('object')} == {others.format('oldObject')}", " && ".join(same))
+        ),
     ]
     user = f"system:serviceaccount:{system}:{NAME}"
     spec = {
-        "failurePolicy": "Fail",
         "matchConstraints": {
             "resourceRules": [
                 {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"]}
             ]
         },
         "matchConditions": [{"name": "from-topology", "expression": f"request.userInfo.username == '{user}'"}],
-        "validations": validations,
     }
-    version = "admissionregistration.k8s.io/v1"
-    return [
-        _object(item, version, "ValidatingAdmissionPolicy", spec=spec),
-        _object(
-            item, version, "ValidatingAdmissionPolicyBinding",
-            spec={"policyName": NAME, "validationActions": ["Deny"]},
-        ),
-    ]  # fmt: skip
+    return k8s.admission_policy(item, item.name, NAME, spec, rules, component=COMPONENT)

@@ -72,6 +72,20 @@ def manifest(
     return Manifest(item, cluster, body, holds_data=holds_data, patch=patch, owned=owned)
 
 
+def admission_policy(
+    item: Item, cluster: str, name: str, spec: Body, rules: Iterable[tuple[str, str]], **more: Any
+) -> list[Manifest]:
+    """Build a ValidatingAdmissionPolicy and its binding. `rules`: CEL expressions that must hold, and the messages."""
+    validations = [{"expression": text, "message": message, "reason": "Forbidden"} for text, message in rules]
+    version, kind = "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"
+    body = {**spec, "failurePolicy": "Fail", "validations": validations}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    return [
+        manifest(item, cluster, version, kind, name, spec=body, **more),
+        manifest(item, cluster, version, f"{kind}Binding", name, spec=binding, **more),
+    ]
+
+
 def compact(**fields: Any) -> Body:
     """Return a mapping without the fields that are None."""
     return {key: value for key, value in fields.items() if value is not None}

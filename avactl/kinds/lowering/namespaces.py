@@ -108,8 +108,18 @@ def pod_security(program: Program, cluster: str, level: str) -> dict[str, str]:
 
 
 def manifest(
-    item: Item, program: Program, cluster: str, name: str, level: str, labels: Mapping[str, str], *, holds_data: bool
+    item: Item,
+    program: Program,
+    cluster: str,
+    name: str,
+    level: str,
+    labels: Mapping[str, str],
+    *,
+    holds_data: bool,
+    annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Build a Namespace. The spec's labels come first, so that they cannot weaken pod security."""
     extra = {**labels, **pod_security(program, cluster, level)}
-    return k8s.manifest(item, cluster, "v1", "Namespace", name, extra_labels=extra, holds_data=holds_data)
+    return k8s.manifest(
+        item, cluster, "v1", "Namespace", name, extra_labels=extra, annotations=annotations, holds_data=holds_data
+    )

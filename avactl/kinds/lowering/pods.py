@@ -19,6 +19,9 @@ from avactl.kinds.program import Item, Program
 USER_ID = 1000
 """Default user and group. Pod security `restricted` requires a non-zero value."""
 
+LONGEST_GRACE = 3600
+"""Longest grace period of pods in seconds: the scheduler gets their GPUs back by then."""
+
 RUN_ANNOTATION = f"{GROUP}/run"
 """Annotation of a job's objects and pods: digest of everything that defines a run. A new digest starts a new run."""
 
@@ -165,7 +168,8 @@ class Volumes:
         """Add the team's buckets: all URLs in the environment, and those with a cache tier mounted under /buckets."""
         team = self.program.find_team(self.item.team) if self.item.team else None
         if team is not None and team.spec.buckets:
-            self.env_from.append({"configMapRef": {"name": dataset_access.TEAM_BUCKETS}})
+            source = {"name": dataset_access.TEAM_BUCKETS}
+            self.env_from.append({"prefix": dataset_access.BUCKET_PREFIX, "configMapRef": source})
         for bucket in dataset_access.buckets(self.program, self.item):
             claim = dataset_access.bucket_claim(bucket.name)
             self.claim(

@@ -11,8 +11,9 @@ from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering.pods import LONGEST_GRACE
 from avactl.kinds.program import Item, Program
-from avactl.kinds.serving.lower import bounds
+from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.runtimes import default_ports, ports
 
 _VERSIONS = ("tensorflowServing", "triton")
@@ -45,6 +46,13 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from credential_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
     yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
+    if seconds(spec.drain) + KILL_AFTER > LONGEST_GRACE:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.drain: a pod has {LONGEST_GRACE // 60}m to terminate, of which {KILL_AFTER}s follow `drain`",
+            item.span("spec", "drain"),
+            hint="write `drain: 59m30s` or less",
+        )
     yield from _exposed(item, program)
     yield from _capacity(item, program)
 

@@ -1,4 +1,4 @@
-"""Team → namespaces, a service account, roles, network policies, volumes of buckets."""
+"""Team → namespaces, a service account, a quota, roles, network policies, volumes of buckets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from avactl.kinds.lowering import k8s, namespaces
 from avactl.kinds.lowering.quota_leaf import borrower
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.team.allowances import allowances
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.team.network import policies
 from avactl.kinds.team.rbac import roles
@@ -28,12 +29,28 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return result
 
 
+def _no_foreign_affinity(item: Item, cluster: str, namespace: str) -> Manifest:
+    """Forbid pods whose affinity selects pods of other namespaces: they would keep those off nodes, or find out where
+    they run. Services do so by their resource class; members cannot use their priority class by hand."""
+    scopes = [
+        {"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"},
+        {"scopeName": "PriorityClass", "operator": "NotIn", "values": [names.SERVING_PRIORITY]},
+    ]
+    return k8s.manifest(
+        item, cluster, "v1", "ResourceQuota", "avactl-no-cross-namespace-affinity", namespace=namespace,
+        spec={"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": scopes}},
+    )  # fmt: skip
+
+
 def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
     name = namespace.name
     labels = {**namespace.labels, names.TEAM_LABEL: item.name}
     # Deleting a namespace deletes everything in it: homes, checkpoints, Secrets.
     keep = item.spec.deletion_policy != "delete"
-    yield namespaces.manifest(item, program, cluster, name, namespace.pod_security, labels, holds_data=keep)
+    yield namespaces.manifest(
+        item, program, cluster, name, namespace.pod_security, labels, holds_data=keep, annotations=allowances(item.spec)
+    )
+    yield _no_foreign_affinity(item, cluster, name)
     yield k8s.manifest(
         item, cluster, "v1", "ServiceAccount", RUN_ACCOUNT, namespace=name, automountServiceAccountToken=False
     )

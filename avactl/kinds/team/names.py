@@ -12,8 +12,3 @@ mounted. It exists in every namespace of every team."""
 def namespaces(team: Item) -> list[str]:
     """Namespaces of a team, the default one first."""
     return [namespace.name for namespace in team.spec.namespaces or []] or [team.name]
-
-
-def bucket_variable(bucket: str) -> str:
-    """Environment variable with the URL of a bucket: `results-v2` → `AVACTL_BUCKET_RESULTS_V2`."""
-    return f"AVACTL_BUCKET_{bucket.upper().replace('-', '_')}"

@@ -27,6 +27,8 @@ Subject = Annotated[
 ]
 """A user or group name from the identity provider."""
 
+ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
+
 
 class Members(Model):
     """Members of the team, by their names in the identity provider."""
@@ -84,6 +86,13 @@ class TeamSpec(Model):
     )
     talks_to: list[Name] = Field(
         default_factory=list, description="Other teams whose pods may reach this team's services."
+    )
+    member_priority: Literal["low", "normal", "high"] = Field(
+        "normal",
+        description="Highest priority of pods that members create themselves, without a spec. Specs set their own.",
+    )
+    service_types: list[ServiceType] = Field(
+        ["ClusterIP"], min_length=1, description="Types of Services that the team's namespaces may have."
     )
     deletion_policy: Literal["retain", "delete"] = Field(
         "retain", description="What happens to the team's namespaces and their contents when the team is deleted."

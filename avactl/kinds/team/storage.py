@@ -10,7 +10,6 @@ from avactl.kinds.cache_tier.shell import job, shell_pod
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.team.names import bucket_variable
 
 SIZE = "1Mi"
 """Nominal volume size; it has no meaning for an object store, and is small to spare the storage quota."""
@@ -21,7 +20,7 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
     declared = item.spec.buckets
     if not declared:
         return []
-    urls = {bucket_variable(bucket.name): bucket.url for bucket in declared}
+    urls = {bucket.name.upper().replace("-", "_"): bucket.url for bucket in declared}
     result = [k8s.config_map(item, cluster, dataset_access.TEAM_BUCKETS, namespace, urls)]
     for bucket in declared:
         tier = program.get("CacheTier", bucket.tier) if bucket.tier else None

@@ -1,0 +1,274 @@
+"""Admission policies of team namespaces: pods, Services and volumes that members create stay within the tenancy.
+
+RBAC decides which kinds of objects a member may write, pod security which access to the node a pod has. These policies
+decide the rest. docs/security.md has a table of the same rules. A message has the form `RULE: reason; remedy`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from avactl import names
+from avactl.kinds.cluster import topology
+from avactl.kinds.cluster.priorities import PRIORITIES
+from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import LONGEST_GRACE
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
+from avactl.kinds.team.names import RUN_ACCOUNT
+
+COMPONENT = "admission"
+PODS, MARKS, SERVICES, VOLUMES = (f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes"))
+HARMLESS_PRIORITY = 1000
+"""Priority of `avactl-normal`: a class of the cluster's own may have as much."""
+NODE_TAINTS = ("not-ready", "unreachable", "memory-pressure")
+"""Taints `node.kubernetes.io/…` that admission plugins make pods tolerate."""
+RUNTIME_PREFIXES = ("cdi.k8s.io/", "io.kubernetes.cri-o.")
+"""Annotations by which container runtimes inject devices (CDI), or change the sandbox (CRI-O)."""
+
+
+class Rule(NamedTuple):
+    """One requirement: a CEL expression that must hold, why, and what to write instead."""
+
+    name: str
+    expression: str
+    message: str
+
+
+def policies(item: Item, program: Program) -> list[Manifest]:
+    """Return the policies and bindings of one cluster."""
+    workloads = [
+        _resources("", ["pods"]),
+        _resources("", ["pods/ephemeralcontainers"], ("UPDATE",)),
+        _resources("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
+        _resources("batch", ["jobs", "cronjobs"]),
+    ]
+    marks = [
+        _resources("", ["pods"]),
+        _resources("", ["pods/status", "pods/ephemeralcontainers", "pods/resize"], ("UPDATE",)),
+        _resources("", ["pods/binding"], ("CREATE",)),
+    ]
+    return [
+        *_policy(item, PODS, workloads, f"{_POD.format('object')} != {_POD.format('oldObject')}",
+                 _pod_rules(item, program), _POD_VARIABLES),
+        *_policy(item, MARKS, marks, "object.metadata.?annotations != oldObject.metadata.?annotations || "
+                 "object.metadata.?labels != oldObject.metadata.?labels", _annotation_rules()),
+        *_policy(item, SERVICES, [_resources("", ["services"])], "object.spec != oldObject.spec", _SERVICE_RULES),
+        *_policy(item, VOLUMES, [_resources("", ["persistentvolumeclaims"])],
+                 "object.spec.?volumeName != oldObject.spec.?volumeName", _VOLUME_RULES),
+    ]  # fmt: skip
+
+
+def _resources(group: str, resources: list[str], operations: tuple[str, ...] = ("CREATE", "UPDATE")) -> Body:
+    return {"apiGroups": [group], "apiVersions": ["v1"], "operations": list(operations), "resources": resources}
+
+
+def _policy(
+    item: Item,
+    name: str,
+    resources: list[Body],
+    changed: str,
+    rules: list[Rule],
+    variables: dict[str, str] | None = None,
+) -> list[Manifest]:
+    """Return a policy and its binding. Updates that do not change what the rules are about pass: controllers and
+    kubelets must be able to finish objects from before the policy."""
+    spec: Body = {
+        "matchConstraints": {
+            "namespaceSelector": {"matchExpressions": [{"key": names.TEAM_LABEL, "operator": "Exists"}]},
+            "resourceRules": resources,
+        },
+        "matchConditions": [{"name": "changed", "expression": f"request.operation != 'UPDATE' || {changed}"}],
+        **k8s.compact(variables=[{"name": key, "expression": text} for key, text in (variables or {}).items()] or None),
+    }
+    texts = [(rule.expression, f"{rule.name}: {rule.message}") for rule in rules]
+    return k8s.admission_policy(item, item.name, name, spec, texts, component=COMPONENT)
+
+
+# The pod of any workload. `dyn`, because the types of the workloads differ.
+_POD = (
+    "(request.resource.resource == 'pods' ? dyn({0}).spec : request.resource.resource == 'cronjobs' ? "
+    "dyn({0}).spec.jobTemplate.spec.template.spec : dyn({0}).spec.template.spec)"
+)
+_PLATFORM = (
+    "authorizer.group('rbac.authorization.k8s.io').resource('rolebindings').namespace(request.namespace)"
+    ".check('create').allowed() || request.userInfo.username == 'system:kube-controller-manager' || "
+    "request.userInfo.?groups.orValue([]).exists(g, g == 'system:serviceaccounts:kube-system')"
+)
+"""True for those who apply specs, and for Kubernetes' controllers, whose templates were checked when written."""
+_POD_VARIABLES = {
+    "pod": _POD.format("object"),
+    "containers": "variables.pod.containers + variables.pod.?initContainers.orValue([]) + "
+    "variables.pod.?ephemeralContainers.orValue([])",
+    "class": "variables.pod.?priorityClassName.orValue('')",
+    "platform": _PLATFORM,
+}
+
+
+def _listed(annotation: str, default: tuple[str, ...]) -> str:
+    """CEL list of an annotation of the namespace."""
+    return f"namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{','.join(default)}').split(',')"
+
+
+def _strings(values: tuple[str, ...]) -> str:
+    return "[" + ", ".join(f"'{value}'" for value in values) + "]"
+
+
+def _pod_rules(item: Item, program: Program) -> list[Rule]:
+    taints = sorted({taint.key for pool in program.pools(item.name) for taint in pool.spec.taints})
+    priorities = tuple(name for name, *_ in PRIORITIES if name != names.SYSTEM_PRIORITY)
+    tolerated = (*taints, *(f"node.kubernetes.io/{name}" for name in NODE_TAINTS))
+    rules = [
+        Rule(
+            "node-name",
+            "variables.pod.?nodeName.orValue('') == "
+            f"(request.operation == 'UPDATE' ? {_POD.format('oldObject')}.?nodeName.orValue('') : '')",
+            "`nodeName` bypasses the scheduler; remove it, and select nodes by `nodeSelector`",
+        ),
+        Rule(
+            "priority",
+            f"variables.class in {_strings(('', *priorities))} || "
+            f"variables.pod.?priority.orValue({HARMLESS_PRIORITY + 1}) <= {HARMLESS_PRIORITY}",
+            "this priority class is reserved for the platform; use `avactl-normal` or `avactl-low`",
+        ),
+        Rule(
+            "member-priority",
+            f"variables.class == '' || variables.class in {_listed(names.MEMBER_PRIORITIES, DEFAULT_PRIORITIES)} || "
+            "variables.pod.?priority.orValue(1) <= 0 || variables.platform",
+            "pods without a spec may have at most the Team's `memberPriority`; use a lower class such as `avactl-low`, "
+            "or declare a spec",
+        ),
+        Rule(
+            "service-account",
+            f"variables.pod.?serviceAccountName.orValue('') in ['', 'default', '{RUN_ACCOUNT}'] || variables.platform",
+            f"other service accounts are reserved for the platform; use `serviceAccountName: {RUN_ACCOUNT}`",
+        ),
+        Rule(
+            "tolerations",
+            f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') in {_strings(tolerated)})",
+            f"pods may tolerate only the taints of node pools; keep only tolerations of {', '.join(tolerated)}",
+        ),
+        Rule(
+            "runtime-class",
+            "variables.pod.?runtimeClassName.orValue('') == ''",
+            "a runtime class changes the isolation and tolerations of a pod; remove `runtimeClassName`",
+        ),
+        Rule(
+            "termination",
+            f"variables.pod.?terminationGracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}",
+            f"reclaimed GPUs must be free soon; set `terminationGracePeriodSeconds` to at most {LONGEST_GRACE}",
+        ),
+        Rule(
+            "gpu-variables",
+            f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {_strings(names.GPU_VARIABLES)}) || "
+            f"e.?value.orValue('') == 'void' || (e.name == '{VISIBLE_DEVICES}' && "
+            f'e.?valueFrom.?fieldRef.?fieldPath.orValue("") == "{DEVICES_FIELD}")))',
+            f"the variable makes the container runtime inject devices; set {VISIBLE_DEVICES} to `void`, or by "
+            f"`fieldRef` to {DEVICES_FIELD}, and remove the others: {', '.join(names.GPU_VARIABLES[1:])}",
+        ),
+    ]
+    if item.spec.daemons.scheduler:
+        rules.insert(
+            0,
+            Rule(
+                "scheduler-name",
+                f"variables.pod.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'",
+                f"other schedulers ignore team quotas; set `schedulerName: {names.SCHEDULER_NAME}`",
+            ),
+        )
+    return [*rules, *_image_rules(item, program)]
+
+
+def _image_rules(item: Item, program: Program) -> list[Rule]:
+    """Rules for clusters with NVIDIA GPUs, where CUDA images ask for all GPUs of the machine, unless the pod says
+    otherwise. A container that gets its GPUs from the device plugin alone is not to say so: the plugin does."""
+    pools = topology.pools(item, program)
+    if not pools:
+        return []
+    says = f"c.?env.orValue([]).exists(e, e.name == '{VISIBLE_DEVICES}')"
+    required = Rule(
+        "gpu-visibility",
+        f"variables.containers.all(c, {says})",
+        f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container, or by "
+        f"`fieldRef` to {DEVICES_FIELD} in those that request GPUs",
+    )
+    plugin = tuple(sorted({pool.spec.resource_name for pool in pools if pool.spec.allocation != "dra"}))
+    if item.spec.daemons.scheduler or not plugin:
+        return [required]
+    requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {_strings(plugin)})"
+    prefix = "f.?prefix.orValue('')"
+    return [
+        required._replace(
+            expression=f"variables.containers.all(c, {says} || {requests})",
+            message=f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container that "
+            "requests no GPUs",
+        ),
+        Rule(
+            "gpu-env-from",
+            f"variables.containers.all(c, {says} || c.?envFrom.orValue([]).all(f, {prefix} != '' && "
+            f"!'{VISIBLE_DEVICES}'.startsWith({prefix})))",
+            f"`envFrom` can set {VISIBLE_DEVICES}; give it a `prefix` in containers that request GPUs, or use `env`",
+        ),
+    ]
+
+
+def _kept(field: str) -> str:
+    """CEL: no entry of avactl's in this map of the metadata was added, changed or removed."""
+    same = f"object.metadata.?{field}[?k].orValue('') == oldObject.metadata.?{field}[?k].orValue('')"
+    return " && ".join(
+        f"{side}.metadata.?{field}.orValue({{}}).all(k, !k.startsWith('{names.GROUP}/') || {same})"
+        for side in ("object", "oldObject")
+    )
+
+
+def _annotation_rules() -> list[Rule]:
+    # A pod is never created with them: controllers, of which some have all rights, copy annotations of templates.
+    before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
+    pods = "authorizer.group('').resource('pods').subresource('binding')"
+    binds = f"{pods}.namespace(request.namespace).check('create').allowed()"
+    own = (names.DEVICES, names.PREEMPTION)
+    starts = " || ".join(f"k.startsWith('{prefix}')" for prefix in RUNTIME_PREFIXES)
+    return [
+        Rule(
+            "scheduler-annotations",
+            f"{_strings(own)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || "
+            f"((request.operation == 'UPDATE' || request.subResource == 'binding') && {binds})",
+            f"{' and '.join(own)} may be written only by the scheduler; remove them",
+        ),
+        Rule(
+            "scheduler-requests",
+            f"request.operation != 'UPDATE' || ({_kept('annotations')} && {_kept('labels')}) || {binds}",
+            f"annotations and labels {names.GROUP}/… of a pod cannot change; delete the pod and create another",
+        ),
+        Rule(
+            "runtime-annotations",
+            f"object.metadata.?annotations.orValue({{}}).all(k, !({starts} || k.contains('.nri.io')))",
+            "the annotation makes the container runtime inject devices; remove annotations that begin with "
+            f"{' or '.join(RUNTIME_PREFIXES)} or contain `.nri.io`",
+        ),
+    ]
+
+
+_SERVICE_RULES = [
+    Rule(
+        "service-type",
+        f"object.spec.?type.orValue('ClusterIP') in {_listed(names.SERVICE_TYPES, DEFAULT_SERVICE_TYPES)}",
+        "the Team does not allow this type of Service; use `type: ClusterIP`, or add it to `serviceTypes` of the Team. "
+        "`ExternalName` is never allowed",
+    ),
+    Rule(
+        "external-ips",
+        "object.spec.?externalIPs.orValue([]).size() == 0",
+        "external IPs can divert traffic of other tenants; remove `externalIPs`",
+    ),
+]
+_VOLUME_RULES = [
+    Rule(
+        "volume-name",
+        "object.spec.?volumeName.orValue('') == '' || "
+        "authorizer.group('').resource('persistentvolumes').check('create').allowed()",
+        "only the platform chooses the volume of a claim; remove `volumeName`, and set `storageClassName`",
+    )
+]

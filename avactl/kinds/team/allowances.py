@@ -1,0 +1,22 @@
+"""Rights of members without a spec, as annotations of the team's namespaces, which the admission policies read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl import names
+
+_LEVELS = ("low", "normal", "high")
+DEFAULT_PRIORITIES = ("avactl-low", "avactl-normal")
+DEFAULT_SERVICE_TYPES = ("ClusterIP",)
+
+
+def allowances(spec: Any) -> dict[str, str] | None:
+    """Return the annotations of a Team's namespaces; None for the defaults."""
+    priorities = tuple(f"avactl-{level}" for level in _LEVELS[: _LEVELS.index(spec.member_priority) + 1])
+    types = tuple(spec.service_types)
+    declared = (
+        (names.MEMBER_PRIORITIES, priorities, DEFAULT_PRIORITIES),
+        (names.SERVICE_TYPES, types, DEFAULT_SERVICE_TYPES),
+    )
+    return {key: ",".join(values) for key, values, default in declared if values != default} or None
