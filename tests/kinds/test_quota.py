@@ -11,7 +11,7 @@ from avactl.compiler import Compilation
 from avactl.kinds import registry
 from avactl.placement.quota import Limit
 from avactl.scheduler.objects.config import TeamQuota
-from tests.kinds.compiling import body, codes, compiled, names, unchecked
+from tests.kinds.compiling import DIGEST, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, KubeClient
 
 PLATFORM = """
@@ -34,6 +34,7 @@ kind: Team
 metadata: {name: vision}
 spec: {namespaces: [{name: vision-train}, {name: vision-dev}]}
 """
+SCHEDULER = f"images: {{avactl: registry.example.com/avactl{DIGEST}}}, daemons: {{scheduler: true}}"
 QUOTA = """
 ---
 kind: Quota
@@ -53,7 +54,8 @@ spec:
 
 def test_limits_in_every_namespace_and_the_leaf_once() -> None:
     result = compiled(PLATFORM + QUOTA)
-    assert names(result, "ResourceQuota") == ["vision-dev/gpus", "vision-train/gpus"]
+    own = [name for name in names(result, "ResourceQuota") if name.endswith("/gpus")]
+    assert own == ["vision-dev/gpus", "vision-train/gpus"]
     assert body(result, "ResourceQuota", "gpus", "vision-dev")["spec"]["hard"] == {
         "requests.cpu": "400",
         "requests.memory": "2Ti",
@@ -64,6 +66,14 @@ def test_limits_in_every_namespace_and_the_leaf_once() -> None:
         # Not in the quota: not for this team.
         "gpu-h100.deviceclass.resource.k8s.io/devices": "0",
     }
+    queued = PLATFORM.replace("{name: main}", f"{{name: main}}\nspec: {{{SCHEDULER}}}", 1)
+    # The scheduler queues for CPU, memory and GPUs; a ResourceQuota would refuse pods that are to wait.
+    assert body(compiled(queued + QUOTA), "ResourceQuota", "gpus", "vision-dev")["spec"]["hard"] == {
+        "requests.storage": "10Ti",
+        "pods": "200",
+    }
+    nothing = "---\nkind: Quota\nmetadata: {name: gpus, team: vision}\nspec: {gpus: [{gpu: V100, guaranteed: 8}]}"
+    assert not [name for name in names(compiled(queued + nothing), "ResourceQuota") if name.endswith("/gpus")]
     assert body(result, "LimitRange", "gpus", "vision-dev")["spec"]["limits"] == [
         {"type": "Container", "defaultRequest": {"cpu": "100m", "memory": "256Mi"}, "max": {"memory": "512Gi"}}
     ]

@@ -20,43 +20,41 @@ make the pod invalid."""
 def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one quota.
 
-    Kubernetes counts per namespace, so each namespace of the team gets the full limit. For a team with several
-    namespaces the limit is exact only with avactl's scheduler, which counts the whole team by the quota tree. The same
-    applies to GPU models that share an extended resource (`nvidia.com/gpu`): the API server counts them together.
+    The LimitRange is the same in each namespace. Kubernetes counts per namespace, so each namespace of the team gets
+    the full ResourceQuota.
     """
     hard, limits = _hard(item, program), _limit_range(item)
     result = [_leaf(item, program)]
     for namespace in namespaces(program.get("Team", str(item.team))):
-        result.append(
-            k8s.manifest(
-                item, item.cluster, "v1", "ResourceQuota", item.name, namespace=namespace, spec={"hard": dict(hard)}
-            )
-        )
-        result.append(
-            k8s.manifest(
-                item, item.cluster, "v1", "LimitRange", item.name, namespace=namespace, spec={"limits": [dict(limits)]}
-            )
-        )
+        for kind, spec in (("ResourceQuota", {"hard": dict(hard)}), ("LimitRange", {"limits": [dict(limits)]})):
+            if kind == "LimitRange" or hard:
+                result.append(k8s.manifest(item, item.cluster, "v1", kind, item.name, namespace=namespace, spec=spec))
     return result
 
 
 def _hard(item: Item, program: Program) -> dict[str, str]:
-    """Return the hard limits of the ResourceQuota. They limit requests, because requests reserve capacity for a pod.
+    """Return the hard limits of the ResourceQuota.
 
-    GPU models that the quota does not list have the limit 0. Sources of the names: extended resources support only
-    `requests.`; DRA devices `CLASS.deviceclass.resource.k8s.io/devices`
-    (https://kubernetes.io/docs/concepts/policy/resource-quotas/).
+    A ResourceQuota refuses pods that should wait. So with avactl's scheduler, which queues for CPU, memory and GPUs,
+    and by which all pods of teams are placed, it limits only storage and the number of pods.
     """
     spec = item.spec
     hard = k8s.compact(
-        **{
-            "requests.cpu": spec.cpu,
-            "requests.memory": spec.memory,
-            "requests.storage": spec.storage,
-            "pods": None if spec.pods is None else str(spec.pods),
-        }
+        **{"requests.storage": spec.storage, "pods": None if spec.pods is None else str(spec.pods)},
     )
-    limits = gpu_limits(spec)
+    if not program.cluster_spec(item.cluster).daemons.scheduler:
+        hard.update(k8s.compact(**{"requests.cpu": spec.cpu, "requests.memory": spec.memory}), **_gpus(item, program))
+    return hard
+
+
+def _gpus(item: Item, program: Program) -> dict[str, str]:
+    """Return the limits on GPUs, for clusters without avactl's scheduler.
+
+    They limit requests: extended resources support only `requests.`, and DRA devices
+    `CLASS.deviceclass.resource.k8s.io/devices` (https://kubernetes.io/docs/concepts/policy/resource-quotas/). The API
+    server counts models that share an extended resource together. Models that the quota does not list have the limit 0.
+    """
+    limits = gpu_limits(item.spec)
     counts: dict[str, int] = {}
     counted: set[tuple[str, str]] = set()
     for pool in program.pools(item.cluster):
@@ -68,12 +66,11 @@ def _hard(item: Item, program: Program) -> dict[str, str]:
         if (key, model) not in counted:
             counted.add((key, model))
             counts[key] = counts.get(key, 0) + (limits[model].total if model in limits else 0)
-    hard.update((key, str(count)) for key, count in counts.items())
-    return hard
+    return {key: str(count) for key, count in counts.items()}
 
 
 def _limit_range(item: Item) -> Body:
-    """Return the LimitRange: default requests, so that pods pass the ResourceQuota, and the maximum per container."""
+    """Return the LimitRange: default requests, so that no pod is free of the quota, and the maximum per container."""
     spec = item.spec
     most = k8s.compact(cpu=spec.pod_max_cpu, memory=spec.pod_max_memory)
     request = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}

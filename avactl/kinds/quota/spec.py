@@ -54,8 +54,9 @@ class QuotaSpec(Model):
 class Quota(Resource):
     """Resource limits of a team: GPUs by model (guaranteed and borrowed), CPU, memory, storage.
 
-    Compiles to a ResourceQuota and a LimitRange in each of the team's namespaces, and to the team's leaf of the
-    scheduler's quota tree. Kubernetes counts per namespace; across several namespaces only the scheduler is exact.
+    Compiles to the team's leaf of the scheduler's quota tree, and to a ResourceQuota and a LimitRange in each of the
+    team's namespaces. With the scheduler, the ResourceQuota limits storage and pods only; Kubernetes counts per
+    namespace.
     A team without a quota on a cluster has no limits there.
     """
 
