@@ -57,16 +57,17 @@ def cost(
         for model, each in _pod_gpus(work, amounts, around, known).items():
             gpus[model] = gpus.get(model, 0) + count * each
         if work.id.kind == "Job":
-            deadline = work.spec.get("activeDeadlineSeconds")
-            hours.append(None if deadline is None else deadline / _HOUR)
+            notes = work.template["metadata"].get("annotations") or {}
+            deadline = notes.get(names.TIMEOUT) or work.spec.get("activeDeadlineSeconds")
+            hours.append(None if deadline is None else int(deadline) / _HOUR)
         else:
             hours.append(float("inf"))
     jobs = [each for each in hours if each != float("inf")]
     # Companions of a job, such as TensorBoard, end with it: the job determines the duration.
     always = bool(hours) and not jobs
     limits = [each for each in jobs if each is not None]
-    # Followers of a job run a few minutes longer.
-    longest = min(limits) if jobs and len(limits) == len(jobs) else None
+    # Followers have no limit of their own, or a later one: they end with their leader.
+    longest = min(limits, default=None)
     return Cost(gpus, None if always else longest, always, _money(gpus, cores, memory, prices))
 
 
