@@ -23,6 +23,7 @@ kind: Cluster
 metadata: {{name: main}}
 spec:
   images: {{git: "git{IMAGE}", fetch: "rclone{IMAGE}", tensorboard: "tb{IMAGE}", kubectl: "kubectl{IMAGE}"}}
+  storageClasses: {{checkpoint: nfs, classes: [{{name: nfs, provisioner: nfs.csi.k8s.io}}]}}
 ---
 kind: NodePool
 metadata: {{name: v100}}
@@ -181,6 +182,7 @@ def script(plane: ControlPlane, tmp_path: Path) -> Iterator[Script]:
 def follow(script: Script, jobs: Compilation, name: str, leader: str, **more: str) -> subprocess.Popen[str]:
     run = body(jobs, "Job", leader, "vision")["metadata"]["annotations"][RUN_ANNOTATION]
     env = {"LEADER": leader, "RUN": run, "PERIOD": "1", "GRACE": "0", "COMMANDS": "", "INDEX": "0", **more}
+    env = {"POD": "none", "ROLE": "none", "RETRIES": "3", "LINGER": "0", **env}
     return script(followers.FOLLOW_SCRIPT, f"{name}-follower", **env)
 
 
@@ -203,6 +205,33 @@ def test_a_follower_ends_with_the_job_that_it_follows(admin: KubeClient, jobs: C
     assert workers.wait(30) == followers.FAILED
     # A Job that an earlier run left behind is none of ours.
     assert other.poll() is None
+
+
+def test_a_follower_whose_sidecar_keeps_failing_stops_the_leader(
+    admin: KubeClient, jobs: Compilation, script: Script
+) -> None:
+    pod = pods_of(admin, "tensor-evaluator")[0]["metadata"]["name"]
+    ended = {"exitCode": 1, "startedAt": None, "finishedAt": None}
+    state = {"name": "evaluator", "restartCount": 4, "lastState": {"terminated": ended}}
+    sidecar = {
+        **state,
+        "ready": False,
+        "image": "x",
+        "imageID": "x",
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    }
+    status = {"initContainerStatuses": [sidecar]}
+    admin.patch(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": "vision"}, "status": status},
+        subresource="/status",
+    )
+    watcher = follow(script, jobs, "tensor", "tensor-worker", POD=pod, ROLE="evaluator")
+    assert watcher.wait(30) == followers.GAVE_UP, watcher.communicate()
+
+    def stopped(job: dict[str, Any]) -> bool:
+        return any(each["type"] == "Failed" for each in job.get("status", {}).get("conditions", ()))
+
+    admin.wait_for("batch/v1", "Job", "tensor-worker", "vision", until=stopped)
 
 
 def test_commands_of_mpirun_reach_their_workers(
