@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -10,7 +11,9 @@ from avactl import __version__
 from avactl.compiler.json_schema import schemas
 
 REQUIREMENTS = "stacks/requirements.txt"
-"""Placeholder for the avactl version that compiles the repository."""
+"""The avactl version that compiles the repository."""
+LOCK = "stacks/requirements.lock"
+"""The packages that it depends on, pinned with hashes."""
 
 
 class ScaffoldError(Exception):
@@ -34,6 +37,8 @@ def template() -> dict[str, bytes]:
     """Return the files of a new repository by path."""
     files = _files(resources.files("avactl.scaffold") / "template")
     files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"==VERSION", f"=={__version__}".encode())
+    (engine,) = re.findall(rb"^pulumi==(\S+)", files[LOCK], re.MULTILINE)
+    files[".gitlab/stack.yml"] = files[".gitlab/stack.yml"].replace(b"PULUMI_VERSION", engine)
     for name, text in schemas().items():
         files[f".avactl/schemas/{name}"] = text.encode()
     return files

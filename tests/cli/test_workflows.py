@@ -14,12 +14,16 @@ import pytest
 import yaml
 
 from avactl import __version__
-from avactl.scaffold import REQUIREMENTS, create
+from avactl.scaffold import LOCK, REQUIREMENTS, create
 from tests.conftest import ROOT
 from tests.diff.repository import Repository
 
 WORKFLOWS = ("avactl.yml", "avactl-apply.yml", "avactl-drift.yml", "avactl-stack.yml")
-INSTALL = "pip install --quiet -r stacks/requirements.txt"
+INSTALL = (
+    "pip install --quiet --require-hashes -r stacks/requirements.lock\n"
+    "pip install --quiet --no-deps -r stacks/requirements.txt\n"
+)
+SECRETS = ("KUBECONFIG", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN")
 
 
 class Pipelines:
@@ -110,10 +114,11 @@ def test_workflows_have_the_least_rights_and_hang_together(pipelines: Pipelines)
             if "uses" in job:
                 called = pipelines.workflow(Path(job["uses"]).name)[True]["workflow_call"]["inputs"]
                 assert set(job["with"]) <= set(called)
+                assert job["secrets"] == {name: f"${{{{ secrets.{name} }}}}" for name in SECRETS}
                 reused.add(job["uses"])
             for step in job.get("steps", ()):
                 if "uses" in step:
-                    assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+                    assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"])
                     assert "checkout" not in step["uses"] or step["with"]["persist-credentials"] is False
                     actions.add(step["uses"].partition("@")[0])
                 # What somebody may choose (names of branches, titles) is never pasted into a script.
@@ -123,6 +128,33 @@ def test_workflows_have_the_least_rights_and_hang_together(pipelines: Pipelines)
     assert reused == {"./.github/workflows/avactl-stack.yml"}
     assert scripts >= len(WORKFLOWS)
     assert pipelines.workflow("avactl-stack.yml")["jobs"]["stack"]["concurrency"]["cancel-in-progress"] is False
+
+
+def test_packages_are_installed_by_hash(pipelines: Pipelines) -> None:
+    def pins(text: str) -> dict[str, str]:
+        return {
+            name.lower().replace("_", "-"): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.M)
+        }
+
+    lock = (pipelines.repository.root / LOCK).read_text()
+    tested = pins((ROOT / "requirements.lock").read_text())
+    found = pins(lock)
+    assert {name: version for name, version in found.items() if tested.get(name, version) != version} == {}
+    assert {"pydantic", "pulumi", "pulumi-kubernetes", "aiohttp", "httpx"} <= set(found)
+    blocks = re.split(r"\n(?=\S)", lock.strip())
+    assert [block for block in blocks if "--hash=sha256:" not in block] == []
+    stack = (pipelines.repository.root / ".gitlab" / "stack.yml").read_text()
+    assert f"pulumi/pulumi-python-3.12:{found['pulumi']}" in stack
+
+
+def test_no_pipeline_runs_a_downloaded_script(pipelines: Pipelines) -> None:
+    root = pipelines.repository.root
+    files = [*(root / ".github").rglob("*.yml"), root / ".gitlab-ci.yml", *(root / ".gitlab").iterdir()]
+    assert len(files) > len(WORKFLOWS)
+    for file in files:
+        assert not re.search(
+            r"\|\s*(ba|z)?sh\b|secrets: inherit|pip install (?!--quiet --(require-hashes|no-deps))", file.read_text()
+        )
 
 
 def test_steps_of_a_pull_request(pipelines: Pipelines) -> None:
