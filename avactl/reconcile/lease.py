@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -43,11 +44,20 @@ def _started(pid: int) -> str:
 
 
 def is_dead(holder: str) -> bool:
-    """Return whether the holder of a lease was a process of this machine that has exited."""
+    """Return whether the holder of a lease was a process of this machine that has exited; False in any doubt."""
     parts = holder.split("_")
-    if len(parts) < 5 or not parts[-4] or parts[-4] != _place() or not parts[-3].isdigit():
+    if len(parts) < 5 or not parts[-4] or parts[-4] != _place() or not re.fullmatch(r"[1-9][0-9]{0,9}", parts[-3]):
         return False
-    return _started(int(parts[-3])) != parts[-2]
+    pid = int(parts[-3])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass  # it is another user's
+    # /proc may hide the processes of other users (hidepid): only another start time proves that the number was reused.
+    started = _started(pid)
+    return bool(started and parts[-2]) and started != parts[-2]
 
 
 class HeldError(Exception):

@@ -1,0 +1,50 @@
+"""A lease is taken over from a process only if that process is known to have exited."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from avactl.reconcile.lease import identity, is_dead
+
+
+def _other(own: str, pid: str, started: str) -> str:
+    head, place, _, _, tail = own.rsplit("_", 4)
+    return "_".join((head, place, pid, started, tail))
+
+
+def test_a_process_that_exited_is_dead() -> None:
+    script = "from avactl.reconcile.lease import identity; print(identity())"
+    holder = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert is_dead(holder)
+
+
+def test_a_reused_number_is_another_process() -> None:
+    assert is_dead(_other(identity(), str(os.getpid()), "1"))
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        identity(),
+        _other(identity(), str(os.getpid()), ""),  # /proc hid the start time from the one who wrote it
+        _other(identity(), "9" * 5000, "1"),
+        _other(identity(), "9999999999", ""),
+        _other(identity(), "0", "1"),
+        _other(identity(), "-1", "1"),
+        _other(identity(), "٣", "1"),
+        identity().replace("_", "-"),
+        "",
+    ],
+)
+def test_a_holder_in_doubt_is_alive(holder: str) -> None:
+    assert not is_dead(holder)
+
+
+def test_a_process_whose_start_time_is_hidden_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = identity()
+    monkeypatch.setattr("avactl.reconcile.lease._started", lambda pid: "")
+    assert not is_dead(holder)
