@@ -110,6 +110,20 @@ def test_daemons_restart_when_their_policy_changes() -> None:
     assert annotation(DAEMONS) != annotation(DAEMONS + "  placement: {objective: links}\n")
 
 
+@pytest.mark.parametrize(
+    ("namespaces", "readers"),
+    [("", ["monitoring"]), ("[observability, alerts]", ["alerts", "observability"]), ("[]", [])],
+)
+def test_only_monitoring_reads_metrics(namespaces: str, readers: list[str]) -> None:
+    more = f", metricsFrom: {namespaces}" if namespaces else ""
+    result = compiled(DAEMONS.replace("{scheduler: true}", f"{{scheduler: true{more}}}"))
+    spec = body(result, "NetworkPolicy", "avactl-metrics-only", "avactl-system")["spec"]
+    assert spec["policyTypes"] == ["Ingress"]
+    peers = [peer for rule in spec["ingress"] for peer in rule["from"]]
+    expressions = [each for peer in peers for each in peer["namespaceSelector"]["matchExpressions"]]
+    assert [name for each in expressions for name in each["values"]] == readers
+
+
 def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
     result = compiled(DAEMONS + BUILTIN + TIER)
     rules = [

@@ -154,12 +154,16 @@ def _role(item: Item, name: str, component: str, namespace: str, rules: list[Bod
 
 
 def _ingress(item: Item) -> Manifest:
-    """Return the NetworkPolicy that allows ingress to the daemons' metrics port only."""
-    spec = {
-        "podSelector": {},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"ports": [{"port": HTTP_PORT, "protocol": "TCP"}]}],
-    }
+    """Return the NetworkPolicy that lets only monitoring read the daemons' metrics.
+
+    The kubelet's probes need no rule: a NetworkPolicy never stops the node of a pod.
+    """
+    match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(item.spec.daemons.metrics_from)}]
+    readers = {"namespaceSelector": {"matchExpressions": match}}
+    # A selector with no values is invalid, and a rule without `from` would admit everyone.
+    ports = [{"port": HTTP_PORT, "protocol": "TCP"}]
+    ingress = [{"ports": ports, "from": [readers]}] if item.spec.daemons.metrics_from else []
+    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress}
     return k8s.manifest(
         item, item.name, "networking.k8s.io/v1", "NetworkPolicy", "avactl-metrics-only",
         namespace=item.spec.system_namespace, spec=spec,

@@ -137,6 +137,10 @@ class Daemons(Model):
         "result in the "
         "node condition `avactl.dev/TopologyMatches`. Requires Kubernetes 1.30.",
     )
+    metrics_from: list[Name] = Field(
+        default_factory=lambda: ["monitoring"],
+        description="Namespaces whose pods may read the daemons' metrics, e.g. that of Prometheus.",
+    )
 
 
 class Namespace(Model):
