@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
@@ -41,24 +40,37 @@ class Model(BaseModel):
     )
 
 
-_OWN_PREFIXES = (f"{GROUP}/", "kubernetes.io/", "k8s.io/", "pod-security.kubernetes.io/")
-_OWN_LABELS = frozenset(f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "managed-by"))
-"""Labels of `avactl.kinds.lowering.k8s.labels`, on which selectors depend."""
+_OWNERS = {
+    GROUP: "avactl", "kubernetes.io": "Kubernetes", "k8s.io": "Kubernetes", "x-k8s.io": "Kubernetes",
+    "argoproj.io": "Argo CD", "fluxcd.io": "Flux", "helm.sh": "Helm", "pulumi.com": "Pulumi",
+    "cni.cncf.io": "network plugins", "iam.amazonaws.com": "the cloud provider",
+}  # fmt: skip
+"""Domains of labels and annotations whose readers act on them with more rights than the author of a spec: pod security,
+admin access to devices, hooks and ownership of GitOps engines, networks and roles of pods. Subdomains count, too."""
+_SAFE_ANNOTATIONS = ("pulumi.com/skipAwait",)
+
+
+def _own_key(key: str, what: str) -> str:
+    domain = key.rpartition("/")[0]
+    owner = next((owner for own, owner in _OWNERS.items() if f".{domain}".endswith(f".{own}")), None)
+    if owner is not None:
+        raise bad(f"{what} `{key}` is set by avactl or {owner}".replace("avactl or avactl", "avactl"),
+                  "choose a prefix of your own")  # fmt: skip
+    return key
 
 
 def _own_label(key: str) -> str:
-    if key.startswith(_OWN_PREFIXES) or key in _OWN_LABELS:
-        raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
-    return label_key(key)
+    return label_key(_own_key(key, "label"))
 
 
-def _key_schema(prefixes: tuple[str, ...], names: Iterable[str] = ()) -> WithJsonSchema:
-    """Keys as Kubernetes takes them, but for those that are avactl's own."""
-    own = "|".join([*map(re.escape, prefixes), *(f"{re.escape(name)}$" for name in sorted(names))])
-    return WithJsonSchema({"type": "string", "pattern": f"^(?!{own}){LABEL_KEY_PATTERN[1:]}"})
+def _key_schema(allowed: tuple[str, ...] = ()) -> WithJsonSchema:
+    """Return the schema of keys as Kubernetes takes them, without those of others."""
+    own = f"([^/]*\\.)?({'|'.join(map(re.escape, _OWNERS))})/"
+    but = "".join(f"(?!{re.escape(key)}$)" for key in allowed)
+    return WithJsonSchema({"type": "string", "pattern": f"^(?!{but}{own}){LABEL_KEY_PATTERN[1:]}"})
 
 
-LabelKey = Annotated[str, AfterValidator(_own_label), _key_schema(_OWN_PREFIXES, _OWN_LABELS)]
+LabelKey = Annotated[str, AfterValidator(_own_label), _key_schema()]
 LabelValue = Annotated[
     str, AfterValidator(label_value), WithJsonSchema({"type": "string", "pattern": LABEL_VALUE_PATTERN})
 ]
@@ -67,12 +79,10 @@ Labels = dict[LabelKey, LabelValue]
 
 
 def _annotation(key: str) -> str:
-    if key.startswith(f"{GROUP}/"):
-        raise bad(f"annotation `{key}` is set by avactl", "choose a prefix of your own")
-    return label_key(key, "an annotation key")
+    return label_key(key if key in _SAFE_ANNOTATIONS else _own_key(key, "annotation"), "an annotation key")
 
 
-Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema((f"{GROUP}/",))], str]
+Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema(_SAFE_ANNOTATIONS)], str]
 
 
 class Metadata(Model):
@@ -96,7 +106,9 @@ class SecretKey(Model):
     """One key of a Kubernetes Secret in the namespace of the objects. A spec never holds the value."""
 
     name: Name = Field(description="Name of the Secret.")
-    key: str = Field(min_length=1, max_length=253, description="Key in the Secret.")
+    key: Annotated[str, Field(pattern=r"^[-A-Za-z0-9_][-._A-Za-z0-9]*$", max_length=253)] = Field(
+        description="Key in the Secret."
+    )
 
 
 class SecretValue(Model):
@@ -138,6 +150,9 @@ class Resource(Model):
     SCOPE: ClassVar[Literal["platform", "team", "either"]]
     """`platform`: unique names. `team`: requires metadata.team, names are unique per team. `either`: optional team."""
 
+    PLATFORM_OWNED: ClassVar[bool] = False
+    """True for a team's spec that `owners` in avactl.yaml must allow by kind, as it does platform kinds."""
+
     OBJECT_NAME_HINT: ClassVar[str] = "remove the key"
     """Remedy for `metadata.objectName` in a kind that does not support it."""
 
@@ -155,6 +170,16 @@ class Resource(Model):
     def team(self) -> str | None:
         """`metadata.team`."""
         return self.metadata.team
+
+    @property
+    def owner(self) -> str | None:
+        """Team whose files declare the spec; None: the platform's."""
+        return self.metadata.team
+
+    @classmethod
+    def owned_by_platform(cls) -> bool:
+        """Return True if files of a team may declare the kind only where `owners` lists it."""
+        return cls.PLATFORM_OWNED or cls.SCOPE == "platform"
 
     def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the clusters of a spec that other specs take theirs from, out of `every`; None: it uses its team's."""

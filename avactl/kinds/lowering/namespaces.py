@@ -66,13 +66,39 @@ def _rename(claim: Claim) -> str:
     return "rename the team, or set other namespaces: `namespaces: [{name: …}]`"
 
 
+_OF_OTHERS = frozenset(
+    {
+        "argocd", "cert-manager", "external-secrets", "gatekeeper", "gpu-operator", "ingress-nginx", "kyverno",
+        "linkerd", "node-feature-discovery", "pulumi-kubernetes-operator", "rook-ceph", "tekton-pipelines", "vault",
+    }
+)  # fmt: skip
+"""Namespaces of widespread operators; those ending with `-system` (Flux, Istio, …) are reserved as well."""
+
+
+def _reserved_for(claim: Claim, clusters: tuple[str, ...], program: Program) -> str:
+    """Return the owner of a reserved name; empty: the name is free. The platform may claim names of operators."""
+    name = claim.name
+    if name == CACHE_NAMESPACE:
+        return "avactl's cache tiers"
+    if name == "default" or name.startswith("kube-"):
+        return "Kubernetes"
+    if claim.item.resource.owner is None:
+        return ""
+    specs = [program.cluster_spec(cluster) for cluster in clusters]
+    if name in [spec.system_namespace for spec in specs]:
+        return ""  # claimed by the cluster, which is reported with its place
+    engines = [spec.reconcile.namespace for spec in specs]
+    if name in _OF_OTHERS or name in engines or name.startswith("openshift-") or name.endswith("-system"):
+        return "software of the platform"
+    return ""
+
+
 def problems(claims: Iterator[Claim], clusters: tuple[str, ...], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one spec's claims: reserved names, and names already claimed on one of the clusters."""
     for claim in claims:
-        if claim.name in ("default", CACHE_NAMESPACE) or claim.name.startswith("kube-"):
+        if owner := _reserved_for(claim, clusters, program):
             if claim.what == "namespace of the cache tiers":
                 continue
-            owner = "avactl's cache tiers" if claim.name == CACHE_NAMESPACE else "Kubernetes"
             yield Diagnostic(
                 "reserved-namespace",
                 f"namespace `{claim.name}` is reserved for {owner}",

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
-from avactl.kinds.base import Labels, Model, Resource
-from avactl.kinds.fields.values import ClusterRef, MachineTypeRef, bad, label_key, label_value
+from avactl import names
+from avactl.kinds.base import LabelValue, Model, Resource
+from avactl.kinds.fields.values import LABEL_KEY_PATTERN, ClusterRef, MachineTypeRef, bad, label_key, label_value
+
+_OWN = (f"{names.GROUP}/", "kubernetes.io/", "k8s.io/")
+
+
+def _node_label(key: str) -> str:
+    if key.startswith(_OWN):
+        raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
+    return label_key(key)
+
+
+_PATTERN = f"^(?!{'|'.join(_OWN)}){LABEL_KEY_PATTERN[1:]}".replace(f"{names.GROUP}/", r"avactl\.dev/")
+NodeLabels = dict[
+    Annotated[str, AfterValidator(_node_label), WithJsonSchema({"type": "string", "pattern": _PATTERN})], LabelValue
+]
+"""Labels of nodes. Pools without named nodes may select labels that others set: `topology.kubernetes.io/zone`."""
 
 
 def _taint_key(value: str) -> str:
@@ -47,7 +63,7 @@ class NodePoolSpec(Model):
         None, min_length=1, description="Names of the nodes, which avactl then labels and taints."
     )
     autoscaling: Autoscaling | None = Field(None, description="Bounds of an autoscaled pool.")
-    labels: Labels = Field(default_factory=dict, description="Node labels; the pool's pods select them.")
+    labels: NodeLabels = Field(default_factory=dict, description="Node labels; the pool's pods select them.")
     taints: list[Taint] = Field(default_factory=list, description="Node taints; the pool's pods tolerate them.")
     allocation: Literal["dra", "devicePlugin"] = Field(
         "devicePlugin",

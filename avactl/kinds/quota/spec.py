@@ -62,5 +62,6 @@ class Quota(Resource):
 
     KIND: ClassVar[str] = "Quota"
     SCOPE: ClassVar[Literal["team"]] = "team"
+    PLATFORM_OWNED: ClassVar[bool] = True
     kind: Literal["Quota"] = Field("Quota", description="`Quota`.")
     spec: QuotaSpec = Field(description="The quota.")

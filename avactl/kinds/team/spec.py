@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Model, Resource
-from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, bad
+from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, TeamRef, bad
 
 
 def _subject(value: str) -> str:
@@ -16,6 +16,10 @@ def _subject(value: str) -> str:
     if not value or value.split() != [value]:
         what = f"`{value}` contains whitespace" if value else "the name is empty"
         raise bad(what, "write the name exactly as the identity provider reports it")
+    if "*" in value:
+        raise bad(
+            f"`{value}` is not a name: patterns and `*` match nobody or everybody", "list users and groups by name"
+        )
     return value
 
 
@@ -23,7 +27,7 @@ Subject = Annotated[
     str,
     Field(max_length=253),
     AfterValidator(_subject),
-    WithJsonSchema({"type": "string", "pattern": r"^(?!system:)\S+$", "maxLength": 253}),
+    WithJsonSchema({"type": "string", "pattern": r"^(?!system:)[^\s*]+$", "maxLength": 253}),
 ]
 """A user or group name from the identity provider."""
 
@@ -49,6 +53,9 @@ class Bucket(Model):
     access: Literal["read", "readWrite"] = Field("readWrite", description="Access of the team.")
     secret: Name | None = Field(
         None, description="Secret in the team's namespaces with the bucket's credentials. Required without a tier."
+    )
+    shared_with: list[TeamRef] = Field(
+        default_factory=list, description="Other teams whose buckets and datasets may overlap with this bucket."
     )
     tier: CacheTierRef | None = Field(None, description="Cache tier to read and write the bucket through.")
 
@@ -111,6 +118,11 @@ class Team(Resource):
     SCOPE: ClassVar[Literal["platform"]] = "platform"
     kind: Literal["Team"] = Field("Team", description="`Team`.")
     spec: TeamSpec = Field(default_factory=TeamSpec, description="The team.")
+
+    @property
+    def owner(self) -> str:
+        """The team itself."""
+        return self.metadata.name
 
     def placed_on(self, every: tuple[str, ...]) -> tuple[str, ...]:
         """Return the clusters that the team uses."""
