@@ -108,17 +108,21 @@ def buckets(program: Program, item: Item) -> list[Any]:
     ]
 
 
+def under_store(tier: Item, url: str) -> Any:
+    """Return the `UnderStore` of a tier that contains an object-store URL; None if there is none."""
+    inside = [
+        store for store in tier.spec.under_stores if f"{url.rstrip('/')}/".startswith(f"{store.url.rstrip('/')}/")
+    ]
+    return max(inside, key=lambda store: len(store.url.rstrip("/")), default=None)
+
+
 def tier_path(tier: Item, url: str) -> str | None:
     """Path of an object-store URL in a tier's namespace; None if no under-store contains it."""
-    best: tuple[int, str] | None = None
-    for store in tier.spec.under_stores:
-        base = store.url.rstrip("/")
-        if url.rstrip("/") == base or url.startswith(base + "/"):
-            rest = url[len(base) :].strip("/")
-            path = store.mount.rstrip("/") + ("/" + rest if rest else "")
-            if best is None or len(base) > best[0]:
-                best = (len(base), path or "/")
-    return best[1] if best else None
+    store = under_store(tier, url)
+    if store is None:
+        return None
+    rest = url[len(store.url.rstrip("/")) :].strip("/")
+    return "/".join(filter(None, (store.mount.rstrip("/"), rest))) or "/"
 
 
 def host_path(tier: Item, path: str) -> str:

@@ -30,6 +30,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from require_image(item, program, "alluxio", ("spec", "cluster"))
     yield from _masters(item)
     yield from _storage(item)
+    yield from _directories(item, program)
     yield from _memory(item)
     yield from _pools(item, program)
     yield from _stores(item)
@@ -115,6 +116,27 @@ def _storage(item: Item) -> Iterator[Diagnostic]:
                 item.span(*path, index, "path"),
                 hint="give each tier a directory on its own disk",
                 notes=(Note(item.span(*path, before, "path"), f"path of the {tiers[before].medium} tier"),),
+            )
+
+
+def _directories(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield directories of machines that the cluster does not offer to cache tiers."""
+    cluster = program.get("Cluster", item.spec.cluster)
+    offered = cluster.spec.host_directories
+    tiers = item.spec.workers.tiers
+    paths: list[tuple[tuple[str | int, ...], str]] = [
+        (("spec", "workers", "tiers", index, "path"), tier.path) for index, tier in enumerate(tiers) if tier.path
+    ]
+    if item.spec.fuse.enabled:
+        paths.append((("spec", "fuse", "path"), item.spec.fuse.path))
+    for path, directory in paths:
+        if not any(f"{directory.rstrip('/')}/".startswith(f"{each.rstrip('/')}/") for each in offered):
+            yield Diagnostic(
+                "unsafe-path",
+                f"cluster `{cluster.name}` does not offer `{directory}` of its machines to cache tiers",
+                item.span(*path),
+                hint=f"use a directory in {one_of(offered)}, or add it to `hostDirectories` of the cluster",
+                notes=(Note(cluster.span("spec", "hostDirectories", key=True), f"Cluster {cluster.name}"),),
             )
 
 

@@ -7,7 +7,19 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
-from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Name, NodePoolRef, ObjectUrl
+from avactl.kinds.fields.values import (
+    AbsPath,
+    Bytes,
+    ClusterRef,
+    Count,
+    Cpu,
+    Duration,
+    HostPath,
+    Name,
+    NodePoolRef,
+    ObjectUrl,
+    TeamRef,
+)
 
 
 class StorageTier(Model):
@@ -15,9 +27,10 @@ class StorageTier(Model):
 
     medium: Literal["MEM", "SSD", "HDD"] = Field(description="Storage medium.")
     quota: Bytes = Field(description="Capacity per worker, in bytes.")
-    path: AbsPath | None = Field(
+    path: HostPath | None = Field(
         None,
-        description="Directory on the machine for SSD and HDD; the tier creates a subdirectory named after itself. "
+        description="Directory on the machine for SSD and HDD, in the cluster's `hostDirectories`; the tier creates a "
+        "subdirectory named after itself. "
         "MEM uses "
         "an emptyDir. Default: `/mnt/ssd`, `/mnt/hdd`.",
     )
@@ -64,6 +77,10 @@ class UnderStore(Model):
     secret: Name | None = Field(
         None, description="Secret in namespace `avactl-cache` with keys `accessKeyId` and `secretAccessKey`."
     )
+    teams: list[TeamRef] | None = Field(
+        None,
+        description="Teams whose buckets and datasets may be in the store. Default: all. `[]`: platform datasets only.",
+    )
     read_only: bool = Field(False, description="Reject writes under this mount. Always true for read tiers.")
     options: dict[str, str] = Field(
         default_factory=dict,
@@ -77,7 +94,7 @@ class Fuse(Model):
     enabled: bool = Field(True, description="Run FUSE on each machine, which exposes buckets as directories.")
     cpu: Cpu = Field("1", description="CPU cores per FUSE pod.")
     memory: Bytes = Field("4Gi", description="Memory per FUSE pod, in bytes.")
-    path: AbsPath = Field("/mnt/avactl", description="Directory on the machine under which tiers are mounted.")
+    path: HostPath = Field("/mnt/avactl", description="Directory on the machine under which tiers are mounted.")
 
 
 class WriteBack(Model):

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from avactl.kinds.base import Labels, Model, Resource
 from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.cluster.reconcile import Reconcile
-from avactl.kinds.fields.values import Duration, Name, PinnedImage, bad, label_key
+from avactl.kinds.fields.values import Duration, HostPath, Name, PinnedImage, bad, label_key
 
 _VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
 _SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -212,6 +212,10 @@ class ClusterSpec(Model):
         default_factory=lambda: ["0.0.0.0/0"],
         description="CIDRs outside their namespaces that team pods may reach, in addition to DNS. A wider CIDR "
         "never includes the cloud metadata service.",
+    )
+    host_directories: list[HostPath] = Field(
+        default_factory=lambda: ["/data", "/mnt", "/var/lib/avactl"],
+        description="Directories of the machines that cache tiers may use, with everything below them.",
     )
     prices: Prices | None = Field(None, description="GPU prices, for cost estimates in `avactl plan`.")
     default_job_ttl: Duration | None = Field(

@@ -11,6 +11,7 @@ from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds.cache_tier.facts import capacity
 from avactl.kinds.dataset.listing import MAX_LIST, listing
 from avactl.kinds.dataset.lower import prewarmed
+from avactl.kinds.dataset.overlaps import overlaps
 from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.fields.values import seconds
@@ -214,7 +215,8 @@ def _rounded(value: int) -> str:
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
-    """Yield a problem for each tier whose prewarmed datasets exceed its capacity."""
+    """Yield overlaps with other teams' data, and a problem for each tier that its prewarmed datasets exceed."""
+    yield from overlaps(program, "Dataset")
     loaded: dict[str, list[Item]] = {}
     for item in program.of("Dataset"):
         if item.spec.tier and item.spec.prewarm is not None and item.spec.size:

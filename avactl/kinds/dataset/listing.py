@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diagnostics import Diagnostic, Note, Span
-from avactl.kinds.fields.values import OBJECT_SCHEMES
+from avactl.kinds.fields.values import OBJECT_PREFIX
 from avactl.kinds.program import Item, Program
 
 MAX_LIST = 900 * 1024
@@ -21,7 +21,7 @@ MAX_PROBLEMS = 10
 MAX_VALUES = 20
 """Maximum number of values per label that are counted individually; more make it free text, not a class."""
 
-_URL = re.compile(rf"({'|'.join(OBJECT_SCHEMES)})://[^\s/?#@]+/\S+").fullmatch
+_URL = re.compile(rf"{OBJECT_PREFIX}/(?!\.{{1,2}}$)[^\s/]+").fullmatch
 
 
 _FORM = 'write each line as `{"url": "s3://bucket/path", "labels": {"class": "cat"}}`'

@@ -81,7 +81,7 @@ class PodUser(Model):
 
 
 # No part can match its own terminator, so matching is linear.
-_GIT_URL = re.compile(r"https://[^\s@/]+/\S+|ssh://[^\s:]\S+|[\w.-]+@[\w.-]+:\S+").fullmatch
+_GIT_URL = re.compile(r"(?!-)(https://[^\s@/]+/\S+|ssh://[^\s:-]\S+|[\w.-]+@\w[\w.-]*:\S+)").fullmatch
 
 
 def _git_url(value: str) -> str:

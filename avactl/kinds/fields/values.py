@@ -300,15 +300,27 @@ PinnedImage = Annotated[
 ]
 """A container image pinned by digest."""
 
-_URL = re.compile(r"(s3|gs|oss|cos|kodo|hdfs|http|https|file)://[^\s/?#@]+(/[^\s?#]*)?|file:///[^\s?#]*").fullmatch
 OBJECT_SCHEMES = ("s3", "gs", "oss", "cos", "kodo", "hdfs")
+OBJECT_PREFIX = (
+    rf"({'|'.join(OBJECT_SCHEMES)})://[a-z0-9][a-z0-9._-]*(:[0-9]{{1,5}})?"
+    r"(/(?!\.{1,2}(/|$))[^\s/?#%$`\"'<>|\\\x00-\x20\x7f]+)*"
+)
+"""Pattern of an object-store URL in its only form, so that URLs of one place are equal and paths stay below it."""
+_OBJECT_URL = re.compile(f"{OBJECT_PREFIX}/?").fullmatch
 
 
 def _object_url(value: str) -> str:
     want_length(value)
-    if not _URL(value) or value.partition("://")[0] not in OBJECT_SCHEMES:
-        schemes = ", ".join(f"{scheme}://" for scheme in OBJECT_SCHEMES)
-        hint = "put credentials in a Secret, not in a URL" if "@" in value else f"use one of {schemes}"
+    if not _OBJECT_URL(value) or not value.isprintable():
+        scheme, _, rest = value.partition("://")
+        if "@" in rest.partition("/")[0]:
+            hint = "put credentials in a Secret, not in a URL"
+        elif scheme in ("s3a", "s3n"):
+            hint = f"write `s3://{rest}`"
+        elif scheme in OBJECT_SCHEMES:
+            hint = "write the bucket in lowercase, and directories without `..`, `//`, `%` and shell characters"
+        else:
+            hint = f"use one of {', '.join(f'{each}://' for each in OBJECT_SCHEMES)}"
         raise bad(f"`{value.partition('@')[2] or value}` is not an object-store URL", hint)
     return value
 
@@ -316,7 +328,7 @@ def _object_url(value: str) -> str:
 ObjectUrl = Annotated[
     str,
     AfterValidator(_object_url),
-    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(OBJECT_SCHEMES)})://[^\\s/?#@]+(/[^\\s?#]*)?$"}),
+    WithJsonSchema({"type": "string", "pattern": f"^{OBJECT_PREFIX}/?$"}),
     Says("object-store URL: `s3://bucket/prefix`"),
 ]
 """An object-store location: `s3://bucket/prefix`."""
@@ -330,12 +342,11 @@ def want_length(value: str) -> None:
 
 def _abs_path(value: str) -> str:
     want_length(value)
-    if not value.startswith("/") or ".." in value.split("/") or not value.isprintable():
-        raise PydanticCustomError(
-            "unsafe_path",
-            "{message}",
-            {"message": f"`{value}` is not an absolute path without `..`", "hint": "write a path such as `/data`"},
-        )
+    inner = value.rstrip("/").split("/")[1:]
+    if not value.startswith("/") or {"", ".", ".."} & {*inner} or ":" in value or not value.isprintable():
+        message = f"`{value}` is not an absolute path without `..`, `.`, `//` and `:`"
+        context = {"message": message, "hint": "write a path such as `/data`"}
+        raise PydanticCustomError("unsafe_path", "{message}", context)
     return value
 
 
@@ -359,10 +370,34 @@ def _rel_path(value: str) -> str:
 AbsPath = Annotated[
     str,
     AfterValidator(_abs_path),
-    WithJsonSchema({"type": "string", "pattern": r"^/(?!(.*/)?\.\.(/|$))"}),
+    WithJsonSchema({"type": "string", "pattern": r"^(/|(/(?!\.{1,2}(/|$))[^/:]+)+/*)$"}),
     Says("absolute path"),
 ]
-"""An absolute container path without `..`."""
+"""An absolute path in its only form: without `..`, `.` and `//`."""
+_SYSTEM = (
+    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin", "sys", "tmp",
+    "usr", "var/cache", "var/lib/cni", "var/lib/containerd", "var/lib/containers", "var/lib/docker", "var/lib/etcd",
+    "var/lib/kubelet", "var/lib/rancher", "var/log", "var/run", "var/tmp",
+)  # fmt: skip
+_SYSTEM_DIRECTORIES = tuple(f"/{name}/" for name in _SYSTEM)
+
+
+def _host_directory(value: str) -> str:
+    path = f"{_abs_path(value).rstrip('/')}/"
+    if path.startswith(_SYSTEM_DIRECTORIES):
+        raise bad(f"`{value}` is a directory of the system", "use a directory for data, such as `/data`")
+    if any(each.startswith(path) for each in _SYSTEM_DIRECTORIES):
+        raise bad(f"`{value}` contains directories of the system", "use a directory for data, such as `/data`")
+    return value
+
+
+HostPath = Annotated[
+    str,
+    AfterValidator(_host_directory),
+    WithJsonSchema({"type": "string", "pattern": r"^(/(?!\.{1,2}(/|$))[^/:]+)+/*$"}),
+    Says("directory on machines"),
+]
+"""A directory on machines outside of the system's own."""
 RelPath = Annotated[
     str,
     AfterValidator(_rel_path),

@@ -24,6 +24,13 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
         yield from _bucket(item, program, index, bucket)
 
 
+def check_all(program: Program) -> Iterator[Diagnostic]:
+    """Yield buckets of different teams that overlap."""
+    from avactl.kinds.dataset.overlaps import overlaps  # its package imports that of teams
+
+    yield from overlaps(program, "Team")
+
+
 def _talks_to(item: Item, program: Program) -> Iterator[Diagnostic]:
     for index, name in enumerate(item.spec.talks_to):
         span = item.span("spec", "talksTo", index)

@@ -1,0 +1,115 @@
+"""Overlaps of the object-store prefixes of teams' buckets and datasets that no owner shares.
+
+Pods read through a cache tier with the tier's credentials, so the store itself cannot keep teams apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.dataset.listing import listing
+from avactl.kinds.dataset_access import under_store
+from avactl.kinds.program import Item, Program
+
+
+class Claim(NamedTuple):
+    """A prefix of an object store that a team may use; `path` leads to its URL in the document."""
+
+    item: Item
+    team: str
+    url: str
+    endpoint: str | None
+    """Endpoint of the store, if a tier names one."""
+    shared_with: tuple[str, ...]
+    path: tuple[str | int, ...]
+    what: str
+    bucket: bool
+    own_credentials: bool
+    """True for a dataset that pods read with their own credentials, which the store checks."""
+
+
+def _claims(program: Program) -> Iterator[Claim]:
+    for team in program.teams():
+        for index, bucket in enumerate(team.spec.buckets):
+            path = ("spec", "buckets", index, "url")
+            endpoint = _endpoint(program, bucket.tier, bucket.url)
+            what = f"bucket `{bucket.name}` of team {team.name}"
+            yield Claim(team, team.name, bucket.url, endpoint, tuple(bucket.shared_with), path, what, True, False)
+    for item in program.datasets():
+        if item.team is None:
+            continue  # the platform's, for every team
+        for index, version in enumerate(item.spec.versions):
+            if version.url is not None:
+                url, key = version.url, "url"
+            else:
+                url, key = program.derive(item, _prefixes)[index], "manifest"
+            if url:
+                path = ("spec", "versions", index, key)
+                shared = tuple(item.spec.shared_with)
+                endpoint = _endpoint(program, item.spec.tier, url)
+                own = item.spec.tier is None
+                yield Claim(item, item.team, url, endpoint, shared, path, str(item), False, own)
+
+
+def _prefixes(item: Item, program: Program) -> list[str]:
+    found = [listing(item, program, version) if version.manifest else None for version in item.spec.versions]
+    return [each.prefix if each is not None else "" for each in found]
+
+
+def _endpoint(program: Program, tier: str | None, url: str) -> str | None:
+    found = program.find_tier(tier) if tier else None
+    store = under_store(found, url) if found is not None else None
+    return store.endpoint if store is not None else None
+
+
+def _directories(url: str) -> list[str]:
+    """Return a URL's directories, from the bucket to itself: `s3://b/a` → `s3://b`, `s3://b/a`."""
+    scheme, _, rest = url.rstrip("/").partition("://")
+    parts = rest.split("/")
+    return [f"{scheme}://{'/'.join(parts[: end + 1])}" for end in range(len(parts))]
+
+
+def overlaps(program: Program, kind: str) -> Iterator[Diagnostic]:
+    """Yield the overlaps of different teams' prefixes that neither owner shares, at claims of one kind.
+
+    A dataset is reported rather than a bucket, and the wider of two prefixes rather than the one inside it.
+    """
+    by_url: dict[str, list[Claim]] = {}
+    for claim in _claims(program):
+        by_url.setdefault(claim.url.rstrip("/"), []).append(claim)
+    told: set[tuple[tuple[str, str, str], tuple[str | int, ...]]] = set()
+    for inner in (claim for url in sorted(by_url) for claim in by_url[url]):
+        for directory in _directories(inner.url):
+            for outer in by_url.get(directory, ()):
+                if not _conflict(inner, outer):
+                    continue
+                reported, other = (inner, outer) if _rank(inner) > _rank(outer) else (outer, inner)
+                place = (reported.item.key, reported.path)
+                if place not in told and reported.item.kind == kind:
+                    yield _overlap(reported, other)
+                told.add(place)
+
+
+def _rank(claim: Claim) -> tuple[bool, int, str, int, str]:
+    file, index = claim.item.origin
+    return not claim.bucket, -len(claim.url), file, index, str(claim.path)
+
+
+def _conflict(one: Claim, other: Claim) -> bool:
+    if one.team == other.team or (one.own_credentials and other.own_credentials):
+        return False
+    if one.team in other.shared_with or other.team in one.shared_with:
+        return False
+    return one.endpoint is None or other.endpoint is None or one.endpoint == other.endpoint
+
+
+def _overlap(claim: Claim, other: Claim) -> Diagnostic:
+    return Diagnostic(
+        "not-shared",
+        f"`{claim.url}` of team {claim.team} overlaps with `{other.url}` of team {other.team}, which is not shared",
+        claim.item.span(*claim.path),
+        hint=f"use another prefix, or let its owner share it: `sharedWith: [{claim.team}]` of {other.what}",
+        notes=(Note(other.item.span(*other.path), other.what),),
+    )
