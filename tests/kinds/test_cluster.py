@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -457,3 +458,27 @@ def test_device_class_selects_exactly_its_model(plane: ControlPlane, admin: Kube
             until=lambda found: found.get("status", {}).get("allocation"),
         )  # fmt: skip
         assert [result["device"] for result in allocated["status"]["allocation"]["devices"]["results"]] == [device]
+
+
+def test_no_engine_takes_over_a_namespace_of_others(admin: KubeClient) -> None:
+    """What any engine sends: server-side apply of a Team's Namespace, by an administrator."""
+    team = body(compiled(f"{BARE}\n---\nkind: Team\nmetadata: {{name: payments}}"), "Namespace", "payments")
+    other = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "payments", "labels": {"owner": "finance"}}}
+    admin.create(other)
+    refusal, end = "", time.monotonic() + 30
+    while not refusal and time.monotonic() < end:  # a new policy takes a moment
+        try:
+            admin.apply(team, field_manager="pulumi", force=True, dry_run=True)
+        except ApiError as error:
+            refusal = str(error)
+    assert "`kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`" in refusal
+    with pytest.raises(ApiError, match="is not avactl's"):
+        admin.apply(team, field_manager="pulumi", force=True)
+    other["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "avactl"  # type: ignore[index]
+    admin.apply(other, field_manager="kubectl", force=True)
+    admin.apply(team, field_manager="pulumi", force=True)
+    # A new one, and one of avactl's own that changes, need nobody.
+    new = {**team, "metadata": {**team["metadata"], "name": "payments-2"}}
+    admin.apply(new, field_manager="pulumi", force=True)
+    new["metadata"]["labels"] = {**new["metadata"]["labels"], "example.com/floor": "3"}
+    admin.apply(new, field_manager="pulumi", force=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.cluster import rbac
+from avactl.kinds.cluster import guard, rbac, topology
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.pods import container_security, pod_security, resources
@@ -35,6 +35,7 @@ def reconciler(item: Item, priority: str, port: int) -> list[Manifest]:
     return [
         _object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False),
         *_rights(item, system),
+        *_own_objects_only(item, system),
         _object(item, "apps/v1", "Deployment", namespace=system, spec=_deployment(item, priority, port)),
     ]
 
@@ -57,6 +58,49 @@ def _rights(item: Item, system: str) -> list[Manifest]:
             _object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
         )
     return made
+
+
+def _own_objects_only(item: Item, system: str) -> list[Manifest]:
+    """Return the admission policy that keeps the account out of namespaces and objects that are not avactl's, which
+    RBAC cannot do: `kube-system`, for example. The account itself may not change the policy."""
+    place = "request.?namespace.orValue('')"
+    inside = f"variables.namespaced && {place} == '{system}'"
+    events = f"{place} == '{topology.EVENTS_NAMESPACE}' && request.name == '{topology.NAME}'"
+    variables = {"namespaced": f"{place} != '' && request.resource.resource != 'namespaces'"}
+    validations = [
+        {
+            "expression": f"!variables.namespaced || {inside} || {events} || {guard.MANAGED.format('namespaceObject')}",
+            "message": f"{NAME} may only write in namespaces of avactl",
+        },
+        {
+            "expression": f"variables.namespaced || oldObject == null || {guard.MANAGED.format('oldObject')}",
+            "message": f"{NAME} may not change an object that is not avactl's",
+        },
+    ]
+    user = f"system:serviceaccount:{system}:{NAME}"
+    rule = {
+        "apiGroups": ["*"],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE", "DELETE"],
+        "resources": ["*/*"],
+    }
+    conditions = {
+        "from-reconcile": f"request.userInfo.username == '{user}'",
+        "not-a-node-or-event": "!(request.resource.resource in ['nodes', 'events'])",
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": name, "expression": text} for name, text in conditions.items()],
+        "variables": [{"name": name, "expression": text} for name, text in variables.items()],
+        "validations": validations,
+    }
+    version = "admissionregistration.k8s.io/v1"
+    binding = {"policyName": NAME, "validationActions": ["Deny"]}
+    return [
+        _object(item, version, "ValidatingAdmissionPolicy", spec=spec),
+        _object(item, version, "ValidatingAdmissionPolicyBinding", spec=binding),
+    ]
 
 
 def _deployment(item: Item, priority: str, port: int) -> Body:

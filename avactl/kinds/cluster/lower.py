@@ -3,7 +3,7 @@ their RBAC, and the objects that make the GitOps engine follow the repository.""
 
 from __future__ import annotations
 
-from avactl.kinds.cluster import admission
+from avactl.kinds.cluster import admission, guard
 from avactl.kinds.cluster.daemons import daemons, policy
 from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import follow
@@ -19,6 +19,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     config = policy(item)
     return [
         *_namespaces(item, program),
+        *guard.policies(item),
         *priority_classes(item),
         *device_classes(item, program),
         *admission.policies(item, program),

@@ -78,6 +78,11 @@ def topology_event_rules() -> list[Body]:
 APPLY = (*WATCH, "create", "patch", "delete")
 CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology")
 """Cluster-wide roles of avactl's daemons."""
+ADMISSION_POLICIES = (
+    "avactl-namespaces", "avactl-topology", "avactl-team-pods", "avactl-team-annotations", "avactl-team-services",
+    "avactl-team-volumes",
+)  # fmt: skip
+"""Admission policies that the reconciler keeps up to date: all but its own."""
 
 
 def reconcile_cluster_rules() -> list[Body]:
@@ -96,13 +101,20 @@ def reconcile_cluster_rules() -> list[Body]:
         "storage.k8s.io": ("storageclasses",),
         "resource.k8s.io": ("deviceclasses", "resourceclaimtemplates"),
         "resource.nvidia.com": ("computedomains",),
-        "admissionregistration.k8s.io": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
-        "apiextensions.k8s.io": ("customresourcedefinitions",),
-        "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings", "roles", "rolebindings"),
+        "rbac.authorization.k8s.io": ("roles", "rolebindings"),
     }  # fmt: skip
-    roles = ["rbac.authorization.k8s.io"]
+    roles, admission = ["rbac.authorization.k8s.io"], ["admissionregistration.k8s.io"]
+    own = [*CLUSTER_ROLES, "avactl-reconcile"]
+    policies = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
     return [
         *(rule([group], resources, APPLY) for group, resources in kinds.items()),
+        # Cluster-wide roles and admission policies by name: neither those of others, nor the policy that restricts it.
+        rule(roles, ["clusterroles", "clusterrolebindings"], (*WATCH, "create")),
+        rule(roles, ["clusterroles", "clusterrolebindings"], ("patch", "delete"), resourceNames=own),
+        rule(admission, policies, (*WATCH, "create")),
+        rule(admission, policies, ("patch", "delete"), resourceNames=list(ADMISSION_POLICIES)),
+        # Kinds that other software may have defined.
+        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], WATCH),
         # Creating a role requires holding its permissions, or these two verbs. Team role names come from the specs.
         rule(roles, ["roles"], ("escalate", "bind")),
         # Cluster-wide only the daemons' roles, and not its own: it cannot escalate there.

@@ -1,0 +1,37 @@
+"""Admission policy on namespaces: whatever engine applies them, a team takes over none that is not avactl's."""
+
+from __future__ import annotations
+
+from avactl import names
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item
+
+NAME = "avactl-namespaces"
+MANAGED = "{}.metadata.?labels['app.kubernetes.io/managed-by'].orValue('') == 'avactl'"
+"""CEL expression: an object is avactl's."""
+
+
+def policies(item: Item) -> list[Manifest]:
+    """Return the policy and its binding."""
+    team = f"{{}}.metadata.?labels['{names.TEAM_LABEL}'].hasValue()"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["namespaces"]}
+    condition = f"{team.format('object')} && !{team.format('oldObject')}"
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "gets-a-team", "expression": condition}],
+        "validations": [
+            {
+                "expression": MANAGED.format("oldObject"),
+                "message": "the namespace exists and is not avactl's: choose another name, or hand it over with "
+                "`kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`",
+            }
+        ],
+    }
+    version = "admissionregistration.k8s.io/v1"
+    binding = {"policyName": NAME, "validationActions": ["Deny"]}
+    return [
+        k8s.manifest(item, item.name, version, "ValidatingAdmissionPolicy", NAME, spec=spec),
+        k8s.manifest(item, item.name, version, "ValidatingAdmissionPolicyBinding", NAME, spec=binding),
+    ]
