@@ -38,6 +38,7 @@ CODES: dict[str, str] = {
     "name-too-long": "A name is too long for an object derived from it.",
     "duplicate-entry": "Two entries of a list have the same name.",
     # clusters and teams
+    "not-owner": "A spec in a file whose path may not declare its team or its kind.",
     "kubernetes-version": "The Kubernetes version lacks a feature that the specs need.",
     "reserved-namespace": "A namespace is reserved for Kubernetes or avactl.",
     "duplicate-namespace": "Two specs declare the same namespace of a cluster.",
@@ -103,6 +104,7 @@ CODES: dict[str, str] = {
     "credential-literal": "A spec contains a plain-text credential.",
     # repository
     "unsafe-path": "A path leaves the repository or the mounted directory.",
+    "security-setting": "A change of a file that decides what specs may do.",
     "python-not-allowed": "Python files are not allowed by avactl.yaml.",
     "python-not-confined": "The machine cannot sandbox Python files.",
     "python-error": "A Python spec file failed.",

@@ -14,6 +14,7 @@ from avactl.diff import capacity, consequences, intents
 from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, IntentKey, IntentOp, ObjectChange, worst
 from avactl.diff.objects import Pair, object_changes
 from avactl.diff.rename import renames
+from avactl.diff.revisions import changed_settings
 from avactl.kinds import registry
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
@@ -69,7 +70,10 @@ def compare(base: Compilation, head: Compilation) -> Diff:
     known = {(d.code, d.message) for d in base.diagnostics}
     return Diff(
         intents=tuple(sorted(found, key=_order)),
-        warnings=tuple(d for d in head.diagnostics if (d.code, d.message) not in known),
+        warnings=(
+            *changed_settings(base.tree, head.tree),
+            *(d for d in head.diagnostics if (d.code, d.message) not in known),
+        ),
         base_problems=tuple(d for d in base.diagnostics if d.severity == "error"),
     )
 
@@ -138,6 +142,7 @@ def _intent(
         *consequences.data(old, new, objects),
         *consequences.policy(old, new),
         *consequences.run(old, new, objects),
+        *consequences.security(old, new, mine, after.program),
         *capacity.consequences(then, before.program if before.ok else after.program, new, after.program),
     ]
     was = intents.facts(old, before.program) if old else {}

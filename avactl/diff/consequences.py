@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
+from avactl.diff import phrases
 from avactl.diff.model import Consequence, Disruption, ObjectChange
-from avactl.kinds import registry
-from avactl.kinds.program import Item
+from avactl.diff.objects import Pair
+from avactl.diff.secrets import cover, cover_text
+from avactl.kinds import dataset_access, registry
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import ObjectEffect
+from avactl.policy.builtin import pods
 
 WORKLOADS = ("Job", "StatefulSet", "Deployment", "DaemonSet", "CronJob", "Pod")
 
@@ -115,3 +121,107 @@ def policy(old: Item | None, new: Item | None) -> list[Consequence]:
     if now == "delete":
         return [Consequence("data", "its data will be deleted together with the spec", "warning")]
     return [Consequence("data", "its data will be kept when the spec is deleted")]
+
+
+# -- security --------------------------------------------------------------------------------------------------------
+
+_RIGHTS = (
+    "runs", "env", "Secrets", "data of", "open to team", "service account", "host paths", "privileged", "grants",
+)  # fmt: skip
+_IN_SPEC = ("runs", "env")
+"""Facts that a changed spec shows as fields anyway."""
+_MOST = 12
+"""Values shown of one fact."""
+
+
+def security(old: Item | None, new: Item | None, pairs: Sequence[Pair], program: Program) -> list[Consequence]:
+    """Return the rights of a new spec, or the changed rights of another one, on one line: image and command, names of
+    variables, Secrets, other teams' data, service accounts, host directories, subjects of roles."""
+    if new is None:
+        return []
+    now = _rights(new, [pair.new for pair in pairs if pair.new is not None], program)
+    before: dict[str, list[str]] = {}
+    if old is not None:
+        before = _rights(old, [pair.old for pair in pairs if pair.old is not None], program)
+    parts = []
+    for what in _RIGHTS:
+        values = now.get(what, [])
+        if old is not None:
+            was = before.get(what, [])
+            gone = [f"- {each}" for each in was if each not in values]
+            values = [] if what in _IN_SPEC else gone + [f"+ {each}" for each in values if each not in was]
+        if values:
+            parts.append(f"{what} {phrases.names(values, _MOST)}")
+    return [Consequence("security", phrases.joined(parts))] if parts else []
+
+
+def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> dict[str, list[str]]:
+    found: dict[str, dict[str, None]] = {}
+    platform = {image for name in item.clusters if (cluster := program.find_cluster(name))
+                for image in cluster.spec.images.model_dump().values()}  # fmt: skip
+    for manifest in manifests:
+        for what, value in (*_of_pods(manifest, platform), *_of_roles(manifest)):
+            found.setdefault(what, {})[value] = None
+    if "runs" in found:
+        found["env"] = dict.fromkeys(_variables(item.resource.spec.model_dump(by_alias=True)))
+    for mount in dataset_access.mounts(item):
+        dataset = dataset_access.find(program, item.team, mount.name)
+        if dataset is not None and dataset.team not in (None, item.team):
+            found.setdefault("data of", {})[f"{dataset.team}/{dataset.spec_name}"] = None
+    hooks = registry.kind(item.kind).workload
+    if hooks is not None:
+        found["open to team"] = dict.fromkeys(hooks.exposed_to(item))
+    return {what: list(values) for what, values in found.items() if values}
+
+
+def _of_pods(manifest: Manifest, platform: Collection[str]) -> Iterator[tuple[str, str]]:
+    for pod, _ in pods(manifest.body):
+        containers = [*pod.get("containers", ()), *pod.get("initContainers", ())]
+        image = containers[0].get("image", "")
+        if manifest.item.team and image not in platform:
+            words = [*containers[0].get("command", ()), *containers[0].get("args", ())]
+            command = " ".join(cover(words)) if words else "its default command"
+            yield "runs", f"{phrases.show(command)} in {phrases.show(cover_text(image))}"
+        for name in _secrets([containers, pod.get("volumes", ())]):
+            yield "Secrets", name
+        for volume in pod.get("volumes", ()):
+            if "hostPath" in volume:
+                yield "host paths", volume["hostPath"]["path"]
+        for container in containers:
+            if (container.get("securityContext") or {}).get("privileged"):
+                yield "privileged", container["name"]
+
+
+def _of_roles(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    if manifest.kind == "ServiceAccount":
+        yield "service account", manifest.name
+    if manifest.kind in ("RoleBinding", "ClusterRoleBinding"):
+        for subject in manifest.body.get("subjects", ()):
+            if subject["kind"] != "ServiceAccount" or manifest.kind == "ClusterRoleBinding":
+                yield "grants", f"{manifest.body['roleRef']['name']} to {subject['kind']} {subject['name']}"
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    """Yield the names of the Secrets that containers and volumes refer to."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in ("secretKeyRef", "secretRef", "secret") and isinstance(inner, dict):
+                yield inner.get("name") or inner.get("secretName", "")
+            else:
+                yield from _secrets(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _secrets(inner)
+
+
+def _variables(value: Any) -> Iterator[str]:
+    """Yield the names of the environment variables that a spec sets."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "env" and isinstance(inner, dict):
+                yield from inner
+            else:
+                yield from _variables(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _variables(inner)

@@ -69,6 +69,7 @@ def _intent_signature(intent: IntentChange) -> Hashable:
         tuple((fact.name, *_pair(fact.old, fact.new, intent)) for fact in intent.facts),
         tuple(_field_signature(change, intent) for change in intent.spec),
         tuple((c.level, c.text) for c in intent.consequences if c.topic in ("run", "cause")),
+        tuple(_neutral(c.text, intent) for c in intent.consequences if c.topic == "security"),
         # The same change in several clusters or namespaces is one change.
         frozenset(_object_signature(change, intent) for change in intent.objects),
     )

@@ -193,7 +193,7 @@ def _section(group: Group, several: bool, objects: bool, rest: str) -> _Section:
     if more:
         lines.append(f"- also {phrases.joined([prose(part) for part in more[:12]])}"
                      + (f" and {len(more) - 12} more" if len(more) > 12 else ""))  # fmt: skip
-    others = [c for c in consequences if c.topic in ("capacity", "quota", "cause") or c.level == "warning"]
+    others = [c for c in consequences if c.topic in ("security", "capacity", "quota", "cause") or c.level == "warning"]
     lines += [f"- {_said(c)}" for c in others[:_MOST_NAMES] if c.topic != "run"]
     if not first.objects_known and first.op != "repaired":
         lines.append("- its previous objects are unknown")

@@ -109,7 +109,7 @@ class FactChange(NamedTuple):
     new: Fact | _Absent
 
 
-Topic = Literal["data", "run", "capacity", "quota", "cause"]
+Topic = Literal["data", "run", "security", "capacity", "quota", "cause"]
 
 
 class Consequence(NamedTuple):

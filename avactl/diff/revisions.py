@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from avactl.compiler.selection import CONFIG_FILE, POLICIES
+from avactl.diagnostics import Diagnostic, Span
+from avactl.diff import phrases
 from avactl.source.git_tree import GitTree, find_commit, merge_base
-from avactl.source.tree import DirTree
+from avactl.source.tree import DirTree, Tree, read_input
+from avactl.source.yaml import load_yaml
+
+_LONGEST = 200
+"""Longest entry of avactl.yaml that is shown in full, in characters."""
 
 
 class Sides(NamedTuple):
@@ -28,3 +36,45 @@ def open_sides(root: Path, base: str = "HEAD", head: str | None = None, *, commo
     elif head is not None:
         find_commit(root, base)  # if both are unknown, report the first
     return Sides(GitTree(root, base), DirTree(root) if head is None else GitTree(root, head))
+
+
+def changed_settings(base: Tree, head: Tree) -> list[Diagnostic]:
+    """Return a warning for each changed file that decides about the rights of specs: the settings of avactl.yaml,
+    CODEOWNERS, policies."""
+    paths = {path for tree in (base, head) for path in tree.paths()}
+    files = [path for path in sorted(paths) if path.startswith(POLICIES) or path.rpartition("/")[2] == "CODEOWNERS"]
+    hint = "check it as you check code that runs with the rights of the platform"
+    found = []
+    for path in (CONFIG_FILE, *files):
+        old, new = read_input(base, path), read_input(head, path)
+        if old == new:
+            continue
+        text = "removed" if new is None else "added" if old is None else "changed"
+        if path == CONFIG_FILE:
+            text = _settings_text(_settings(old), _settings(new)) or text
+        message = f"{path} decides what specs may do: {text}"
+        found.append(Diagnostic("security-setting", message, Span(path), "warning", hint=hint))
+    return found
+
+
+def _settings(data: bytes | None) -> dict[str, Any]:
+    documents, _ = load_yaml(CONFIG_FILE, data or b"")
+    return documents[0].value if documents and isinstance(documents[0].value, dict) else {}
+
+
+def _settings_text(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Return the changed keys; of lists, the removed and added entries."""
+    parts = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        was, now = ([json.dumps(each) for each in _entries(side.get(key))] for side in (old, new))
+        moves = [f"- {phrases.cut(each, _LONGEST)}" for each in was if each not in now]
+        moves += [f"+ {phrases.cut(each, _LONGEST)}" for each in now if each not in was]
+        if moves:
+            parts.append(f"`{key}` {', '.join(moves)}")
+        elif old.get(key) != new.get(key):
+            parts.append(f"`{key}` in another order")
+    return "; ".join(parts)
+
+
+def _entries(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]

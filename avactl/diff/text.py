@@ -89,6 +89,8 @@ def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
         lines += [("dim", line) for line in _broken([phrases.name(i) for i in group.intents], column, ", ")]
     if more:
         lines += [("info", line) for line in _broken([f"also {more[0]}", *more[1:]], column)]
+    rights = [part for text in _texts(consequences, "security") for part in text.split(" · ")]
+    lines += [("info", line) for line in _broken(rights, column)]
     lines += [("info", line) for line in _broken(_texts(consequences, "capacity", "quota"), column)]
     lines += [(c.level, c.text) for c in consequences if c.topic == "data" and c.level != "danger"]
     lines += [("dim", text) for text in _texts(consequences, "cause")]

@@ -122,7 +122,7 @@ def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
 # -- objects ---------------------------------------------------------------------------------------------------------
 
 
-def _pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
+def pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
     """Yield the pod spec in an object, and its path."""
     for path in (("spec",), ("spec", "template", "spec"), ("spec", "jobTemplate", "spec", "template", "spec")):
         found: Any = body
@@ -139,7 +139,7 @@ def _containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str, Any
 
 
 def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
-    for pod, path in _pods(manifest.body):
+    for pod, path in pods(manifest.body):
         for key in ("hostNetwork", "hostPID", "hostIPC"):
             if pod.get(key):
                 yield problem(f"pods have `{key}: true`", *path, key)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from avactl.compiler import PASSES, Compilation, compile_tree
-from avactl.compiler.driver import policies_of
+from avactl.compiler import PASSES, Compilation
+from avactl.compiler.driver import compile_change, policies_of
 from avactl.diff import Diff, compare
-from avactl.diff.revisions import open_sides
+from avactl.diff.revisions import changed_settings, open_sides
 from avactl.review.comment import Review, Section
 from avactl.source.git import locate
 from avactl.source.git_tree import GitTree
@@ -43,7 +43,7 @@ class Sides:
 def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] = ()) -> Sides:
     """Compile the merge base with `base`, and the head. Raises GitError."""
     trees = open_sides(root, base, head, common=True)
-    after, before = compile_tree(trees.head, LOWERING), compile_tree(trees.base, LOWERING)
+    before, after = compile_change(trees.base, trees.head, LOWERING)
     identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
     new = trees.head.commit[:7] if isinstance(trees.head, GitTree) else "the work tree"
     return Sides(review_of(before, after, trees.base.commit[:7], new, sections), after, identity)
@@ -54,7 +54,7 @@ def review_of(
 ) -> Review:
     """Review two compilations made by LOWERING; `base` and `head` are their display names."""
     if not after.ok:
-        return Review(base, head, after.diagnostics)
+        return Review(base, head, (*changed_settings(before.tree, after.tree), *after.diagnostics))
     changes = compare(before, after)
     judged = policies_of(after)
     if judged:

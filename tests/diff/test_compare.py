@@ -7,6 +7,7 @@ from typing import Any
 
 from avactl.compiler import compile_tree
 from avactl.diff import Disruption, compare
+from avactl.diff.groups import groups
 from avactl.diff.model import ABSENT
 from avactl.source.tree import MemoryTree
 from tests.diff.sides import body, broken, changes, compiled, job, texts, the, with_bodies, workspace
@@ -277,3 +278,45 @@ def test_ten_thousand_objects_are_little_work_each() -> None:
 def test_a_spec_that_asks_for_no_gpus_tells_of_no_quota() -> None:
     one, two = (job(workers={"cpu": n}, strategy="single") for n in (1, 2))
     assert texts(the(changes([one], [two]), "j"), "quota", "capacity") == []
+
+
+# -- security ---------------------------------------------------------------------------------------------------------
+
+SECRET = {"WANDB_MODE": "offline", "KEY": {"secret": {"name": "wandb", "key": "api"}}}
+SHARED = "kind: Dataset\nmetadata: {name: clicks, team: ads}\nspec: {tier: read, sharedWith: [vision], versions: [V]}"
+SHARED = SHARED.replace("V]", '{name: v1, url: "s3://imagenet/clicks"}]')
+ADS = "kind: Team\nmetadata: {name: ads}"
+
+
+def test_a_new_job_shows_what_it_may_reach() -> None:
+    rich = job(env=SECRET, datasets=[{"name": "ads/clicks"}], strategy="mpi")
+    (text,) = texts(the(changes([ADS, SHARED], [ADS, SHARED, rich]), "j"), "security")
+    assert text == (
+        "runs mpirun python train.py --epochs 90 in example.com/train:1 · env WANDB_MODE, KEY · Secrets wandb · "
+        "data of ads/clicks · service account j-follower, j-launcher"
+    )
+
+
+def test_a_changed_job_shows_what_else_it_may_reach() -> None:
+    old = job(env={"B": {"secret": {"name": "old", "key": "k"}}})
+    (text,) = texts(the(changes([old], [job(env=SECRET)]), "j"), "security")
+    assert text == "Secrets - old, + wandb"
+    assert texts(the(changes([old], [job(env={"B": {"secret": {"name": "old", "key": "k2"}}})]), "j"), "security") == []
+
+
+def test_members_of_a_team_and_directories_of_machines_are_shown() -> None:
+    new = f"{ADS}\nspec: {{members: {{groups: [ads], admins: [lin]}}}}"
+    (text,) = texts(the(changes([ADS], [new]), "ads", "Team"), "security")
+    assert text == ("grants + avactl-admin to User lin, + avactl-member to User lin, + avactl-member to Group ads")
+    tier = "kind: CacheTier\nmetadata: {name: t}\nspec: {cluster: main, role: read, workers: {tiers: [DISK]}, STORES}"
+    tier = tier.replace("STORES", 'underStores: [{mount: /t, url: "s3://t", secret: keys}]')
+    tier = tier.replace("DISK", "{medium: SSD, quota: 1Ti, path: /data/ssd}")
+    (text,) = texts(the(changes([], [tier]), "t"), "security")
+    assert text == ("Secrets keys · host paths /dev/fuse, /mnt/avactl, /run/avactl/t, /data/ssd/t · privileged fuse")
+
+
+def test_a_job_with_other_rights_does_not_hide_among_others() -> None:
+    jobs = [job(name) for name in ("one", "two")]
+    diff = changes([], [*jobs, job("three", command=["python", "miner.py"]), job("four", env=SECRET)])
+    shown = [[intent.key.name for intent in group.intents] for group in groups(diff)]
+    assert sorted(map(sorted, shown)) == [["four"], ["one", "two"], ["three"]]
