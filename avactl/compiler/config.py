@@ -13,6 +13,7 @@ from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
 from avactl.kinds.base import Model
 from avactl.kinds.fields.values import Duration, RelPath, seconds
+from avactl.policy.owners import Owner, Owners
 from avactl.policy.settings import Ready, Rules
 from avactl.source.tree import Tree
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
@@ -35,6 +36,9 @@ class Config(Model):
     )
     exclude: list[RelPath] = Field(
         default_factory=list, description="Directories, files and patterns (`**/*.tmpl.yaml`) to skip."
+    )
+    owners: Annotated[list[Owner], Field(min_length=1)] | None = Field(
+        None, description="Teams and kinds that files may declare, by path. Default: any file may declare anything."
     )
     python: PythonFiles = Field(default_factory=PythonFiles, description="Python spec files and Python policies.")
     policies: Ready = Field(default_factory=Ready, description="Built-in policies to enable.")
@@ -106,3 +110,8 @@ def rules_of(config: Config, paths: Collection[str]) -> Rules | None:
     if not files and not config.policies.model_fields_set:
         return None
     return Rules(config.policies, files, config.python.allow, float(seconds(config.python.timeout)))
+
+
+def owners_of(tree: Tree) -> Owners:
+    """Return the `owners` of a repository; () if it has none."""
+    return tuple(load_config(tree)[0].owners or ())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from avactl import collector
 from avactl.compiler.check import check
-from avactl.compiler.config import load_config, rules_of
+from avactl.compiler.config import load_config, owners_of, rules_of
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
@@ -20,6 +20,7 @@ from avactl.diagnostics.redaction import redacted
 from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
+from avactl.policy.owners import Owners
 from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
 from avactl.source.tree import MemoryTree, Tree
@@ -42,9 +43,20 @@ class Compilation:
         return not any(d.severity == "error" for d in self.diagnostics)
 
 
-def compile_tree(tree: Tree, passes: Iterable[Callable[[State], State]] = PASSES) -> Compilation:
-    """Compile a repository. Problems are in the result, never raised."""
-    return run_passes(State(tree), passes)
+def compile_tree(tree: Tree, passes: Iterable[Callable[[State], State]] = PASSES, owners: Owners = ()) -> Compilation:
+    """Compile a repository. Problems are in the result, never raised.
+
+    `owners`: those of an earlier revision, which apply in addition to the repository's own.
+    """
+    return run_passes(State(tree, owners=(owners,) if owners else ()), passes)
+
+
+def compile_change(
+    base: Tree, head: Tree, passes: Iterable[Callable[[State], State]] = PASSES
+) -> tuple[Compilation, Compilation]:
+    """Compile both sides of a change; the `owners` of the base apply to the head, too."""
+    after = compile_tree(head, passes, owners_of(base))
+    return compile_tree(base, passes), after
 
 
 def compile(resources: Iterable[Resource]) -> Compilation:

@@ -33,8 +33,13 @@ def load(state: State) -> State:
     if not documents and not problems:
         hint = "`avactl init DIR` creates a repository that compiles"
         problems.append(Diagnostic("no-specs", "no spec file (*.yaml, *.yml) was found", Span("."), hint=hint))
-    rules = rules_of(config, paths)
-    return replace(state, documents=tuple(documents), diagnostics=state.diagnostics + tuple(problems), rules=rules)
+    return replace(
+        state,
+        documents=tuple(documents),
+        diagnostics=state.diagnostics + tuple(problems),
+        rules=rules_of(config, paths),
+        owners=(tuple(config.owners or ()), *state.owners) if config.owners or state.owners else (),
+    )
 
 
 def _skipped(tree: Tree, config: Config) -> list[Diagnostic]:

@@ -13,6 +13,7 @@ from avactl.source.document import Document
 from avactl.source.tree import Tree
 
 if TYPE_CHECKING:
+    from avactl.policy.owners import Owners
     from avactl.policy.settings import Rules
 
 
@@ -27,6 +28,8 @@ class State:
     broken: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(kind, name) of documents that did not pass validation: references to them are not problems of their own."""
     program: Program | None = None
+    owners: tuple[Owners, ...] = ()
+    """`owners` of the repository and of an earlier revision of it: a spec needs all of them."""
     rules: Rules | None = None
     """The policies of the repository; None if there are none."""
     manifests: tuple[Manifest, ...] = ()

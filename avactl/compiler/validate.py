@@ -14,6 +14,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION, GROUP, Resource
+from avactl.policy.owners import problem as owner_problem
 from avactl.source.document import Document
 from avactl.source.yaml import MAX_BYTES
 
@@ -41,6 +42,8 @@ def validate(state: State) -> State:
             broken |= _declared(doc.get("kind"), doc.get("metadata", "name"))
         else:
             found.append((doc, result))
+            problem = owner_problem(state.owners, doc, result) if state.owners else None
+            problems += [problem] if problem else []
     diagnostics = state.diagnostics + tuple(problems)
     return replace(state, resources=tuple(found), broken=state.broken | broken, diagnostics=diagnostics)
 

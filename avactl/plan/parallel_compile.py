@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from avactl import parallel
 from avactl.compiler import compile_tree
+from avactl.compiler.config import owners_of
 
 if TYPE_CHECKING:
     from avactl.plan.compiled_side import Side
@@ -36,16 +37,16 @@ def begin(
         return None
     cluster = found[1].decode()
     # The head first: the work tree may change meanwhile, a git tree does not.
-    after = parallel.begin(partial(_pack, head, cluster))
+    after = parallel.begin(partial(_pack, head, cluster, base))
     before = parallel.begin(partial(_pack, base, cluster))
     if before is None or after is None:
         return None
     return partial(_both, before, after)
 
 
-def _pack(tree: Callable[[], Tree], cluster: str) -> bytes:
-    """Compile and pickle one side. Raises GoneWrongError if it has errors."""
-    compilation = compile_tree(tree())
+def _pack(tree: Callable[[], Tree], cluster: str, base: Callable[[], Tree] | None = None) -> bytes:
+    """Compile and pickle one side; the `owners` of a `base` apply, too. Raises GoneWrongError if it has errors."""
+    compilation = compile_tree(tree(), owners=owners_of(base()) if base else ())
     if not compilation.ok:
         raise GoneWrongError
     from avactl.plan.compiled_side import Side  # imports numpy, which starts threads

@@ -79,9 +79,9 @@ class Subjects:
 
 
 def spec_json(item: Item) -> str:
-    """Return a spec as policies see it: as in YAML, defaults filled in, unset values omitted."""
+    """Return a spec as policies see it: as in YAML, defaults filled in, unset values omitted, and its file."""
     data = item.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return orjson.dumps({"apiVersion": "avactl.dev/v1", "kind": item.kind, **data}).decode()
+    return orjson.dumps({"apiVersion": "avactl.dev/v1", "kind": item.kind, **data, "file": item.doc.file}).decode()
 
 
 def run(sources: Sequence[Source], root: Root, subjects: Subjects, timeout: float) -> list[Report]:

@@ -6,18 +6,22 @@ import gc
 import re
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import orjson
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.config import owners_of
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.diagnostics.text import render_problems
 from avactl.directories import cache_directory
 from avactl.exit_codes import CHANGES, INCOMPLETE, MISSING, OK, PROBLEMS
 from avactl.kinds.fields.values import DURATION_PATTERN, seconds
+from avactl.kinds.program import Program
 from avactl.kube.access import Access
 from avactl.kube.client import Client
+from avactl.policy.owners import as_json, from_json, problem
 from avactl.reconcile.desired import Wanted, wanted_of
 from avactl.reconcile.reconciler import Options, once
 from avactl.reconcile.reporting import commit_status, report
@@ -108,8 +112,16 @@ def declare(request: Request, revision: Revision) -> Declared:
     options = replace(
         request, cluster=name, inventory=inventory, namespace=namespace, commit=revision.commit,
         repository=revision.repository,
+        owners=as_json(owners_of(revision.tree)), not_owned=partial(_not_owned, compilation.program),
     )  # fmt: skip
     return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
+
+
+def _not_owned(program: Program, recorded: str) -> str:
+    """Return the first spec that earlier `owners` do not allow, as a sentence; empty: all are allowed."""
+    owners = (from_json(recorded),) if recorded else ()
+    found = [problem(owners, item.doc, item.resource) for item in program.items if not item.doc.file.startswith("<")]
+    return next((f"{each.span}: {each.message}" for each in found if each), "")
 
 
 def code_of(result: Result) -> int:

@@ -35,6 +35,8 @@ class Record:
     commit: str = ""
     complete: bool = False
     """True if the whole commit was applied."""
+    owners: str = ""
+    """`owners` of the commit as JSON: the next commit needs them, too."""
     kinds: frozenset[Gvk] = frozenset()
     """All kinds that may have objects in the cluster."""
     objects: dict[bytes, bytes] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Records:
             said = {key: str(state[key]) for key in ("repository", "cluster", "commit")}
             objects = {entry[:_ID]: entry[_ID:] for entry in entries}
             served = frozenset(Gvk(*pair) for pair in kinds)
+            said["owners"] = str(state.get("owners", ""))
             return replace(known, **said, complete=bool(state["complete"]), kinds=served, objects=objects)
         except (KeyError, TypeError, ValueError):
             return known  # edited by hand: its contents are rediscovered
@@ -108,7 +111,8 @@ class Records:
     def _body(self, record: Record) -> dict[str, Any]:
         state = {
             "version": 1, "repository": record.repository, "cluster": record.cluster, "commit": record.commit,
-            "complete": record.complete, "kinds": [list(gvk) for gvk in sorted(record.kinds)],
+            "complete": record.complete, "owners": record.owners,
+            "kinds": [list(gvk) for gvk in sorted(record.kinds)],
         }  # fmt: skip
         packed = b"".join(key + value for key, value in sorted(record.objects.items()))
         metadata: dict[str, Any] = {

@@ -45,6 +45,12 @@ class Options:
     prune: bool = True
     allow_empty: bool = False
     take_over: bool = False
+    accept_owners: bool = False
+    """Apply the commit although the `owners` of the last one do not allow its specs."""
+    owners: str = ""
+    """`owners` of the commit as JSON."""
+    not_owned: Callable[[str], str] = lambda owners: ""
+    """Function from earlier `owners` to a problem of the specs; empty: none."""
     dry_run: bool = False
     hands: Hands = field(default_factory=Hands)
     patience: float = 60.0
@@ -137,6 +143,12 @@ class Reconciler:
                 f"inventory {options.inventory} of this Kubernetes cluster belongs to cluster {self.record.cluster}: "
                 "is this the right cluster? --take-over adopts the inventory"
             )
+        refused = "" if options.accept_owners else options.not_owned(self.record.owners)
+        if refused:
+            return (
+                f"{refused} (`owners` of the last reconciled commit {self.record.commit[:10]}): move the spec, or run "
+                "`avactl reconcile --once --accept-owners` if the changed `owners` are right"
+            )
         seen: Observed = await observe(self.api, wanted, self.record)
         result.unseen = sorted(map(str, seen.unseen))
         result.steps = plan(
@@ -190,7 +202,7 @@ class Reconciler:
         options, repository = self.options, self.options.repository or self.record.repository
         return replace(
             self.record, repository=repository, cluster=options.cluster, commit=options.commit,
-            complete=result.complete, kinds=kinds_of(wanted) | still, objects=objects,
+            complete=result.complete, owners=options.owners, kinds=kinds_of(wanted) | still, objects=objects,
         )  # fmt: skip
 
     async def _write(self, wanted: Collection[Wanted], result: Result) -> None:

@@ -346,6 +346,43 @@ def test_without_a_cluster_there_is_one_line(world: World) -> None:
     assert run.stderr.startswith("avactl: /nowhere: ")
 
 
+def want_denied(world: World, token: str) -> None:
+    """The account writes neither in namespaces nor to objects of others, its own policy included."""
+    others = f"{world.name}-others"
+    world.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": others}})
+    body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": others}, "provisioner": "x"}
+    world.kube.create(body)
+    end = time.monotonic() + 30
+    with world.plane.client(token) as kube:
+
+        def put(version: str, kind: str, name: str, namespace: str | None = None, **fields: Any) -> str:
+            metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+            try:
+                kube.apply({"apiVersion": version, "kind": kind, "metadata": metadata, **fields}, field_manager="m")
+            except ApiError as error:
+                return str(error)
+            return ""
+
+        # A new policy takes a moment.
+        while not put("v1", "ConfigMap", "x", "kube-system") and time.monotonic() < end:
+            time.sleep(0.2)
+        rbac, admission = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
+        for namespace in ("kube-system", "default", others):
+            assert "may only write in namespaces of avactl" in put("v1", "ConfigMap", "x", namespace, data={"a": "b"})
+            assert "may only write in namespaces of avactl" in put(rbac, "Role", "x", namespace, rules=[])
+            assert "is not avactl's" in put("v1", "Namespace", namespace)
+        assert "is not avactl's" in put("storage.k8s.io/v1", "StorageClass", others, provisioner="x")
+        for kind in ("ClusterRole", "ClusterRoleBinding"):
+            assert "forbidden" in put(rbac, kind, "cluster-admin")
+        assert "forbidden" in put(admission, "ValidatingAdmissionPolicy", "avactl-reconcile")
+        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+            with pytest.raises(ApiError, match="forbidden"):
+                kube.delete(admission, kind, "avactl-reconcile")
+        with pytest.raises(ApiError, match="is not avactl's"):
+            kube.delete("storage.k8s.io/v1", "StorageClass", others)
+    world.kube.delete("storage.k8s.io/v1", "StorageClass", others)
+
+
 def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
     """All of examples/modern, by the account of mode builtin: itself too, applied, changed, pruned, told."""
     world.commit(example=ROOT / "examples" / "modern")
@@ -353,12 +390,13 @@ def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
         "platform.yaml", "reconcile: {mode: argocd}",
         "reconcile: {mode: builtin, repository: 'https://git.example.com/specs.git', secret: specs}",
     )  # fmt: skip
-    for manifest in (each.manifest for each in world.wanted()):
-        if manifest.name in ("avactl-system", "avactl-reconcile") and manifest.kind != "Deployment":
-            world.kube.apply(manifest.body)
+    for each in world.wanted():
+        if each.key.name in ("avactl-system", "avactl-reconcile") and each.key.kind != "Deployment":
+            world.kube.apply(each.body, field_manager="avactl")
     token = world.plane.service_account_token("avactl-system", "avactl-reconcile")
     world.kubeconfig = world.folder / "restricted"
     world.plane.write_kubeconfig(world.kubeconfig, token)
+    want_denied(world, token)
     result = world.once(wait=False)
     assert result.complete, as_text(result, False)
     assert not result.unseen
@@ -367,3 +405,60 @@ def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
     result = world.once(wait=False, timeout=5.0)
     assert result.complete, as_text(result, False)
     assert any(step.action is Action.prune for step in result.steps)
+
+
+OWNERS = """\
+owners:
+  - {path: "*", teams: ["*"], kinds: ["*"]}
+  - {path: /teams/vision/, teams: [TEAMS]}
+"""
+
+
+def test_owners_of_the_last_commit_apply_to_the_next(world: World) -> None:
+    ads = "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: ads}\nspec: {namespaces: [{name: NAME-ads}]}"
+    narrow, wide = OWNERS.replace("TEAMS", "vision"), OWNERS.replace("TEAMS", "vision, ads")
+    world.commit({"specs.yaml": world.specs(ads.replace("NAME", world.name)), "avactl.yaml": narrow})
+    assert world.once(wait=False).complete
+    stolen = CLASSES.replace("NAME", "miner").replace("team: vision", "team: ads")
+    world.commit({"teams/vision/miner.yaml": stolen, "avactl.yaml": wide})
+    done = world.run("--no-wait")
+    assert done.returncode == 5, done.stderr
+    assert "teams/vision/miner.yaml:3:31: teams/vision/miner.yaml may not declare specs of team ads" in done.stdout
+    assert "--accept-owners" in done.stdout
+    assert world.kube.find("batch/v1", "Job", "miner-worker", f"{world.name}-ads") is None
+    # Reverted and split into two commits, it needs nobody.
+    world.commit({"teams/vision/miner.yaml": None})
+    assert not world.once(wait=False).problem
+    world.commit({"teams/vision/miner.yaml": stolen})
+    assert not world.once(wait=False).problem
+    # A person may also accept both at once.
+    world.commit({"teams/vision/miner.yaml": None, "avactl.yaml": narrow})
+    assert not world.once(wait=False).problem
+    world.commit({"teams/vision/miner.yaml": stolen, "avactl.yaml": wide})
+    assert "--accept-owners" in world.once(wait=False).problem
+    assert not world.once(wait=False, accept_owners=True).problem
+    assert world.kube.find("batch/v1", "Job", "miner-worker", f"{world.name}-ads") is not None
+
+
+def test_a_namespace_of_somebody_else_is_refused(world: World) -> None:
+    name = f"{world.name}-vision"
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    world.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    world.commit({"specs.yaml": world.specs()})
+    result = world.once(wait=False)
+    (refused,) = [step for step in result.failed if not step.blocked]
+    assert (refused.title, refused.action) == (f"Namespace {name}", Action.refuse)
+    assert f"kubectl label namespace {name} app.kubernetes.io/managed-by=avactl" in refused.error
+    assert world.kube.get("v1", "Namespace", name)["metadata"]["labels"] == labels | {
+        "kubernetes.io/metadata.name": name
+    }
+    # Nothing is put into it.
+    assert world.kube.list("rbac.authorization.k8s.io/v1", "RoleBinding", name) == []
+    assert world.kube.list("networking.k8s.io/v1", "NetworkPolicy", name) == []
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {
+        "app.kubernetes.io/managed-by": "avactl"
+    }}}  # fmt: skip
+    world.kube.apply(body, field_manager="kubectl", force=True)
+    assert world.once(wait=False).complete
+    enforced = world.kube.get("v1", "Namespace", name)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    assert enforced == "restricted"

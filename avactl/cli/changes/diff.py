@@ -70,13 +70,12 @@ def diff(
 
 def compile_sides(path: Path, base: str, head: str | None, merge_base: bool) -> tuple[Compilation, Compilation]:
     """Compile both revisions of a repository. Raises GitError; exits with USAGE if the path does not exist."""
-    from avactl.compiler import compile_tree
+    from avactl.compiler.driver import compile_change
     from avactl.diff.revisions import open_sides
 
     want_path(path, head)
     sides = open_sides(find_root(path), base, head, common=merge_base)
-    after = compile_tree(sides.head)
-    return compile_tree(sides.base), after
+    return compile_change(sides.base, sides.head)
 
 
 def head_problems(after: Compilation, coloured: bool) -> str:

@@ -42,6 +42,9 @@ def reconcile(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take over another repository's objects and inventory.")
     ] = False,
+    accept_owners: Annotated[
+        bool, typer.Option("--accept-owners", help="Apply a commit whose specs only its own `owners` allow.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without writing anything.")] = False,
     leave: Annotated[
         list[str] | None, typer.Option(help="Field manager whose changes are kept, e.g. an operator's. Repeatable.")
@@ -61,6 +64,8 @@ def reconcile(
         fail("--once and --watch exclude each other", USAGE)
     if output not in ("text", "json"):
         fail(f"--output must be text or json, got {output}", USAGE)
+    if watch and accept_owners:
+        fail("--watch and --accept-owners exclude each other: a person decides about each commit", USAGE)
     if watch and dry_run:
         fail("--watch and --dry-run exclude each other", USAGE)
     if not watch:
@@ -77,9 +82,10 @@ def reconcile(
         request: Request = command.Request(
             path=path, access=connection(kubeconfig, context), repo=repo, branch=branch, watch=watch, cluster=cluster,
             inventory=inventory, wait=wait, timeout=command.duration(timeout, "--timeout"), prune=prune,
-            allow_empty=allow_empty, take_over=take_over, dry_run=dry_run, hands=Hands(frozenset(leave or ())),
-            json=output == "json", interval=command.duration(interval, "--interval"),
-            resync=command.duration(resync, "--resync"), listen=listen,
+            allow_empty=allow_empty, take_over=take_over, accept_owners=accept_owners, dry_run=dry_run,
+            hands=Hands(frozenset(leave or ())), json=output == "json",
+            interval=command.duration(interval, "--interval"), resync=command.duration(resync, "--resync"),
+            listen=listen,
         )  # fmt: skip
         with listening(listen):
             code = asyncio.run(run(request))

@@ -156,8 +156,10 @@ class _Run:
         from avactl.compiler.pass_state import State
 
         problems = tuple(unpack(packed) for file in self.new.files.values() for packed in file.warnings)
-        rules = rules_of(load_config(self.tree)[0], self.tree.paths())
-        state = State(self.tree, problems, tuple(self.loader.documents()), rules=rules)
+        config, _ = load_config(self.tree)
+        owners = (tuple(config.owners),) if config.owners else ()
+        rules = rules_of(config, self.tree.paths())
+        state = State(self.tree, problems, tuple(self.loader.documents()), owners=owners, rules=rules)
         return _compiled(run_passes(state, PASSES[1:]), self.path, self.text)
 
     def _keep(self) -> None:

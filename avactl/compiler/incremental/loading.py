@@ -17,6 +17,7 @@ from avactl.source.tree import DirTree, Stamp, read_input
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
+    from avactl.policy.owners import Owners
     from avactl.source.document import Document, Locator
 
 _SLICE = 200
@@ -80,18 +81,28 @@ class Loader:
         kept = self.old.config.get(CONFIG_FILE)
         if kept is None or (stamp is not None and kept.stamp != stamp) or (stamp is None and kept.exists):
             from avactl.compiler.config import load_config
+            from avactl.policy.owners import as_json
 
             config, problems = load_config(self.tree)
             if problems:
                 return None
             policies = config.model_dump_json(include={"policies"}, exclude_unset=True, by_alias=True)
             switched = policies if config.policies.model_fields_set else ""
+            owners = as_json(tuple(config.owners or ()))
+            if kept is None or owners != kept.owners:
+                self.old.clear()
             kept = ConfigRecord(
-                _trusted(stamp), stamp is not None, list(config.include), list(config.exclude), switched
+                _trusted(stamp), stamp is not None, list(config.include), list(config.exclude), switched, owners
             )
             self.dirty = True
         self.new.config[CONFIG_FILE] = kept
         return kept
+
+    def owners(self) -> Owners:
+        """Return the `owners` of avactl.yaml."""
+        from avactl.policy.owners import from_json
+
+        return from_json(self.new.config[CONFIG_FILE].owners)
 
     def read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
         """Read the files whose stamp has changed. Raises IrregularError if one has an error."""

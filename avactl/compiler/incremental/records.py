@@ -28,6 +28,8 @@ class ConfigRecord(NamedTuple):
     exclude: list[str]
     policies: str
     """The enabled built-in policies as JSON; "" for none."""
+    owners: str
+    """Its `owners` as JSON; "" for none."""
 
 
 class DocumentRecord(NamedTuple):
@@ -113,6 +115,11 @@ class Record:
     def load(cls, store: Store) -> Record:
         """Return the record of the last run; an empty one if there is none."""
         return cls(*store.load(_typed))
+
+    def clear(self) -> None:
+        """Forget everything, so that all files are read again."""
+        for each in fields(self):
+            getattr(self, each.name).clear()
 
     def save(self, store: Store) -> None:
         """Write the record for the next run."""

@@ -1,0 +1,146 @@
+"""`owners` in avactl.yaml: the teams and kinds that files may declare, by path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
+
+from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.kinds import registry
+from avactl.kinds.base import Model, Resource
+from avactl.kinds.fields.values import Name, bad, want_length
+from avactl.source.document import Document
+
+ANY = "*"
+
+
+def _pattern(value: str) -> str:
+    want_length(value)
+    if not value.strip("/") or "***" in value or re.search(r"[\s#!\[\]\\]", value) or ".." in value.split("/"):
+        hint = "write `/teams/vision/`, `*.yaml` or `**/gpu/`; as in CODEOWNERS there is no `!`, `[` or `\\`"
+        raise bad(f"`{value[:80]}` is not a path pattern", hint)
+    return value
+
+
+def _kind(value: str) -> str:
+    if value != ANY and value not in registry.names():
+        raise bad(f"unknown kind `{value[:80]}`", did_you_mean(value, registry.names(), "kinds"))
+    return value
+
+
+Pattern = Annotated[
+    str, AfterValidator(_pattern), WithJsonSchema({"type": "string", "pattern": r"^[^\s#!\[\]\\]*[^\s#!\[\]\\/]"
+                                                                              r"[^\s#!\[\]\\]*$"})
+]  # fmt: skip
+"""A path pattern of a CODEOWNERS file."""
+TeamName = Annotated[Name, Field()] | Annotated[str, Field(pattern=r"^\*$")]
+KindName = Annotated[str, AfterValidator(_kind)]
+
+
+class Owner(Model):
+    """The teams and kinds that the files of a path may declare."""
+
+    path: Pattern = Field(description="Path pattern as in CODEOWNERS, relative to avactl.yaml; the last match wins.")
+    teams: list[TeamName] = Field(
+        default_factory=list, description='Teams whose specs the files may declare; `"*"`: every team, and no team.'
+    )
+    kinds: list[KindName] | None = Field(
+        None, description='Kinds that the files may declare; `"*"`: all. Default: the kinds that teams own.'
+    )
+
+
+Owners = tuple[Owner, ...]
+
+
+@cache
+def _adapter() -> TypeAdapter[Owners]:
+    return TypeAdapter(Owners)
+
+
+def as_json(owners: Owners) -> str:
+    """Return `owners` as JSON; none are an empty text."""
+    return _adapter().dump_json(owners, by_alias=True).decode() if owners else ""
+
+
+def from_json(text: str) -> Owners:
+    """Return the `owners` that `as_json` was given. Raises pydantic's ValidationError."""
+    return _adapter().validate_json(text) if text else ()
+
+
+@lru_cache(maxsize=1024)
+def _matcher(pattern: str) -> re.Pattern[str]:
+    """Compile a CODEOWNERS pattern.
+
+    Source: https://docs.github.com/en/repositories/managing-your-repositorys-settings-and-features/customizing-your-repository/about-code-owners
+    """
+    parts = pattern.split("/")
+    if parts[0] == "":
+        parts = parts[1:]
+    elif len(parts) == 1 or (len(parts) == 2 and parts[1] == ""):
+        parts = ["**", *parts]  # a single name matches at any depth
+    parts = [part for index, part in enumerate(parts) if part != "**" or parts[index - 1 : index] != ["**"]]
+    if parts[-1] == "":
+        parts[-1] = "**"
+    last = len(parts) - 1
+    text = ""
+    for index, part in enumerate(parts):
+        if part == "**":
+            text += ".+" if index == last else "(?:.+/)?"
+            continue
+        text += re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+        if index < last:
+            text += "/"
+        elif part != "*" or parts[:-1] == ["**"]:
+            text += "(?:/.*)?"
+    return re.compile(text)
+
+
+def find(owners: Owners, path: str) -> Owner | None:
+    """Return the entry that applies to a file: the last one that matches."""
+    return next((entry for entry in reversed(owners) if _matcher(entry.path).fullmatch(path)), None)
+
+
+def team_kinds() -> list[str]:
+    """Return the kinds that teams own: those that an entry without `kinds` allows."""
+    return [name for name in registry.names() if not registry.kind(name).model.owned_by_platform()]
+
+
+def problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnostic | None:
+    """Return the problem of a spec that its file may not declare, if any; each of several `owners` must allow it.
+
+    The first are those of the tree itself (() for none), others those of an earlier revision.
+    """
+    for index, each in enumerate(owners):
+        found = _problem(each, doc, spec) if each else None
+        if found is not None and index:
+            hint = f"{found.hint}. A change of `owners` applies to later changes only"
+            return replace(found, message=f"{found.message} by the `owners` before this change", hint=hint)
+        if found is not None:
+            return found
+    return None
+
+
+def _problem(owners: Owners, doc: Document, spec: Resource) -> Diagnostic | None:
+    entry, team = find(owners, doc.file), spec.owner
+    if entry is None:
+        hint = "add its path to `owners` in avactl.yaml, or move the spec to a path of its owner"
+        return Diagnostic("not-owner", f"{doc.file} may not declare any spec", doc.span("kind"), hint=hint)
+    kinds = team_kinds() if entry.kinds is None else entry.kinds
+    if spec.KIND not in kinds and ANY not in kinds:
+        message = f"{doc.file} may not declare a {spec.KIND}"
+        hint = f"`owners` in avactl.yaml allows {one_of(kinds)} here; move the spec to a path of its owner"
+        return Diagnostic("not-owner", message, doc.span("kind"), hint=hint)
+    if ANY in entry.teams or (team in entry.teams if team else spec.SCOPE == "platform"):
+        return None
+    own = f"team {one_of(entry.teams)}" if entry.teams else "no team"
+    other = f"use that team, or move the spec to a path of team {team}" if team else "set `metadata.team`"
+    path = ("metadata", "name" if spec.team is None else "team")
+    message = f"{doc.file} may not declare " + (f"specs of team {team}" if team else f"a {spec.KIND} without a team")
+    hint = f"`owners` in avactl.yaml allows {own} here; {other}"
+    return Diagnostic("not-owner", message, doc.span(*path), hint=hint)
