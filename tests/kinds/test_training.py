@@ -3,97 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Any
 
 import pytest
 
 from avactl.kinds.registry import kind
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.followers import EVALUATOR_GRACE
-from tests.kinds.on_base import Objects, compile_spec, objects, problems
-
-HEAD = """
-apiVersion: avactl.dev/v1
-kind: TrainingJob
-metadata: {name: net, team: vision}
-spec:
-  image: registry.example.com/vision/train:1
-  command: [python, train.py]
-"""
-PLATFORM = f"""
-apiVersion: avactl.dev/v1
-kind: Cluster
-metadata: {{name: modern}}
-spec:
-  daemons: {{scheduler: true}}
-  images: {{avactl: "registry.example.com/avactl@sha256:{"a" * 64}"}}
----
-apiVersion: avactl.dev/v1
-kind: NodePool
-metadata: {{name: h100}}
-spec:
-  cluster: modern
-  machineType: h100-sxm-8
-  count: 4
-  allocation: dra
-  labels: {{example.com/fabric: ib}}
-  taints: [{{key: example.com/gpu}}]
----
-apiVersion: avactl.dev/v1
-kind: NodePool
-metadata: {{name: v100}}
-spec: {{cluster: modern, machineType: v100-pcie-8, count: 4, rdmaResource: rdma/hca}}
----
-apiVersion: avactl.dev/v1
-kind: Team
-metadata: {{name: vision}}
-spec:
-  buckets: [{{name: results, url: "s3://results/vision", secret: results-s3}}]
----
-"""
-
-
-def job(found: Objects, role: str = "worker") -> dict[str, Any]:
-    body: dict[str, Any] = found["Job", f"net-{role}"]
-    return body
-
-
-def pod(found: Objects, role: str = "worker") -> dict[str, Any]:
-    template: dict[str, Any] = job(found, role)["spec"]["template"]
-    return template
-
-
-def container(found: Objects, role: str = "worker") -> dict[str, Any]:
-    """The container of user code: the main one, or the sidecar of a pod that follows another Job."""
-    spec = pod(found, role)["spec"]
-    named = [each for each in (*spec["containers"], *spec.get("initContainers", ())) if each["name"] == role]
-    assert len(named) == 1
-    main: dict[str, Any] = named[0]
-    return main
-
-
-def env(found: Objects, role: str = "worker", index: int = 0) -> dict[str, str]:
-    """What the process of one pod sees: `$(NAME)` is put in as the kubelet does it, from what stands above.
-
-    Values of Secrets and of fields that exist in a running pod only are left out.
-    """
-    seen: dict[str, str] = {}
-    for entry in container(found, role)["env"]:
-        source = entry.get("valueFrom", {})
-        if "value" in entry:
-            text = re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda match: seen.get(match[1], match[0]), entry["value"])
-            seen[entry["name"]] = text
-        elif "job-completion-index" in source.get("fieldRef", {}).get("fieldPath", ""):
-            seen[entry["name"]] = str(index)
-        elif "configMapKeyRef" in source:
-            reference = source["configMapKeyRef"]
-            seen[entry["name"]] = found["ConfigMap", reference["name"]]["data"][reference["key"]]
-    return seen
-
-
-def host(role: str, index: int) -> str:
-    return f"net-{role}-{index}.net-rendezvous.vision.svc"
+from tests.kinds.on_base import compile_spec, objects, problems
+from tests.kinds.training import HEAD, PLATFORM, container, env, host, job, pod
 
 
 def test_a_single_job_is_one_pod_and_nothing_else() -> None:
@@ -318,89 +235,6 @@ def test_an_engine_that_follows_the_repository_never_sees_a_job_vanish() -> None
     assert "ttlSecondsAfterFinished" not in job(objects(text + HEAD, base=False))["spec"]
     pulumi = objects(text.replace("flux", "pulumi") + HEAD, base=False)
     assert job(pulumi)["spec"]["ttlSecondsAfterFinished"] == 86400
-
-
-def test_gpus_by_claim_and_by_device_plugin() -> None:
-    workers = "  workers: {gpus: 4, gpu: %s, link: nvlink, linkPolicy: required, rdma: %s}\n"
-    opted = workers.replace("}", ", tolerates: [example.com/gpu]}")
-    claimed = objects(PLATFORM + HEAD + opted % ("H100", "false"), base=False)
-    spec = pod(claimed)["spec"]
-    assert spec["resourceClaims"] == [{"name": "gpus", "resourceClaimTemplateName": "net-worker-gpus"}]
-    request = claimed["ResourceClaimTemplate", "net-worker-gpus"]["spec"]["spec"]["devices"]["requests"][0]["exactly"]
-    assert (request["deviceClassName"], request["count"]) == ("gpu-h100", 4)
-    assert container(claimed)["resources"]["claims"] == [{"name": "gpus"}]
-    assert spec["nodeSelector"] == {"avactl.dev/gpu": "H100", "example.com/fabric": "ib"}
-    assert spec["tolerations"] == [{"key": "example.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    notes = pod(claimed)["metadata"]["annotations"]
-    assert (notes["avactl.dev/link"], notes["avactl.dev/link-policy"]) == ("nvlink", "required")
-
-    workers = workers.replace("nvlink", "pcieSwitch")
-    plugin = objects(PLATFORM + HEAD + workers % ("V100", "true"), base=False)
-    limits = container(plugin)["resources"]["limits"]
-    assert (limits["nvidia.com/gpu"], limits["rdma/hca"]) == ("4", "1")
-    # Which of the machine's GPUs: the scheduler's Binding says it in an annotation.
-    sources = {entry["name"]: entry.get("valueFrom") for entry in container(plugin)["env"]}
-    assert sources["NVIDIA_VISIBLE_DEVICES"] == {
-        "fieldRef": {"fieldPath": "metadata.annotations['avactl.dev/devices']"}
-    }
-    assert pod(plugin)["spec"]["schedulerName"] == "avactl"
-
-
-GB200 = PLATFORM.replace("machineType: h100-sxm-8", "machineType: gb200-nvl-tray").replace(
-    "taints: [{key: example.com/gpu}]", "taints: []"
-)
-
-
-def test_pods_that_fill_their_machines_share_an_nvlink_domain() -> None:
-    text = GB200 + HEAD + "  strategy: allReduce\n  workers: {replicas: 4, gpus: 4, gpu: GB200, link: nvlink}\n"
-    found = objects(text, base=False)
-    domain = found["ComputeDomain", "net-worker"]
-    assert domain["apiVersion"] == "resource.nvidia.com/v1beta1"
-    channel = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
-    assert pod(found)["spec"]["resourceClaims"] == [
-        {"name": "gpus", "resourceClaimTemplateName": "net-worker-gpus"},
-        {"name": "nvlink", "resourceClaimTemplateName": channel},
-    ]
-    assert container(found)["resources"]["claims"] == [{"name": "gpus"}, {"name": "nvlink"}]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("link: nvlink", "link: any"),
-        ("replicas: 4", "replicas: 1"),
-        ("gpus: 4", "gpus: 2"),  # a machine has one channel, and holds two such pods
-        ("allocation: dra", "allocation: devicePlugin"),
-        ("gb200-nvl-tray", "h100-sxm-8"),
-        ("  daemons: {scheduler: true}", "  daemons: {scheduler: true}\n  gpuDriver: gpu.example.com"),
-    ],
-)
-def test_no_nvlink_domain_where_it_is_of_no_use(old: str, new: str) -> None:
-    text = GB200 + HEAD + "  strategy: allReduce\n  workers: {replicas: 4, gpus: 4, gpu: GB200, link: nvlink}\n"
-    assert old in text
-    model = "H100" if new.startswith("h100") else "GB200"
-    found = objects(text.replace(old, new).replace("gpu: GB200", f"gpu: {model}"), base=False)
-    assert [kind for kind, _ in found if kind == "ComputeDomain"] == []
-
-
-def test_only_a_job_that_opts_in_runs_on_a_tainted_pool() -> None:
-    spot = PLATFORM.replace("name: v100}", "name: spot}").replace(
-        "count: 4, rdma", "count: 4, taints: [{key: example.com/spot}, {key: nvidia.com/gpu}], rdma"
-    )
-    both = spot + PLATFORM[PLATFORM.index("apiVersion: avactl.dev/v1\nkind: NodePool\nmetadata: {name: v100}") :]
-    both = both.replace("name: vision}\nspec:", "name: other}\nspec:", 1)
-    by_plugin = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    on_spot = {"key": "example.com/spot", "operator": "Exists", "effect": "NoSchedule"}
-
-    def tolerations(text: str, more: str) -> list[Any]:
-        found: list[Any] = pod(objects(text + HEAD + f"  workers: {{gpus: 1, gpu: V100{more}}}\n", base=False))[
-            "spec"
-        ].get("tolerations", [])
-        return found
-
-    assert tolerations(both, "") == []
-    assert tolerations(both, ", tolerates: [example.com/spot]") == [on_spot, by_plugin]
-    assert tolerations(spot, ", pool: spot") == [on_spot, by_plugin]
 
 
 def test_checkpoints_in_a_bucket_come_with_its_credentials_by_reference() -> None:
