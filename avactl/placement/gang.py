@@ -242,12 +242,25 @@ def _nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int)
 def _book(scorer: Scorer, key: Hashable, role: Role, found: list[tuple[int, int]]) -> list[Member]:
     state, request = scorer.state, role.request
     placed: list[Member] = []
-    for node, count in found:
+    for node, count in (found[index] for index in contiguous(state, [node for node, _ in found])):
         for gpus in _gpus(state, request, node, count):
             member = Member(role.name, len(placed), node, gpus)
             state.book((key, role.name, member.number), Booking(node, request.amounts, gpus, request.milli))
             placed.append(member)
     return placed
+
+
+def contiguous(state: State, nodes: Sequence[int]) -> list[int]:
+    """Return the order of nodes, as indexes, in which those of one domain are neighbours at every topology level.
+
+    A ring over the nodes in this order enters each domain once. Domains keep the order of their first nodes.
+    """
+    seen: dict[tuple[int, ...], int] = {}
+    paths = []
+    for node in nodes:
+        path = (*state.domains[node].tolist(), node)
+        paths.append([seen.setdefault(path[:depth], len(seen)) for depth in range(1, len(path) + 1)])
+    return sorted(range(len(nodes)), key=paths.__getitem__)
 
 
 def _gpus(state: State, request: Request, node: int, count: int) -> list[int]:

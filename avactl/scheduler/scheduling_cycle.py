@@ -10,7 +10,7 @@ from avactl import names
 from avactl.kube import logs
 from avactl.placement.allocation import Booking
 from avactl.placement.diagnosis import SMALL, gang_message, pod_message, short, why_gang, why_pod
-from avactl.placement.gang import Gang, Member, Role, place_gang
+from avactl.placement.gang import Gang, Member, Role, contiguous, place_gang
 from avactl.placement.request import Request
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -34,6 +34,8 @@ _KNOWN = 10_000
 """Requests of which it is remembered that they fit nowhere."""
 _ROLES = 64
 """Kinds of pods of one gang: the search over domains goes through each of them."""
+_RANK_LABELS = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
+"""Labels that differ between equal pods of a gang."""
 _REASONS = 4
 """Reasons of node sets that are named."""
 
@@ -347,7 +349,7 @@ class SchedulingCycle:
             for among in gang_domains(self.cache.tables.state, unit, each=True):
                 placed = self._one_by_one(attempt, narrower(among, models))
                 if not placed.reason:
-                    return placed.bookings
+                    return self._ranked(attempt, placed.bookings)
             return None
         gang, roles = gang_of(unit, pods, requests)
         for among in gang_domains(self.cache.tables.state, unit):
@@ -393,6 +395,20 @@ class SchedulingCycle:
             for pod, member in zip(members, mine, strict=True):
                 found[pod.uid] = state.release((unit.key, role.name, member.number))
         return [found[pod.uid] for pod in pods]
+
+    def _ranked(self, attempt: _Attempt, bookings: Sequence[Booking]) -> list[Booking]:
+        """Exchange the places of equal pods so that ranks of one domain are neighbours."""
+        found = list(bookings)
+        equal: dict[Hashable, list[int]] = {}
+        for index, pod in enumerate(attempt.pods):
+            if not pod.claims:  # its devices are chosen for it alone
+                labels = frozenset(item for item in pod.labels.items() if item[0] not in _RANK_LABELS)
+                equal.setdefault((attempt.requests[pod.uid], pod.shape, pod.volumes, labels), []).append(index)
+        for indexes in equal.values():
+            order = contiguous(self.cache.tables.state, [bookings[index].node for index in indexes])
+            for index, other in zip(indexes, order, strict=True):
+                found[index] = bookings[indexes[other]]
+        return found
 
     def _one_by_one(self, attempt: _Attempt, models: Mask | None) -> _Partly:
         """Place pods one after the other: each may restrict the nodes of the next. All is undone. Raises RuleError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from hypothesis import given, settings
@@ -176,3 +176,39 @@ def test_large_gangs_are_quick() -> None:
     assert len(placed) == 512
     assert len({state.domains[member.node, 0] for member in placed}) == 3
     assert all(len(members(member.gpus)) == 8 for member in placed)
+
+
+def hops(groups: list[tuple[int, ...]]) -> int:
+    """Count the neighbours of a chain of ranks that are in different domains."""
+    return sum(one != other for one, other in pairwise(groups))
+
+
+def test_ranks_of_a_rack_are_neighbours() -> None:
+    state = State(("cpu",), ("rack",))
+    for index in range(12):  # racks alternate in the order of nodes
+        state.put_node(Node(f"n{index}", (64000,), 8, "H100", domains=(f"r{index % 4}",)))
+    placed = place_gang(Scorer(state), "x", Gang((worker(12),)))
+    assert placed is not None
+    assert hops([tuple(state.domains[member.node].tolist()) for member in placed]) == 3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 2)), min_size=2, max_size=24),
+    st.data(),
+)
+@settings(deadline=None)
+def test_ranks_make_the_fewest_hops_at_every_level(places: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    levels = ("block", "rack", "nvlink")
+    state = State(("cpu",), levels)
+    for index, place in enumerate(places):
+        paths = [place[: depth + 1] for depth in range(3)]
+        # Not every node is in a domain of every level.
+        domains = tuple(path if data.draw(st.integers(0, 5)) else None for path in paths)
+        state.put_node(Node(f"n{index}", (64000,), 8, "H100", domains=domains))
+    count = data.draw(st.integers(2, 2 * len(places)))
+    placed = place_gang(Scorer(state), "x", Gang((worker(count, 4),)))
+    assert placed is not None
+    paths = [(*state.domains[member.node].tolist(), member.node) for member in placed]
+    for depth in range(1, len(levels) + 2):
+        groups = [path[:depth] for path in paths]
+        assert hops(groups) == len(set(groups)) - 1

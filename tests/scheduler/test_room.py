@@ -342,6 +342,20 @@ def test_what_ends_by_itself_is_waited_for(lent: Memory) -> None:
     assert "mine" in lent.where()
 
 
+def test_ranks_that_keep_apart_are_neighbours_by_rack() -> None:
+    world = Memory(machines=6, rack=3)
+    for number in (1, 4):  # the fullest machines are chosen first
+        world.pod("a", f"small-{number}", nodeSelector={"kubernetes.io/hostname": f"n{number}"})
+    world.settle()
+    mine = {"labelSelector": {"matchLabels": {names.GANG_LABEL: "ring"}}, "topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [mine]}}
+    world.gang("a", "ring", 6, 8, affinity=apart)
+    world.settle()
+    where = world.where()
+    racks = [int(where[f"ring-{rank}"][1:]) // 3 for rank in range(6)]
+    assert racks in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
+
+
 def test_members_that_must_be_in_one_domain() -> None:
     world = Memory(machines=4, rack=2)
     world.pod("a", "n0", 8, nodeSelector={"kubernetes.io/hostname": "n0"})
