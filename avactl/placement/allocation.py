@@ -85,6 +85,8 @@ class State:
     """Booking keys by slot."""
     allowed: dict[Hashable, npt.NDArray[np.bool_]] = field(default_factory=dict)
     """Node sets by key, computed by the caller from selectors, affinity, taints and cordons."""
+    preferred: dict[Hashable, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """Weight of the met preferences by slot, for the node sets of pods that prefer some of their nodes."""
     domain_names: list[dict[Hashable, int]] = field(default_factory=list)
 
     capacity: npt.NDArray[np.int64] = field(init=False)
@@ -134,6 +136,8 @@ class State:
             wider = np.zeros(len(self.free), np.bool_)
             wider[: len(mask)] = mask
             self.allowed[key] = wider
+        for key, weights in self.preferred.items():
+            self.preferred[key] = np.concatenate([weights, np.zeros(len(self.free) - len(weights))])
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -329,6 +333,7 @@ class State:
         other.domain_names = [dict(known) for known in self.domain_names]
         other.bookings, other.held = dict(self.bookings), [set(keys) for keys in self.held]
         other.allowed = {key: mask.copy() for key, mask in self.allowed.items()}
+        other.preferred = {key: weights.copy() for key, weights in self.preferred.items()}
         return other
 
     def emptied(self) -> State:

@@ -35,6 +35,8 @@ _LEVEL_COST = MILLI_PER_GPU
 """Cost of each link level below the preferred one, GPU milli."""
 _FIRST = 1e6
 """Weight of a full node for `spread`, GPU milli: outweighs all fragmentation and link costs."""
+_PREFERENCE = MILLI_PER_GPU / 2
+"""Value of the most preferred node over the least preferred one, GPU milli. Node and pod preferences count alike."""
 _SPEED = 100.0
 """Value of 1 MB/s of the slowest pair for `links`, GPU milli: 1 GB/s outweighs fragmentation."""
 
@@ -99,14 +101,18 @@ class Scorer:
             if distance(shares, self.measure.shares) > _DRIFT:
                 self._expect(shares)
 
-    def choose(self, request: Request, among: npt.NDArray[np.bool_] | None = None) -> Choice | None:
+    def choose(
+        self, request: Request, among: npt.NDArray[np.bool_] | None = None, preferred: Floats | None = None
+    ) -> Choice | None:
         """Return the node and GPUs with the least cost to the expected workload; None if the request fits nowhere.
 
-        `among` restricts the nodes for this pod, by slot. Ties go to the lowest slot.
+        `among` restricts the nodes for this pod, by slot; `preferred` weighs them. Ties go to the lowest slot.
         """
         scores = self.scores(request)
         if among is not None:
             scores = np.where(among, scores, np.inf)
+        if preferred is not None:
+            scores = _weighed(scores, preferred)
         if not scores.size:
             return None
         node = int(scores.argmin())
@@ -117,14 +123,13 @@ class Scorer:
 
     def scores(self, request: Request) -> Floats:
         """Return the cost of every slot, GPU milli; infinite if the request does not fit. Read-only."""
-        known = self._fresh(request)
-        if not request.gpus or not self.measure.constrained:
-            return known.scores
-        prices = self.measure.pressure(self.state) * request.total_milli
-        if not prices.size:  # no machine yet, so no model either
-            return known.scores
-        result: Floats = known.scores + prices[self.state.model]
-        return result
+        result = self._fresh(request).scores
+        if request.gpus and self.measure.constrained:
+            prices = self.measure.pressure(self.state) * request.total_milli
+            if prices.size:  # else no machine yet, so no model either
+                result = result + prices[self.state.model]
+        preferred = self.state.preferred.get(request.nodes)
+        return result if preferred is None else _weighed(result, preferred)
 
     def gpus(self, request: Request, node: int) -> int:
         """Return the GPUs that `choose` takes on a node."""
@@ -324,6 +329,18 @@ def place(scorer: Scorer, key: Hashable, request: Request) -> Choice | None:
 def _anywhere(request: Request) -> Request:
     """Drop the node set: its key is unique to a pod, so it does not predict future requests."""
     return replace(request, nodes=None)
+
+
+def _weighed(scores: Floats, preferred: Floats) -> Floats:
+    """Return costs less the value of preferences, normalised over the nodes that fit.
+
+    Source: kube-scheduler's plugins NodeAffinity and InterPodAffinity, NormalizeScore.
+    """
+    fits = preferred[scores < np.inf]
+    if not fits.size or fits.min() == fits.max():
+        return scores
+    result: Floats = scores - _PREFERENCE * (preferred - fits.min()) / (fits.max() - fits.min())
+    return result
 
 
 def _chunks(slots: Ints) -> list[Ints]:

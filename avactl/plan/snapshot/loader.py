@@ -81,11 +81,10 @@ def _pod_spec(given: Mapping[str, Any]) -> Body:
         given, "schedulerName", "priorityClassName", "priority", "preemptionPolicy", "nodeSelector", "tolerations",
         "overhead", "schedulingGates", "resourceClaims", "terminationGracePeriodSeconds",
     )  # fmt: skip
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
     affinity = {
-        kind: {required: rule[required]}
-        for kind, rule in (given.get("affinity") or {}).items()
-        if rule and rule.get(required)
+        kind: {rule: terms for rule, terms in rules.items() if terms}
+        for kind, rules in (given.get("affinity") or {}).items()
+        if rules and any(rules.values())
     }
     if affinity:
         found["affinity"] = affinity

@@ -9,6 +9,7 @@ from typing import Any
 from avactl.hardware.topology import LEVELS
 from avactl.kube import logs
 from avactl.placement.allocation import MILLI_PER_GPU, Booking, BookingError
+from avactl.placement.fragmentation import Floats
 from avactl.placement.request import Request
 from avactl.placement.score import Choice
 from avactl.scheduler.cache.requests import RequestBuilder
@@ -140,12 +141,12 @@ class ClaimBookings:
 
     # -- where they can be met --------------------------------------------------------------------------------------
 
-    def choose(self, pod: PodInfo, request: Request, among: Mask | None) -> Choice | None:
+    def choose(self, pod: PodInfo, request: Request, among: Mask | None, preferred: Floats | None) -> Choice | None:
         """Return the best node and GPUs for a pod with claims, as `Scorer.choose`."""
         demand = self._dra.demand(pod)
         scorer = self._tables.scorer
         if not demand.wanted or demand.exact:
-            choice = scorer.choose(request, among)
+            choice = scorer.choose(request, among, preferred)
             if choice is not None or not demand.wanted:
                 return choice
         mask = self._mask(demand)
@@ -157,13 +158,13 @@ class ClaimBookings:
         if demand.gpus and not demand.counted:
             odd = replace(odd, gpus=0, required=False)
         for _ in range(_NODES):
-            choice = scorer.choose(odd, mask)
+            choice = scorer.choose(odd, mask, preferred)
             if not demand.gpus:
                 return choice
             if choice is None and odd.gpus:
                 # Its GPUs have no numbers here.
                 odd = replace(odd, gpus=0, required=False)
-                choice = scorer.choose(odd, mask)
+                choice = scorer.choose(odd, mask, preferred)
             if choice is None:
                 return None
             gpus = self._numbers(self._search(demand, choice.node, choice.gpus))

@@ -236,7 +236,10 @@ class ClusterCache:
 
     def choose(self, pod: PodInfo, request: Request, among: Mask | None) -> Choice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere."""
-        return self.claims.choose(pod, request, among) if pod.claims else self.tables.scorer.choose(request, among)
+        preferred = self.topology.preferred(pod)
+        if pod.claims:
+            return self.claims.choose(pod, request, among, preferred)
+        return self.tables.scorer.choose(request, among, preferred)
 
     def take(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
         """Assume a pod, and return the allocations of its claims. Raises BookingError without any change."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from avactl.placement.fragmentation import Floats
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
 from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -268,6 +269,21 @@ class PodTopology(ChangeListener):
                     reasons.append(f"{lost} {words}")
                 mask &= part
         return mask, ", ".join(reasons)
+
+    def preferred(self, pod: PodInfo) -> Floats | None:
+        """Return the weight of each slot by the pod's preferred affinity and anti-affinity; None if it has none.
+
+        Raises RuleError. Source: kube-scheduler's plugin InterPodAffinity, without the preferences of other pods.
+        """
+        if not pod.shape.preferred:
+            return None
+        result: Floats = np.zeros(len(self._tables.state.free))
+        for weight, given in pod.shape.preferred:
+            term = AffinityTerm(given, pod, self._tables.namespaces)
+            domain = self._topology(term.topology)
+            sums = self._sums(domain, self._tally(b"away" + term.key, term.matches, helps=False))
+            result += weight * np.append(sums, 0)[domain]
+        return result
 
     def _free(self, wanted: tuple[_Single, ...], there: Mapping[_Single, Counts]) -> Mask | None:
         """Return the nodes without a conflict; None: all."""

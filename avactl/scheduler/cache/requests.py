@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from avactl import names
 from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.placement.diagnosis import fits_empty, why_gang
@@ -142,7 +144,8 @@ class RequestBuilder(ChangeListener):
         if found is None:
             if len(self._sets) >= _SETS:
                 old = next(iter(self._sets))
-                del self._tables.state.allowed[self._sets.pop(old)]
+                del self._tables.state.allowed[self._sets[old]]
+                self._tables.state.preferred.pop(self._sets.pop(old), None)
             self._serial += 1
             found = self._sets[key] = self._serial
             slots = self._tables.state.slots
@@ -152,6 +155,11 @@ class RequestBuilder(ChangeListener):
                 if not self._obstacle(shape.rules, source, info)
             ]
             self._tables.state.allow(found, allowed)
+            if shape.rules.preferred:
+                weights = self._tables.state.preferred[found] = np.zeros(len(self._tables.state.free))
+                for info in self._candidates(shape.rules):
+                    if info.name in slots:
+                        weights[slots[info.name]] = shape.rules.preference(info.name, info.labels)
         return found
 
     def _candidates(self, rules: NodeRules) -> Iterable[NodeInfo]:
@@ -166,6 +174,8 @@ class RequestBuilder(ChangeListener):
             may = not self._obstacle(rules, source, info)
             if bool(self._tables.state.allowed[number][slot]) != may:
                 self._tables.state.allow(number, {slot: may})
+            if rules.preferred:
+                self._tables.state.preferred[number][slot] = rules.preference(info.name, info.labels)
 
     def obstacles(self, request: Request) -> dict[Obstacle, int]:
         """Count the nodes that are not in a request's node set, by obstacle."""

@@ -37,6 +37,9 @@ _VALUES = 8192
 """Maximum values of all expressions together; node affinity that lists nodes by name has many."""
 _POD_TERMS = 16
 """Terms of pod affinity, of pod anti-affinity, and topology spread constraints."""
+_WEIGHT = 100
+"""Maximum weight of a preference."""
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _KEPT = ("schedulerName", "nodeName", "priority", "priorityClassName", "schedulingGates", "preemptionPolicy")
 """Fields of a refused pod's spec that are read all the same."""
 _BOOKED = ("containers", "initContainers", "overhead", "resources", "resourceClaims", "terminationGracePeriodSeconds")
@@ -132,9 +135,7 @@ def _affinity(spec: Mapping[str, Any]) -> str:
 
 def _node_affinity(given: Mapping[str, Any]) -> str:
     required = (given.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
-    preferred = [
-        each.get("preference") or {} for each in given.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
-    ]
+    preferred = [each.get("preference") or {} for each in given.get(_PREFERRED) or ()]
     count = values = 0
     for term in (*required, *preferred):
         expressions = (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
@@ -143,21 +144,30 @@ def _node_affinity(given: Mapping[str, Any]) -> str:
     if max(count, len(required), len(preferred)) > _TERMS:
         count = max(count, len(required), len(preferred))
         return f"nodeAffinity has {count} expressions; at most {_TERMS} are read"
-    reason = _many_values(values)
+    reason = _many_values(values) or _heavy(given)
     return f"nodeAffinity: {reason}" if reason else ""
 
 
 def _pod_affinity(kind: str, given: Mapping[str, Any]) -> str:
-    terms = given.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+    preferred = given.get(_PREFERRED) or ()
+    terms = (*(given.get("requiredDuringSchedulingIgnoredDuringExecution") or ()), *preferred)
     if len(terms) > _POD_TERMS:
         return f"{kind} has {len(terms)} terms; at most {_POD_TERMS} are read"
-    for term in terms:
+    if reason := _heavy(given):
+        return f"{kind}: {reason}"
+    for term in (each.get("podAffinityTerm", each) for each in terms):
         reason = selector_excess(term.get("labelSelector")) or selector_excess(term.get("namespaceSelector"))
         if not reason and len(term.get("namespaces") or ()) > _VALUES:
             reason = f"{len(term['namespaces'])} namespaces; at most {_VALUES} are read"
         if reason:
             return f"{kind}: {reason}"
     return ""
+
+
+def _heavy(given: Mapping[str, Any]) -> str:
+    """Return which weight the API server would not accept; a snapshot is not checked by it."""
+    weights = [each.get("weight", 0) for each in given.get(_PREFERRED) or ()]
+    return "" if all(0 < weight <= _WEIGHT for weight in weights) else f"a weight is not one of 1 to {_WEIGHT}"
 
 
 def _many_values(count: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -154,12 +154,16 @@ def _named(given: Mapping[str, Any] | None) -> frozenset[str] | None:
     return None if given is None else frozenset(found)
 
 
-def _preferred(terms: Iterable[Mapping[str, Any]]) -> None:
-    """Check preferred terms: they are not scored, but kube-scheduler rejects a pod with an invalid one."""
-    for term in terms:
-        for each in (term.get("preference") or {}).get("matchExpressions") or ():
+def _preferred(terms: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Callable[[str, Labels], bool]]]:
+    """Yield weights and predicates. Raises RuleError for a term for which kube-scheduler rejects the pod."""
+    for given in terms:
+        preference = given.get("preference") or {}
+        for each in preference.get("matchExpressions") or ():
             if each["operator"] in ("Gt", "Lt") and _number(next(iter(each.get("values") or ()), "")) is None:
                 raise RuleError(f"preferred node affinity by {each['key']}: {each['operator']} needs a whole number")
+        term = _term(preference)
+        if term is not None:
+            yield given["weight"], term
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
@@ -198,7 +202,7 @@ class NodeRules:
         self.near = node_selector(required)
         self.named = _named(required)
         """The only nodes that may match, where the rules name them; None: any."""
-        _preferred(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
+        self.preferred = tuple(_preferred(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()))
         self.tolerations = tuple(spec.get("tolerations") or ())
 
     def __hash__(self) -> int:
@@ -210,6 +214,10 @@ class NodeRules:
     def matches(self, name: str, labels: Labels) -> bool:
         """Return True if the node selector and the required node affinity match."""
         return self.selects(labels) and self.near(name, labels)
+
+    def preference(self, name: str, labels: Labels) -> int:
+        """Return the total weight of the preferred node affinity that matches."""
+        return sum(weight for weight, match in self.preferred if match(name, labels))
 
     def untolerated(self, taints: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
         """Return the first taint that the pod does not tolerate."""

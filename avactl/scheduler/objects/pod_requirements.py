@@ -11,7 +11,7 @@ import orjson
 from avactl import names
 from avactl.quantity import amount
 from avactl.scheduler.objects.limits import quote
-from avactl.scheduler.objects.node_rules import NodeRules, RuleError
+from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
 
 _WORDS = {
     names.LINK: ("nvlink", "pcieSwitch", "socket", "node", "any"),
@@ -55,8 +55,8 @@ class PodRequirements:
     """Requirements shared by all pods of a Job: requests, node rules, affinity, link."""
 
     __slots__ = (
-        "__weakref__", "affinity", "amounts", "antiaffinity", "disks", "link", "link_required", "ports", "refused",
-        "rules", "share", "spread",
+        "__weakref__", "affinity", "amounts", "antiaffinity", "disks", "link", "link_required", "ports", "preferred",
+        "refused", "rules", "share", "spread",
     )  # fmt: skip
 
     def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> None:
@@ -70,6 +70,8 @@ class PodRequirements:
         self.disks: tuple[ExclusiveDisk, ...] = ()
         self.affinity: tuple[dict[str, Any], ...] = ()
         self.antiaffinity: tuple[dict[str, Any], ...] = ()
+        self.preferred: tuple[tuple[int, dict[str, Any]], ...] = ()
+        """Preferred pod affinity: weights, negative for anti-affinity, and terms."""
         self.spread: tuple[dict[str, Any], ...] = ()
         self.rules = _NO_RULES
         try:
@@ -87,6 +89,16 @@ class PodRequirements:
         affinity, required = spec.get("affinity") or {}, "requiredDuringSchedulingIgnoredDuringExecution"
         self.affinity = tuple((affinity.get("podAffinity") or {}).get(required) or ())
         self.antiaffinity = tuple((affinity.get("podAntiAffinity") or {}).get(required) or ())
+        self.preferred = tuple(
+            (sign * each["weight"], each["podAffinityTerm"])
+            for sign, kind in ((1, "podAffinity"), (-1, "podAntiAffinity"))
+            for each in (affinity.get(kind) or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+        )
+        for _, term in self.preferred:  # so that no decision fails for it
+            if not term["topologyKey"]:
+                raise RuleError("preferred pod affinity without a topologyKey")
+            selector(term.get("labelSelector"))
+            selector(term.get("namespaceSelector"))
         self.spread = tuple(
             each
             for each in spec.get("topologySpreadConstraints") or ()
