@@ -23,7 +23,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from avactl.hardware.machine import NVLINK, Nvlink, NvlinkPair, PcieSwitch
-from avactl.hardware.topo_affinity import Affinity
+from avactl.hardware.topo_affinity import Affinity, numbers_of
 from avactl.hardware.topo_matrix import Matrix
 from avactl.hardware.topology import Level
 
@@ -217,11 +217,16 @@ def _numbered(matrix: Matrix, groups: _Groups, remarks: list[str]) -> list[int]:
             break
     if len(roots) > 1 and all(matrix.pcie_word(i, j) == "SYS" for i in range(count) for j in range(i)):
         one = len({a.cpus for a in matrix.affinities}) == 1
-        if one and len(roots) == count:
+        if one and len(roots) == count and not any(len(_numbers(a.numa)) > 1 for a in matrix.affinities):
             remarks.append("SYS between all GPUs and no distinguishing affinity: each counts as its own socket")
-    if len(roots) > MOST_SOCKETS:
-        remarks.append(f"{len(roots)} groups are SYS to each other; a machine type has at most {MOST_SOCKETS} sockets")
-    return [min(roots.index(groups.of(gpu)) * MOST_SOCKETS // max(MOST_SOCKETS, len(roots)), 7) for gpu in range(count)]
+    most, limit = MOST_SOCKETS, f"a machine type has at most {MOST_SOCKETS} sockets"
+    ranges = {affinity.numa for affinity in matrix.affinities}
+    nodes = len(numbers_of(ranges.pop() or "")) if len(ranges) == 1 else 0
+    if 1 < nodes < most:
+        most, limit = nodes, f"each is next to all {nodes} NUMA nodes: treated as {nodes} sockets, in order"
+    if len(roots) > most:
+        remarks.append(f"{len(roots)} groups are SYS to each other; {limit}")
+    return [roots.index(groups.of(gpu)) * most // max(most, len(roots)) for gpu in range(count)]
 
 
 # -- switches and NICs -----------------------------------------------------------------------------------------------
@@ -263,13 +268,14 @@ def _nic_sockets(matrix: Matrix, sockets: list[int], remarks: list[str]) -> list
     if lost and max(sockets) == 0 and not any(affinity.memory_node for affinity in matrix.affinities):
         # Near no GPU, and all GPUs are on one socket: so there is another one. (Not with Grace, where SYS only says
         # that the GPU's memory is a NUMA node of its own.)
-        empty = [1] * len(clusters)
-    in_order = len(clusters) == len(empty)
+        empty = [1]
+    in_order = bool(empty) and len(clusters) % len(empty) == 0
     for nic in lost:
-        found[nic] = empty[clusters.index(groups.of(nic))] if in_order else 0
-    if lost and max(sockets) > 0:
+        found[nic] = empty[clusters.index(groups.of(nic)) * len(empty) // len(clusters)] if in_order else 0
+    if lost:
         names = ", ".join(matrix.nics[nic - count] for nic in lost)
-        how = "assigned to sockets in order" if in_order else "assigned to socket 0"
+        chosen = sorted({found[nic] for nic in lost})
+        how = f"assigned to socket {chosen[0]}" if len(chosen) == 1 else "assigned to sockets in order"
         remarks.append(f"{names}: SYS to every GPU, so the socket is unknown; {how}")
     return [found[nic] for nic in range(count, every)]
 

@@ -63,15 +63,16 @@ def affinity(columns: Sequence[str], tail: Sequence[Token], glued: bool) -> Affi
 
 def contradiction(cpus: Sequence[str | None]) -> tuple[int, int] | None:
     """Return two GPUs with partly overlapping CPUs: those of NUMA nodes are equal or disjoint."""
-    sets = [_cpu_set(text or "") for text in cpus]
+    sets = [numbers_of(text or "") for text in cpus]
     return next(
         ((i, j) for j in range(len(sets)) for i in range(j) if sets[i] != sets[j] and not sets[i].isdisjoint(sets[j])),
         None,
     )
 
 
-def _cpu_set(cpus: str) -> frozenset[int]:
-    ranges = (part.partition("-") for part in cpus.split(",") if part)
+def numbers_of(text: str) -> frozenset[int]:
+    """Return the numbers of a CPU or node list: `0-1,4` → 0, 1, 4; none if it is not a list."""
+    ranges = (part.partition("-") for part in text.split(",") if part) if _LIST(text) else ()
     return frozenset(n for low, _, high in ranges for n in range(int(low), min(int(high or low), _MOST_CPUS) + 1))
 
 

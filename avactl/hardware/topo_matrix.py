@@ -225,7 +225,13 @@ def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
             which = "second"
         block.legend = twin.legend | block.legend
         remarks.insert(0, f"PCIe paths hidden by NVLink are taken from the {which} matrix (`topo -mp`)")
-    devices = sorted(block.header.devices, key=lambda token: not text.is_gpu(token.text))
+    drives = [token.text for token in block.header.devices if token.text.lower().startswith("nvme")]
+    if drives:
+        remarks.append(f"{', '.join(drives)}: drives, not NICs; ignored")
+    devices = sorted(
+        (token for token in block.header.devices if token.text not in drives),
+        key=lambda token: not text.is_gpu(token.text),
+    )
     gpus = tuple(token.text for token in devices if text.is_gpu(token.text))
     labels = [token.text for token in devices if not text.is_gpu(token.text)]
     words = _words(block, [token.text for token in devices])
