@@ -78,6 +78,8 @@ class TeamWorkload:
     """Amounts of each member, in the order of `State.resources`."""
     protected: bool = False
     """True if stopping it violates a disruption budget: chosen after comparable work that does not."""
+    reclaim_only: bool = False
+    """True if workloads of its own team do not preempt it, whatever their priority."""
     preempted: bool = False
     """True if an earlier, unfinished preemption already chose it: chosen first."""
 

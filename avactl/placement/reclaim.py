@@ -114,7 +114,7 @@ class _Planner:
         takes += self._borrowed([work for work in works if work.team != own and work.model == self.work.model])
         # Work without GPUs can block work with GPUs, and the reverse.
         rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
-        rest = [work for work in rest if work.preemptible and work.rank < rank]
+        rest = [work for work in rest if work.preemptible and not work.reclaim_only and work.rank < rank]
         return takes + [self._whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
 
     def _first_in_team(self, work: TeamWorkload) -> tuple[bool, _Order]:

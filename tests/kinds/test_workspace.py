@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from avactl.kinds.registry import kind
+from avactl.names import PREEMPTIBLE, WORKSPACE_PRIORITY
 from tests.kinds.on_base import Objects, api_server_says, compile_spec, objects
 from tools.controlplane import KubeClient
 
@@ -149,3 +150,11 @@ def test_the_api_server_takes_every_object(more: str, kube: KubeClient, namespac
     }
     assert len(mine) == 5
     assert api_server_says(mine, kube, namespace) == []
+
+
+def test_the_team_preempts_a_workspace_only_if_it_says_so() -> None:
+    template = stateful_set(objects(PLAIN))["template"]
+    assert template["spec"]["priorityClassName"] == WORKSPACE_PRIORITY
+    assert PREEMPTIBLE not in template["metadata"]["annotations"]
+    template = stateful_set(objects(PLAIN + "  preemptible: true\n"))["template"]
+    assert template["metadata"]["annotations"][PREEMPTIBLE] == "true"

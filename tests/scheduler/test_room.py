@@ -210,6 +210,23 @@ def test_priority_counts_inside_of_a_team_and_services_stand_above() -> None:
     assert set(world.where()) == {"service", "theirs"}
 
 
+def test_a_workspace_ends_only_for_a_guarantee_of_another_team(lent: Memory) -> None:
+    session: dict[str, Any] = {"priority": 5000, "priorityClassName": "avactl-workspace"}
+    lent.pod("guest", "workspace", 8, **session)
+    lent.pod("guest", "may-go", 8, {"avactl.dev/preemptible": "true"}, **session)
+    lent.settle()
+    lent.pod("guest", "train", 8, **HIGH)
+    lent.pod("guest", "service", 8, priority=1, priorityClassName="avactl-serving")
+    lent.settle()
+    assert evicted(lent) == ["may-go"]
+    lent.go()
+    lent.settle()
+    for name in ("mine", "mine-too"):
+        lent.pod("owner", name, 8)
+    lent.settle()
+    assert {"may-go", "workspace"} < set(evicted(lent))
+
+
 def test_services_within_their_budget_go_before_those_that_break_it(lent: Memory) -> None:
     for name in ("first", "second", "kept"):
         labels = {"app": "kept" if name == "kept" else "free"}

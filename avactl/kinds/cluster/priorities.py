@@ -11,7 +11,7 @@ PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
     (names.SYSTEM_PRIORITY, 1_000_000, True, "avactl's daemons."),
     (names.SERVING_PRIORITY, 100_000, True, "Services, which preempt training jobs."),
     ("avactl-high", 10_000, True, "Training jobs with priority high."),
-    ("avactl-workspace", 5_000, True, "Interactive workspaces."),
+    (names.WORKSPACE_PRIORITY, 5_000, True, "Interactive workspaces."),
     ("avactl-normal", 1_000, True, "Training jobs."),
     ("avactl-low", 100, False, "Training jobs that use idle capacity and preempt no pods."),
 )

@@ -7,6 +7,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training.pod import log_path, store_env
+from avactl.names import WORKSPACE_PRIORITY
 
 COMPONENT = "tensorboard"
 PORT = 6006
@@ -43,7 +44,7 @@ def board(item: Item, program: Program) -> list[Manifest]:
         "resources": pods.resources("200m", "2Gi"),
     }
     pod = pods.pod_spec(
-        item, program, container, volumes=volumes, service_account=RUN_ACCOUNT, priority="avactl-workspace"
+        item, program, container, volumes=volumes, service_account=RUN_ACCOUNT, priority=WORKSPACE_PRIORITY
     )
     spec: Body = {
         "replicas": 1,

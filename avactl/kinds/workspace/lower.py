@@ -12,10 +12,9 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
-from avactl.names import GPU_SHARE
+from avactl.names import GPU_SHARE, PREEMPTIBLE, WORKSPACE_PRIORITY
 
 COMPONENT = "workspace"
-PRIORITY = "avactl-workspace"
 _JUPYTER = "/etc/avactl/jupyter"
 
 
@@ -84,6 +83,8 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
         notes[f"{GROUP}/config-digest"] = k8s.digest(config)
     if shared:
         notes[GPU_SHARE] = format(spec.gpus, "g")
+    if spec.preemptible:
+        notes[PREEMPTIBLE] = "true"
     volumes = pods.Volumes(item, program)
     volumes.claim("home", f"{item.name}-home", spec.home)
     # Shared memory for data loaders; its content counts towards the container's memory.
@@ -105,7 +106,7 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
         ),
     )
     pod = pods.pod_spec(
-        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority=PRIORITY
+        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority=WORKSPACE_PRIORITY
     )
     return {"metadata": {"labels": k8s.labels(item, COMPONENT), "annotations": notes}, "spec": pod}
 

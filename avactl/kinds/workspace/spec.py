@@ -43,6 +43,11 @@ class WorkspaceSpec(PodUser):
         "`0s`: never. The pod keeps its GPUs until `running: false`. Other editors can read the "
         "value in seconds from AVACTL_IDLE_TIMEOUT.",
     )
+    preemptible: bool = Field(
+        False,
+        description="Allow workloads of the team with higher priority to preempt the workspace, idle or not. GPUs that "
+        "the team has borrowed can be reclaimed in any case.",
+    )
     running: bool = Field(True, description="Run the workspace. The home directory is kept while it is stopped.")
     deletion_policy: Literal["retain", "delete"] = Field(
         "retain", description="What happens to the home directory when the spec is deleted."

@@ -56,6 +56,7 @@ class PodInfo:
         "preemptible",
         "preemption",
         "priority",
+        "reclaim_only",
         "reported",
         "seen",
         "serving",
@@ -96,6 +97,8 @@ class PodInfo:
         self.volumes, self.ephemeral_claims = _volumes(spec, self.name)
         """PersistentVolumeClaims by name, and those of generic ephemeral volumes."""
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
+        self.reclaim_only = spec.get("priorityClassName") == names.WORKSPACE_PRIORITY and names.PREEMPTIBLE not in notes
+        """True if only other teams may preempt it, to reclaim borrowed GPUs: somebody works in it."""
         self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
         self.never_preempts: bool = spec.get("preemptionPolicy") == "Never"
         """True for preemptionPolicy Never."""

@@ -87,7 +87,7 @@ def _single(key: Hashable, pod: PodInfo, work: TeamWorkload, broken: set[PodInfo
     preemptible = pod.managed and pod.preemptible and not pod.deleting
     return TeamWorkload(
         key, work.team, 1, work.gpus, work.model, 1, _seconds(pod.started), pod.priority, pod.serving, preemptible,
-        work.amounts, pod in broken, bool(pod.preempted_for),
+        work.amounts, pod in broken, pod.reclaim_only, bool(pod.preempted_for),
     )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, 
         amounts = tuple(sum(column) for column in zip(*(work.amounts for work in works), strict=True))
     return TeamWorkload(
         key, first.team, count, gpus, first.model, least, started, priority, serving, preemptible, amounts,
-        protected, preempted,
+        protected, any(pod.reclaim_only for pod in everyone), preempted,
     )  # fmt: skip
 
 
