@@ -44,6 +44,10 @@ def _asked(program: Program) -> dict[tuple[str, Key], Sum]:
     return result
 
 
+_SOME = "not all can run at once"
+"""Which of them waits depends on priorities and on what runs; only a plan knows."""
+
+
 class _Wish(NamedTuple):
     """The GPUs that the pods of one role need to start."""
 
@@ -104,7 +108,7 @@ def _fits(item: Item, program: Program) -> list[Consequence]:
         if want <= have:
             found.append(Consequence("capacity", f"fits {where} ({count})"))
         else:
-            found.append(Consequence("capacity", f"waits for capacity in {where} ({count})", "warning"))
+            found.append(Consequence("capacity", f"exceeds {where} ({count}): {_SOME}", "warning"))
     return found
 
 
@@ -118,7 +122,7 @@ def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Con
     gpu = head.machine(new).gpus.model
     if want <= have:
         return [Consequence("capacity", f"fits: specs that can only run here request {want:g} of {have} {gpu}")]
-    text = f"specs that can only run here request {want:g} of {have} {gpu}: some wait"
+    text = f"specs that can only run here request {want:g} of {have} {gpu}: {_SOME}"
     return [Consequence("capacity", text, "warning")]
 
 
@@ -148,7 +152,7 @@ def _quota(team: str, gpu: str, before: tuple[Amount, Limit | None], after: tupl
     else:
         text = f"quota {team} {had:g} of {was.total} → {most:g} of {of} {gpu}"
     if now is not None and least > now.total:
-        return Consequence("quota", f"{text}: waits", "warning")
+        return Consequence("quota", f"{text}: {_SOME}", "warning")
     if now is not None and most > now.total:
         return Consequence("quota", f"{text}: exceeds the quota at its largest size", "warning")
     if now is not None and most > now.guaranteed:

@@ -173,7 +173,7 @@ class Diff:
 
     @property
     def fits(self) -> bool:
-        """Return whether a consequence says that work fits or waits: a check, not a reservation."""
+        """Return whether a consequence says that work fits: a check, not a reservation."""
         return any(consequence.topic == "capacity" for intent in self.intents for consequence in intent.consequences)
 
     @property

@@ -19,7 +19,7 @@ _WIDTH = 120
 _MOST_LINES = 20
 """Maximum number of changed lines of one text that are shown."""
 
-FITS = "fits, waits: computed from declared capacity and specs; a check, not a reservation"
+FITS = "fits: computed from declared capacity and specs; a check, not a reservation"
 NO_BASE = "the base has no specs in this directory: all of them are new"
 
 

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.diff import compare
 from avactl.plan.cluster_state import configured, declared, machines
 from avactl.plan.effects import owner_of
 from avactl.plan.model import Entry, Owner, Plan, Verdict
@@ -375,3 +376,15 @@ def test_a_snapshot_that_somebody_damaged_is_refused(place: str) -> None:
 
 def test_a_pod_without_labels_of_a_spec_is_its_own_owner() -> None:
     assert owner_of(PodInfo(pod("by-hand", 1), 0.0)) == Owner("Pod", "", "vision/by-hand")
+
+
+def test_diff_and_plan_do_not_contradict_each_other() -> None:
+    """A job that starts because others give way: the quota and the pool cannot hold all of them."""
+    urgent = job("urgent", 2, more="  priority: high\n")
+    for given in (platform(2), platform(4, quotas=quota("vision", 16, 0))):
+        base, head = compile_(given, job("old", 2)), compile_(given, job("old", 2), urgent)
+        assert entry(plan(base, head), "urgent").verdict is Verdict.STARTS
+        intent = next(each for each in compare(base, head).intents if each.item.name == "urgent")
+        said = [each.text for each in intent.consequences if each.topic in ("capacity", "quota")]
+        assert any("not all can run at once" in text for text in said)
+        assert not any("wait" in text for text in said)
