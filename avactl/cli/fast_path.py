@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from avactl import parallel
@@ -19,6 +21,7 @@ from avactl.exit_codes import MISSING, OK
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_METADATA = "importlib.metadata"
 _COMMANDS = ("validate", "render")
 """Functions of modules of the same name in `avactl.cli.specs`, which import typer neither directly nor indirectly."""
 
@@ -88,11 +91,30 @@ def parse(function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any] 
     return found | ({argument: paths[0] if single else paths} if paths else {})
 
 
+class _LazyMetadata(ModuleType):
+    """`importlib.metadata`, imported on first use: with it come email, socket and zipfile.
+
+    pydantic imports `entry_points` from it, which it never calls without plug-ins. (An `import` of a module behind
+    importlib's LazyLoader loads it.)
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system looks for `__path__`
+            raise AttributeError(name)
+        if sys.modules.get(_METADATA) is self:
+            del sys.modules[_METADATA]
+        return getattr(import_module(_METADATA), name)
+
+    def entry_points(self, **selection: Any) -> Any:
+        return self.__getattr__("entry_points")(**selection)
+
+
 def prepare_short_run() -> None:
     """Configure a short-lived process for speed, before the compiler is imported."""
     gc.disable()  # the collector would only walk what is imported
     # pydantic would look for plug-ins in the metadata of every installed package.
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+    sys.modules.setdefault(_METADATA, _LazyMetadata(_METADATA))
 
 
 def run(words: Sequence[str]) -> int | None:
