@@ -18,6 +18,7 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.manifest import Manifest
 from avactl.source.tree import DirTree
+from tests.compute_domains import define_compute_domains
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,54 +55,13 @@ def test_the_examples_are_what_they_promise() -> None:
     assert len(quickstart.splitlines()) <= 31
 
 
-_DOMAIN = {
-    "type": "object",
-    "required": ["numNodes", "channel"],
-    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "A computeDomain.spec is immutable"}],
-    "properties": {
-        "numNodes": {"type": "integer", "minimum": 0},
-        "channel": {
-            "type": "object",
-            "required": ["resourceClaimTemplate"],
-            "properties": {
-                "allocationMode": {"type": "string", "enum": ["All", "Single"]},
-                "resourceClaimTemplate": {
-                    "type": "object", "required": ["name"], "properties": {"name": {"type": "string"}},
-                },
-            },
-        },
-    },
-}  # fmt: skip
-COMPUTE_DOMAINS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "computedomains.resource.nvidia.com"},
-    "spec": {
-        "group": "resource.nvidia.com",
-        "scope": "Namespaced",
-        "names": {"kind": "ComputeDomain", "plural": "computedomains", "singular": "computedomain"},
-        "versions": [
-            {
-                "name": "v1beta1", "served": True, "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": _DOMAIN}}},
-            }
-        ],
-    },
-}  # fmt: skip
-"""The part of the NVIDIA DRA driver's definition that avactl uses: its API is not Kubernetes' own."""
-
-
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_applied_twice(example: str, new_plane: Callable[..., ControlPlane]) -> None:
     assert clusters(example)
     for manifests in clusters(example):
         plane = new_plane()
         with plane.client() as kube:
-            kube.apply(COMPUTE_DOMAINS)
-            kube.wait_for(
-                "apiextensions.k8s.io/v1", "CustomResourceDefinition", COMPUTE_DOMAINS["metadata"]["name"],
-                until=lambda crd: "Established" in str(crd.get("status", {}).get("conditions")),
-            )  # fmt: skip
+            define_compute_domains(kube)
             versions = [_settled(kube, manifest) for manifest in manifests]
             assert [_apply(kube, manifest) for manifest in manifests] == versions
             _admitted(plane, kube, manifests)

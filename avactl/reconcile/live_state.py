@@ -29,6 +29,7 @@ _VERSIONS = {
     "scheduling.k8s.io/v1": ("PriorityClass",),
     "storage.k8s.io/v1": ("StorageClass",),
     "apiextensions.k8s.io/v1": ("CustomResourceDefinition",),
+    "admissionregistration.k8s.io/v1": ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
     "resource.k8s.io/v1": ("DeviceClass", "ResourceClaimTemplate"),
 }  # fmt: skip
 ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() for kind in kinds if kind in APPLY_ORDER)

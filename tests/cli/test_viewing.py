@@ -56,7 +56,7 @@ def test_a_context_is_chosen_by_name(avactl: Run, tmp_path: Path) -> None:
     done = avactl("snapshot", "--kubeconfig", "config", "--context", "there")
     assert (done.returncode, "127.0.0.1:2" in done.stderr) == (3, True), done.stderr
     done = avactl("why", "job", "--kubeconfig", "config", "--context", "their")
-    assert (done.returncode, done.stderr) == (2, "avactl: config has no context `their`: it has there\n")
+    assert (done.returncode, done.stderr) == (2, "avactl: config has no context `their`; its contexts: there\n")
 
 
 @pytest.mark.parametrize("text", ["garbage: [", "", "[]", "current-context: other", GONE.replace("server:", "x:")])

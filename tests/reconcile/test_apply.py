@@ -16,6 +16,7 @@ from avactl.kube.client import Client, UnreachableError
 from avactl.reconcile.api import Api
 from avactl.reconcile.diffing.actions import Action, Step
 from avactl.reconcile.reporting.report import Result, as_json, as_text
+from tests.compute_domains import define_compute_domains
 from tests.kinds.compiling import DIGEST
 from tests.proxy import Proxy
 from tests.reconcile.world import ROOT, World
@@ -162,7 +163,7 @@ def test_a_commit_that_does_not_compile_changes_nothing(world: World) -> None:
         run = world.run("--once")
         assert run.returncode == 1
         assert "unknown-key" in run.stderr
-        assert "nothing is changed" in run.stderr
+        assert "nothing was changed" in run.stderr
         assert proxy.writes() == 0
     assert live_job(world)
 
@@ -385,6 +386,7 @@ def want_denied(world: World, token: str) -> None:
 
 def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
     """All of examples/modern, by the account of mode builtin: itself too, applied, changed, pruned, told."""
+    define_compute_domains(world.kube)
     world.commit(example=ROOT / "examples" / "modern")
     world.replace(
         "platform.yaml", "reconcile: {mode: argocd}",
