@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import stat
@@ -54,6 +55,14 @@ def fail(message: str, code: int, hint: str = "") -> NoReturn:
     red, off = ("\x1b[1;31m", "\x1b[0m") if colour(sys.stderr) else ("", "")
     print(inert(f"{red}avactl:{off} {message}" + (f"\n        {hint}" if hint else "")), file=sys.stderr)
     sys.exit(code)
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """Exit without freeing all objects, which takes longer than many commands. Temporary directories are removed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    atexit._run_exitfuncs()
+    os._exit(code)
 
 
 @contextmanager

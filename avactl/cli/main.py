@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from avactl.cli import fast_path
-from avactl.cli.common import fail
+from avactl.cli.common import exit_at_once, fail
 from avactl.exit_codes import MISSING
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def main() -> None:
             finally:
                 sys.stdout.flush()
         else:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)  # taking ten thousand objects apart first helps nobody
+            exit_at_once(code)
     except BrokenPipeError:
         # The reader (`head`) has seen enough. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from avactl.cli.cluster.cluster_session import Context, DaemonKubeconfig, connection, listening, packages
-from avactl.cli.common import fail
+from avactl.cli.common import exit_at_once, fail
 from avactl.cli.fast_path import prepare_short_run
 from avactl.exit_codes import INCOMPLETE, USAGE
 
@@ -92,8 +90,5 @@ def reconcile(
     except ValueError as error:
         fail(str(error), USAGE)
     except KeyboardInterrupt:
-        # The next run resumes where this one stopped.
-        os._exit(INCOMPLETE)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # freeing all objects first takes longer than compiling them
+        code = INCOMPLETE  # the next run resumes where this one stopped
+    exit_at_once(code)
