@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from avactl.directories import write_file
 from avactl.errors import HintedError
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
@@ -95,7 +96,7 @@ def write_text(out: str, text: str, told: str) -> None:
         sys.stdout.write(text)
         return
     with accessing(out, MISSING):
-        Path(out).write_text(text, encoding="utf-8")
+        write_file(Path(out), text)
     print(f"{out}: {told}")
 
 

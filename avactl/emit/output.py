@@ -19,6 +19,7 @@ from itertools import chain
 from typing import NoReturn
 
 from avactl import parallel
+from avactl.directories import want_no_link
 from avactl.emit import atomic_swap
 from avactl.errors import HintedError
 from avactl.source.tree import RENDERED
@@ -76,6 +77,7 @@ def write(
     parent, name = os.path.split(directory)
     try:
         _check_place(directory, name)
+        want_no_link(directory)
         os.makedirs(parent, exist_ok=True)
         with atomic_swap.locked(parent):
             atomic_swap.recover(directory)

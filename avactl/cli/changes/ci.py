@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import accessing, fail
+from avactl.directories import write_file
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.source.tree import find_root
 
@@ -147,7 +148,7 @@ def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[s
     artifact = None
     if file is not None:
         with accessing(file, MISSING, "use a writable file"):
-            file.write_text(whole(sides.review, sides.source), encoding="utf-8")
+            write_file(file, whole(sides.review, sides.source))
         artifact = Artifact(file.name, pipeline.link(file.as_posix()) if pipeline else "")
     limit = LIMITS[pipeline.forge if pipeline else "github"]
     return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)

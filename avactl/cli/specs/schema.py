@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from avactl.cli.common import fail
+from avactl.directories import want_no_link, write_file
 from avactl.exit_codes import MISSING, USAGE
 
 
@@ -29,9 +30,10 @@ def schema(
         sys.stdout.write(files[ALL if kind is None else file_name(by_lower[kind.lower()])])
         return
     try:
+        want_no_link(out)
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (out / name).write_text(text, encoding="utf-8")
+            write_file(out / name, text)
     except OSError as error:
         fail(f"{out}: {error.strerror}", MISSING)
     print(f"{len(files)} schemas written to {out}")
