@@ -6,9 +6,11 @@ Pipelines' agent (`##vso[` anywhere), GitLab's job logs (`section_start:` and `s
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
+from typing import Any
 
 _COMMAND = re.compile(r"(#(?=#(?:vso)?\[)|^[^\S\n]*:(?=:)|section(?=_(?:start|end):))[#:_]", re.MULTILINE)
 
@@ -33,6 +35,23 @@ def inert(text: str) -> str:
     if "##" not in text and "::" not in text and "section_" not in text:
         return text
     return _COMMAND.sub(r"\1 ", text)
+
+
+def json_output(data: Any) -> str:
+    """Return data as indented JSON with a newline at its end, without commands for CI systems and lone surrogates.
+
+    Commands are taken apart by escapes within texts, so that a parser reads the same data.
+    """
+    import orjson  # most commands do not need it
+
+    try:
+        text = orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    except orjson.JSONEncodeError:  # the name of a file that is not UTF-8
+        text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+        text = text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace").decode("utf-8", "replace")
+    if inert(text) == text:
+        return text
+    return _COMMAND.sub(lambda found: f"{found[1]}\\u{ord(found[0][-1]):04x}", text)
 
 
 def shortened(text: str, most: int = 400) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 from unittest.mock import patch
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from avactl.cli.cluster.cluster_session import plain, write
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.text import render_text
+from avactl.emit.yaml import dump
 from avactl.plan.model import Plan
 from avactl.plan.output.text import render_text as plan_text
 from avactl.svg import Svg
-from avactl.terminal import inert, shortened, visible
+from avactl.terminal import inert, json_output, shortened, visible
 
 COMMANDS = ("##[error]x", "##vso[task.setvariable]x", "section_start:12:x", "section_end:12:x")
 
@@ -31,6 +34,17 @@ def test_commands_at_the_beginning_of_a_line() -> None:
     assert inert("::error::x\n  \t::stop-commands::y\nurn:a::b ::c::") == (
         ": error::x\n  \t: stop-commands::y\nurn:a::b ::c::"
     )
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "::error::x", "a\n::error::b"])
+def test_data_for_programs_stays_the_same_data(command: str) -> None:
+    data = {"key": [f"{command} {command}", "\\" + command, "é"]}
+    for text in (json_output(data), dump(data)):
+        assert inert(text) == text
+        assert yaml.safe_load(text) == data
+    assert json.loads(json_output(data)) == data
+    assert json.loads(json_output("\udcff\ud800")) == "??"
+    assert json.loads(json_output("\udcff.yaml")) == "\ufffd.yaml"
 
 
 def test_visible() -> None:

@@ -8,11 +8,9 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.model import Diagnostic, Span
-from avactl.terminal import inert
+from avactl.terminal import inert, json_output
 
 
 def _text(file: str) -> str:
@@ -30,15 +28,11 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
         if d.notes:
             entry["notes"] = [{**_place(note.span), "message": note.text} for note in d.notes]
         entries.append(entry)
-    return _json(entries)
+    return json_output(entries)
 
 
 def _place(span: Span) -> dict[str, Any]:
     return {"file": _text(span.file), "line": span.line, "column": span.column}
-
-
-def _json(data: Any) -> str:
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
 def _meaning(id: str) -> str:
@@ -75,7 +69,7 @@ def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
     rules = [{"id": id, "shortDescription": {"text": _meaning(id)}} for id in used]
     tool = {"driver": {"name": "avactl", "rules": rules}}
     run = {"tool": tool, "columnKind": "unicodeCodePoints", "results": results}
-    return _json({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]})
+    return json_output({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]})
 
 
 def _data(text: str) -> str:
@@ -132,4 +126,4 @@ def render_gitlab(diagnostics: Sequence[Diagnostic]) -> str:
             "location": {"path": path, "lines": {"begin": d.span.line}},
         }
         entries.append(entry)
-    return _json(entries)
+    return json_output(entries)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from avactl.diagnostics import Diagnostic
 from avactl.diff.model import ABSENT, Diff, FieldChange, IntentChange, ObjectChange
 from avactl.kinds.manifest import ObjectId
+from avactl.terminal import json_output
 
 VERSION = 1
 
@@ -25,16 +24,12 @@ def render_json(diff: Diff, *, objects: bool = True) -> str:
         "warnings": [_problem(d) for d in diff.warnings],
         "baseProblems": [_problem(d) for d in diff.base_problems],
     }  # fmt: skip
-    return _text(data)
+    return json_output(data)
 
 
 def render_problems(problems: Sequence[Diagnostic]) -> str:
     """Return the output for a head with errors: the problems, and no `intents`."""
-    return _text({"version": VERSION, "problems": [{**_problem(d), "severity": d.severity} for d in problems]})
-
-
-def _text(data: dict[str, Any]) -> str:
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return json_output({"version": VERSION, "problems": [{**_problem(d), "severity": d.severity} for d in problems]})
 
 
 def _problem(d: Diagnostic) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from avactl.terminal import inert
+
 Emit = Callable[[str], None]
 
 _FIRST = ("apiVersion", "kind", "metadata")
@@ -48,8 +50,16 @@ def _escape(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def _split(text: str) -> str:
+    """Escape a text, and in each command for CI systems the first character that `inert` replaces."""
+    pairs = zip(text, inert(text), strict=True)
+    return "".join(_escape(char) if char == shown else f"\\x{ord(char):02x}" for char, shown in pairs)
+
+
 def quote(text: str) -> str:
-    """Return text as a one-line scalar: plain if safe, else quoted."""
+    """Return text as a one-line scalar: plain if safe, else quoted. Escapes take commands for CI systems apart."""
+    if inert(text) != text:
+        return f'"{_split(text)}"'
     if _PLAIN(text) and text not in _NOT_TEXT:
         return text
     if text.isprintable():
@@ -64,7 +74,8 @@ def _is_block(text: str) -> bool:
     """Return whether YAML can show multi-line text literally: only printable characters and tabs, and no space at the
     start of the first non-empty line, which determines the block's indentation."""
     start = text.lstrip("\n")[:1]
-    return start not in ("", " ", "\t") and text.replace("\n", "").replace("\t", "").isprintable()
+    printable = text.replace("\n", "").replace("\t", "").isprintable()
+    return start not in ("", " ", "\t") and printable and inert(text) == text
 
 
 class _Cache(dict[str, str]):

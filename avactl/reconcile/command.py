@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import orjson
-
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import owners_of
 from avactl.diagnostics.suggest import closest, one_of
@@ -30,7 +28,7 @@ from avactl.reconcile.reporting.report import Result
 from avactl.reconcile.source import Branch, Revision, WorkingDirectory
 from avactl.source.git import git
 from avactl.source.tree import find_root
-from avactl.terminal import colour
+from avactl.terminal import colour, json_output
 
 AGENT = "avactl-reconcile"
 
@@ -158,7 +156,7 @@ async def run(request: Request) -> int:
     if not request.dry_run:
         await commit_status.tell(revision, declared.cluster, *commit_status.words(result))
     if request.json:
-        sys.stdout.write(orjson.dumps(report.as_json(result), option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_output(report.as_json(result)))
     else:
         sys.stdout.write(report.as_text(result, colour(sys.stdout)))
     return MISSING if result.unreachable else code_of(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +10,7 @@ import typer
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.terminal import json_output
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request
@@ -91,7 +92,7 @@ def _print(title: str, plan: DefragPlan, output: str, yes: bool) -> None:
             }
             for move in plan.moves
         ]  # fmt: skip
-        print(json.dumps({"for": title, "moves": moves, "places": sorted(set(plan.places.values()))}, indent=2))
+        sys.stdout.write(json_output({"for": title, "moves": moves, "places": sorted(set(plan.places.values()))}))
         return
     nodes = sorted(set(plan.places.values()))
     shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")

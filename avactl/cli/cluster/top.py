@@ -23,6 +23,7 @@ from avactl.cli.cluster.cluster_session import (
     viewing,
     write,
 )
+from avactl.terminal import json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,7 +63,7 @@ def top(
         if live:
             await _live(view, namespace)
         elif output == "json":
-            print(_json(view, namespace))
+            sys.stdout.write(_json(view, namespace))
         else:
             write(_page(view, namespace))
 
@@ -103,8 +104,6 @@ def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], l
 
 
 def _json(view: ClusterView, namespace: str) -> str:
-    import json
-
     teams, pools, jobs = _facts(view, namespace)
     data: dict[str, Any] = {
         "cluster": view.cluster,
@@ -114,7 +113,7 @@ def _json(view: ClusterView, namespace: str) -> str:
         "hidden": view.hidden,
         "broken": view.broken,
     }
-    return json.dumps(data, indent=2)
+    return json_output(data)
 
 
 def _page(view: ClusterView, namespace: str, height: int | None = None) -> RenderableType:

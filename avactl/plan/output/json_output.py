@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from avactl.plan.cost import MONTH
 from avactl.plan.model import NOTE, Cost, Entry, Plan
+from avactl.terminal import json_output
 
 VERSION = 1
 
@@ -21,7 +20,7 @@ def render_json(plans: Sequence[Plan]) -> str:
         "fine": all(plan.fine for plan in plans),
         "clusters": list(map(_plan, plans)),
     }
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+    return json_output(data)
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
