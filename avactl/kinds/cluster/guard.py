@@ -24,8 +24,8 @@ def policies(item: Item) -> list[Manifest]:
         "validations": [
             {
                 "expression": MANAGED.format("oldObject"),
-                "message": "foreign-namespace: the namespace exists and is not avactl's; choose another name, or hand it "
-                "over with `kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`",
+                "message": "foreign-namespace: the namespace exists and is not avactl's; choose another name, or hand "
+                "it over with `kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`",
             }
         ],
     }
