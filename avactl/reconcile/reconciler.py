@@ -188,7 +188,9 @@ class Reconciler:
                 raise ApiError(409, "Conflict", text)
         if live is None:
             declared = (each for each in wanted if each.gvk == kind and each.key.name == self.options.namespace)
-            bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.options.namespace}}
+            # With the label, a later commit that declares the namespace may take it over.
+            metadata = {"name": self.options.namespace, "labels": {"app.kubernetes.io/managed-by": "avactl"}}
+            bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
             await self.api.apply(next((each.body for each in declared), bare))
 
     def _following(self, wanted: Collection[Wanted], result: Result) -> Record:

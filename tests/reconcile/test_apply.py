@@ -15,6 +15,7 @@ from avactl.kube import access
 from avactl.kube.client import Client, UnreachableError
 from avactl.reconcile.api import Api
 from avactl.reconcile.diffing.actions import Action, Step
+from avactl.reconcile.reconciler import Options, Reconciler
 from avactl.reconcile.reporting.report import Result, as_json, as_text
 from tests.compute_domains import define_compute_domains
 from tests.kinds.compiling import DIGEST
@@ -464,3 +465,16 @@ def test_a_namespace_of_somebody_else_is_refused(world: World) -> None:
     assert world.once(wait=False).complete
     enforced = world.kube.get("v1", "Namespace", name)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
     assert enforced == "restricted"
+
+
+def test_the_system_namespace_of_a_run_without_specs_is_avactls(world: World) -> None:
+    """A run creates it for its Lease; a later commit that declares it applies."""
+    world.commit({"specs.yaml": world.specs()})
+
+    async def prepare() -> None:
+        async with Client(access.find(world.kubeconfig)) as client:
+            await Reconciler(client, Options(namespace=f"{world.name}-system")).prepare(())
+
+    asyncio.run(prepare())
+    assert world.kube.get("v1", "Namespace", f"{world.name}-system")
+    assert world.once(wait=False).complete
