@@ -145,7 +145,7 @@ spec:
   cluster: main
   role: read
   underStores: [{{url: "s3://ava/", mount: /ava, secret: ava}}]
-  workers: {{pools: [v100], tiers: [{{medium: SSD, path: /cache, quota: 10Gi}}]}}
+  workers: {{pools: [v100], tiers: [{{medium: SSD, path: /mnt/cache, quota: 10Gi}}]}}
 ---
 kind: Dataset
 metadata: {{name: images}}

@@ -21,7 +21,7 @@ def test_a_gang_waits_until_all_fit_and_is_bound_into_one_rack(world: World) -> 
     world.pod("blocker", 1, nodeSelector={"kubernetes.io/hostname": "n0"})
     world.bound("blocker")
     world.gang("train", 3, size=4)
-    assert world.waiting("train-0") == "waits for the other pods of its gang: 3 of 4 are there"
+    assert world.waiting("train-0") == "waits for the other pods of its gang: 3 of 4 exist"
     world.gang("train", 4, first=3)
     assert world.waiting("train-0", "needs", 40).startswith("needs 4 machines with 8 free GPUs; only 3 available")
     assert not any(node for name, node in world.nodes_of().items() if name.startswith("train"))

@@ -46,7 +46,7 @@ def test_the_reproduced_attacks_end_nothing(world: World) -> None:
     world.bind("indexed", "a")
     process = world.start()
     world.pod("share", notes={"avactl.dev/gpu-share": "1e-99999999"})
-    assert "is no part of one GPU" in world.waiting("share")
+    assert "is not a share of one GPU" in world.waiting("share")
     terms = [{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v" * 60]}]} for _ in range(8000)]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     world.pod("affine", affinity={"nodeAffinity": required})

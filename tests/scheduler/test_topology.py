@@ -176,14 +176,14 @@ def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> No
     with machine.plane.client(token) as kube:
         mine_only = {"status": {"conditions": [{"type": CONDITION, "status": "True"}]}}
         assert patch(kube, "a", mine_only) == 200
-        assert patch(kube, "b", mine_only) == 422
-        assert patch(kube, "a", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}) == 422
-        assert patch(kube, "a", {"status": {"capacity": {"nvidia.com/gpu": "99"}}}) == 422
-        assert patch(kube, "a", {"metadata": {"labels": {"avactl.dev/pool": "other"}}}) == 422
+        assert patch(kube, "b", mine_only) == 403
+        assert patch(kube, "a", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}) == 403
+        assert patch(kube, "a", {"status": {"capacity": {"nvidia.com/gpu": "99"}}}) == 403
+        assert patch(kube, "a", {"metadata": {"labels": {"avactl.dev/pool": "other"}}}) == 403
         with pytest.raises(ApiError):
             kube.get("v1", "Node", "a")
     unbound = machine.plane.service_account_token(SYSTEM, "avactl-topology")
     with machine.plane.client(unbound) as kube:
-        assert patch(kube, "a", mine_only) == 422
+        assert patch(kube, "a", mine_only) == 403
     # Others are not held to it.
     assert patch(machine.kube, "b", {"metadata": {"labels": {"note": "x"}}}) == 200

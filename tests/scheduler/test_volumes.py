@@ -193,7 +193,7 @@ def test_what_a_claim_says_of_itself_counts(storage: World) -> None:
     claim(storage, "stray-scratch", storageClassName="made")
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
     storage.pod("stray", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
-    assert "stray-scratch is not the pod's own" in storage.waiting("stray")
+    assert "stray-scratch for its ephemeral volume exists but is not owned by the pod" in storage.waiting("stray")
     # One that is being deleted is no place for data.
     claim(storage, "going", finalizers=["example.com/keep"], storageClassName="made")
     storage.kube.delete("v1", "PersistentVolumeClaim", "going", storage.namespace)

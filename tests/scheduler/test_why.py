@@ -26,7 +26,7 @@ def test_a_job_and_its_pods(world: World) -> None:
     world.gang("train", 2)
     world.pod("runs", 2)
     world.bound("runs")
-    world.waiting("train-0", "there are")
+    world.waiting("train-0", "needs 2 machines")
     told = why(world, "train", "-n", world.namespace)
     assert told.returncode == 0
     title, _, line = told.stdout.splitlines()
