@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Annotated
@@ -73,37 +74,48 @@ def from_json(text: str) -> Owners:
     return _adapter().validate_json(text) if text else ()
 
 
-@lru_cache(maxsize=1024)
-def _matcher(pattern: str) -> re.Pattern[str]:
-    """Compile a CODEOWNERS pattern.
+_Part = Callable[[str], object]
+
+
+@lru_cache(maxsize=16_384)
+def _parts(pattern: str) -> tuple[_Part | None, ...]:
+    """Compile the parts of a CODEOWNERS pattern; None stands for any number of directories.
 
     Source: https://docs.github.com/en/repositories/managing-your-repositorys-settings-and-features/customizing-your-repository/about-code-owners
     """
-    parts = pattern.split("/")
-    if parts[0] == "":
-        parts = parts[1:]
-    elif len(parts) == 1 or (len(parts) == 2 and parts[1] == ""):
-        parts = ["**", *parts]  # a single name matches at any depth
-    parts = [part for index, part in enumerate(parts) if part != "**" or parts[index - 1 : index] != ["**"]]
-    if parts[-1] == "":
-        parts[-1] = "**"
-    last = len(parts) - 1
-    text = ""
-    for index, part in enumerate(parts):
-        if part == "**":
-            text += ".+" if index == last else "(?:.+/)?"
-            continue
-        text += re.escape(part).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
-        if index < last:
-            text += "/"
-        elif part != "*" or parts[:-1] == ["**"]:
-            text += "(?:/.*)?"
-    return re.compile(text)
+    names = pattern.removeprefix("/").split("/")
+    if not pattern.startswith("/") and not any(names[1:]):
+        names = ["**", *names]  # a single name matches at any depth
+    if names[-1] in ("", "**"):
+        names[-1:] = ["*", "**"]  # what is in the directory, but not a file of its name
+    elif names[-1] != "*" or names[:-1] == ["**"]:
+        names.append("**")
+    return tuple(None if name == "**" else re.compile(fnmatch.translate(name)).match for name in names)
+
+
+def _matches(pattern: str, path: str) -> bool:
+    """Return True if a pattern covers a file. Takes no longer than the product of their lengths."""
+    parts, names = _parts(pattern), path.split("/")
+    part = name = 0
+    resume, taken = -1, 0  # the last `**`, and the directories before its end
+    while name < len(names):
+        match = parts[part] if part < len(parts) else None
+        if part < len(parts) and match is None:
+            resume, taken = part, name
+            part += 1
+        elif match is not None and match(names[name]):
+            part, name = part + 1, name + 1
+        elif resume >= 0:
+            taken += 1
+            part, name = resume + 1, taken
+        else:
+            return False
+    return not any(parts[part:])
 
 
 def find(owners: Owners, path: str) -> Owner | None:
     """Return the entry that applies to a file: the last one that matches."""
-    return next((entry for entry in reversed(owners) if _matcher(entry.path).fullmatch(path)), None)
+    return next((entry for entry in reversed(owners) if _matches(entry.path, path)), None)
 
 
 def team_kinds() -> list[str]:

@@ -76,6 +76,8 @@ def output(name: str, target: str, command: str, code: int = 0, told: str = "") 
                    build=lambda site: site.link(f"../{name}", target))  # fmt: skip
 
 
+OWNERS = "owners: [{path: '" + "*a" * 200 + "', teams: []}, {path: '" + "/**/*a*a" * 100 + "', teams: []}]\n"
+
 CASES = [
     output("artifact.txt", "OUTSIDE/secret", "artifact"),
     output("artifact.txt", "OUTSIDE/new", "artifact"),
@@ -106,6 +108,8 @@ CASES = [
     manifest("list.jsonl", ("list.jsonl", "OUTSIDE/listing.jsonl")),
     manifest("lists/listing.jsonl", ("lists", "OUTSIDE")),
     manifest("list.jsonl", ("list.jsonl", "/proc/self/environ")),
+    Hostile("owners whose patterns backtrack", {"avactl.yaml": OWNERS, f"{'a' * 200}b.yaml": HEAD + job("evil")},
+            "not-owner", commands=BOTH),
     yaml("alias bomb", bomb("x"), "yaml-alias-bomb"),
     yaml("bomb of merge keys", MERGES, "yaml-alias-bomb"),
     yaml("an alias of itself", "a: &a [*a]\n", "yaml-alias-bomb"),
