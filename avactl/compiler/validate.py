@@ -14,7 +14,6 @@ from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION, GROUP, Resource
-from avactl.policy.owners import problem as owner_problem
 from avactl.source.document import Document
 from avactl.source.yaml import MAX_BYTES
 
@@ -42,8 +41,10 @@ def validate(state: State) -> State:
             broken |= _declared(doc.get("kind"), doc.get("metadata", "name"))
         else:
             found.append((doc, result))
-            problem = owner_problem(state.owners, doc, result) if state.owners else None
-            problems += [problem] if problem else []
+            if state.owners:
+                from avactl.policy.owners import problem  # most repositories have no `owners`
+
+                problems += filter(None, [problem(state.owners, doc, result)])
     diagnostics = state.diagnostics + tuple(problems)
     return replace(state, resources=tuple(found), broken=state.broken | broken, diagnostics=diagnostics)
 

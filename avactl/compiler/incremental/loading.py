@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import marshal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from avactl.source.tree import DirTree, Stamp, read_input
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
-    from avactl.policy.owners import Owners
+    from avactl.kinds.base import Resource
     from avactl.source.document import Document, Locator
 
 _SLICE = 200
@@ -98,11 +99,14 @@ class Loader:
         self.new.config[CONFIG_FILE] = kept
         return kept
 
-    def owners(self) -> Owners:
-        """Return the `owners` of avactl.yaml."""
-        from avactl.policy.owners import from_json
+    def not_owned(self) -> Callable[[Document, Resource], object]:
+        """Return the check that the `owners` of avactl.yaml let a file declare a spec: true if they do not."""
+        text = self.new.config[CONFIG_FILE].owners
+        if not text:
+            return lambda doc, spec: None
+        from avactl.policy.owners import from_json, problem
 
-        return from_json(self.new.config[CONFIG_FILE].owners)
+        return partial(problem, (from_json(text),))
 
     def read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
         """Read the files whose stamp has changed. Raises IrregularError if one has an error."""

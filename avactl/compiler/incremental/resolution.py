@@ -60,15 +60,14 @@ class Resolver:
         """Return the specs of the files that were parsed, and record their documents."""
         from avactl.compiler.validate import validate_document
         from avactl.kinds.program import Item
-        from avactl.policy.owners import problem
 
-        owners = self.loader.owners() if self.loader.parsed else ()
+        not_owned = self.loader.not_owned()
         found: list[Item] = []
         for path, documents in self.loader.parsed.items():
             records: list[DocumentRecord] = []
             for document in documents:
                 resource = validate_document(document)
-                if isinstance(resource, list) or (owners and problem((owners,), document, resource)):
+                if isinstance(resource, list) or not_owned(document, resource):
                     raise IrregularError
                 item = Item(document, resource)
                 found.append(item)
