@@ -189,6 +189,16 @@ def test_the_reconciler_may_give_away_the_daemons_cluster_roles_and_no_others() 
     assert found - {"avactl-reconcile"} == set(rule["resourceNames"])
 
 
+def test_the_reconciler_may_change_every_admission_policy_but_its_own() -> None:
+    result = compiled(DAEMONS.replace("scheduler: true", "scheduler: true, topology: true") + BUILTIN + machine("H100"))
+    rules = body(result, "ClusterRole", "avactl-reconcile")["rules"]
+    (changed,) = [
+        each for each in rules if "admissionregistration.k8s.io" in each["apiGroups"] and "patch" in each["verbs"]
+    ]
+    compiled_names = {manifest.name for manifest in result.manifests if manifest.kind == "ValidatingAdmissionPolicy"}
+    assert set(changed["resourceNames"]) == compiled_names - {"avactl-reconcile"}
+
+
 def test_the_reconciler_reads_the_branch_with_what_the_secret_holds(tmp_path: Path) -> None:
     """As git itself asks: username and password come out of the files of the Secret, as they are at that moment."""
     pod = body(compiled(DAEMONS + BUILTIN), "Deployment", "avactl-reconcile", "avactl-system")["spec"]["template"]

@@ -20,7 +20,8 @@ from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYP
 from avactl.kinds.team.names import RUN_ACCOUNT
 
 COMPONENT = "admission"
-PODS, MARKS, SERVICES, VOLUMES = (f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes"))
+POLICIES = tuple(f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes"))
+PODS, MARKS, SERVICES, VOLUMES = POLICIES
 HARMLESS_PRIORITY = 1000
 """Priority of `avactl-normal`: a class of the cluster's own may have as much."""
 NODE_TAINTS = ("not-ready", "unreachable", "memory-pressure")

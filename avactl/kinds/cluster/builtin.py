@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.cluster import guard, rbac, topology
+from avactl.kinds.cluster import admission, guard, rbac, topology
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.pods import container_security, pod_security, resources
@@ -13,6 +13,8 @@ from avactl.kinds.program import Item
 
 NAME = "avactl-reconcile"
 COMPONENT = "reconcile"
+_POLICIES = (guard.NAME, topology.NAME, *admission.POLICIES)
+"""Admission policies that the reconciler keeps up to date: all but the one that restricts it."""
 _CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
 # git's credential helper reads the files on each use, so a changed Secret needs no restart.
 _HELPER = (
@@ -49,7 +51,7 @@ def _rights(item: Item, system: str) -> list[Manifest]:
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
     made = []
     for kind, namespace, rules in (
-        ("ClusterRole", None, rbac.reconcile_cluster_rules()),
+        ("ClusterRole", None, rbac.reconcile_cluster_rules(_POLICIES)),
         ("Role", system, rbac.reconcile_rules(f"{NAME}-{item.name}", f"avactl-inventory-{item.name}")),
     ):
         role = {"apiGroup": group, "kind": kind, "name": NAME}
@@ -67,15 +69,15 @@ def _own_objects_only(item: Item, system: str) -> list[Manifest]:
     inside = f"variables.namespaced && {place} == '{system}'"
     events = f"{place} == '{topology.EVENTS_NAMESPACE}' && request.name == '{topology.NAME}'"
     variables = {"namespaced": f"{place} != '' && request.resource.resource != 'namespaces'"}
-    validations = [
-        {
-            "expression": f"!variables.namespaced || {inside} || {events} || {guard.MANAGED.format('namespaceObject')}",
-            "message": f"{NAME} may only write in namespaces of avactl",
-        },
-        {
-            "expression": f"variables.namespaced || oldObject == null || {guard.MANAGED.format('oldObject')}",
-            "message": f"{NAME} may not change an object that is not avactl's",
-        },
+    rules = [
+        (
+            f"!variables.namespaced || {inside} || {events} || {guard.MANAGED.format('namespaceObject')}",
+            f"{NAME} may only write in namespaces of avactl",
+        ),
+        (
+            f"variables.namespaced || oldObject == null || {guard.MANAGED.format('oldObject')}",
+            f"{NAME} may not change an object that is not avactl's",
+        ),
     ]
     user = f"system:serviceaccount:{system}:{NAME}"
     rule = {
@@ -89,18 +91,11 @@ def _own_objects_only(item: Item, system: str) -> list[Manifest]:
         "not-a-node-or-event": "!(request.resource.resource in ['nodes', 'events'])",
     }
     spec = {
-        "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
         "matchConditions": [{"name": name, "expression": text} for name, text in conditions.items()],
         "variables": [{"name": name, "expression": text} for name, text in variables.items()],
-        "validations": validations,
     }
-    version = "admissionregistration.k8s.io/v1"
-    binding = {"policyName": NAME, "validationActions": ["Deny"]}
-    return [
-        _object(item, version, "ValidatingAdmissionPolicy", spec=spec),
-        _object(item, version, "ValidatingAdmissionPolicyBinding", spec=binding),
-    ]
+    return k8s.admission_policy(item, item.name, NAME, spec, rules, component=COMPONENT)
 
 
 def _deployment(item: Item, priority: str, port: int) -> Body:

@@ -18,20 +18,11 @@ def policies(item: Item) -> list[Manifest]:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["namespaces"]}
     condition = f"{team.format('object')} && !{team.format('oldObject')}"
     spec = {
-        "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
         "matchConditions": [{"name": "gets-a-team", "expression": condition}],
-        "validations": [
-            {
-                "expression": MANAGED.format("oldObject"),
-                "message": "foreign-namespace: the namespace exists and is not avactl's; choose another name, or hand "
-                "it over with `kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`",
-            }
-        ],
     }
-    version = "admissionregistration.k8s.io/v1"
-    binding = {"policyName": NAME, "validationActions": ["Deny"]}
-    return [
-        k8s.manifest(item, item.name, version, "ValidatingAdmissionPolicy", NAME, spec=spec),
-        k8s.manifest(item, item.name, version, "ValidatingAdmissionPolicyBinding", NAME, spec=binding),
-    ]
+    message = (
+        "foreign-namespace: the namespace exists and is not avactl's; choose another name, or hand it over with "
+        "`kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`"
+    )
+    return k8s.admission_policy(item, item.name, NAME, spec, [(MANAGED.format("oldObject"), message)])

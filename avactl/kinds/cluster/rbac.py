@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body
 
@@ -78,15 +80,13 @@ def topology_event_rules() -> list[Body]:
 APPLY = (*WATCH, "create", "patch", "delete")
 CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology")
 """Cluster-wide roles of avactl's daemons."""
-ADMISSION_POLICIES = (
-    "avactl-namespaces", "avactl-topology", "avactl-team-pods", "avactl-team-annotations", "avactl-team-services",
-    "avactl-team-volumes",
-)  # fmt: skip
-"""Admission policies that the reconciler keeps up to date: all but its own."""
 
 
-def reconcile_cluster_rules() -> list[Body]:
-    """Rules of the built-in reconciler: apply and prune each kind that avactl compiles. No Secrets."""
+def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
+    """Rules of the built-in reconciler: apply and prune each kind that avactl compiles. No Secrets.
+
+    `policies`: names of the admission policies that it may change.
+    """
     kinds = {
         "": (
             "namespaces", "serviceaccounts", "resourcequotas", "limitranges", "configmaps", "persistentvolumes",
@@ -105,14 +105,14 @@ def reconcile_cluster_rules() -> list[Body]:
     }  # fmt: skip
     roles, admission = ["rbac.authorization.k8s.io"], ["admissionregistration.k8s.io"]
     own = [*CLUSTER_ROLES, "avactl-reconcile"]
-    policies = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+    kinds_of_policy = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
     return [
         *(rule([group], resources, APPLY) for group, resources in kinds.items()),
         # Cluster-wide roles and admission policies by name: neither those of others, nor the policy that restricts it.
         rule(roles, ["clusterroles", "clusterrolebindings"], (*WATCH, "create")),
         rule(roles, ["clusterroles", "clusterrolebindings"], ("patch", "delete"), resourceNames=own),
-        rule(admission, policies, (*WATCH, "create")),
-        rule(admission, policies, ("patch", "delete"), resourceNames=list(ADMISSION_POLICIES)),
+        rule(admission, kinds_of_policy, (*WATCH, "create")),
+        rule(admission, kinds_of_policy, ("patch", "delete"), resourceNames=list(policies)),
         # Kinds that other software may have defined.
         rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], WATCH),
         # Creating a role requires holding its permissions, or these two verbs. Team role names come from the specs.
