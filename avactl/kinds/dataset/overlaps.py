@@ -71,11 +71,17 @@ def _directories(url: str) -> list[str]:
     return [f"{scheme}://{'/'.join(parts[: end + 1])}" for end in range(len(parts))]
 
 
-def overlaps(program: Program, kind: str) -> Iterator[Diagnostic]:
-    """Yield the overlaps of different teams' prefixes that neither owner shares, at claims of one kind.
+def overlaps(program: Program, kind: str) -> list[Diagnostic]:
+    """Return the overlaps of different teams' prefixes that neither owner shares, at claims of one kind.
 
     A dataset is reported rather than a bucket, and the wider of two prefixes rather than the one inside it.
     """
+    found: list[tuple[Claim, Claim]] = program.memo("overlaps", lambda: list(_conflicts(program)))
+    return [_overlap(reported, other) for reported, other in found if reported.item.kind == kind]
+
+
+def _conflicts(program: Program) -> Iterator[tuple[Claim, Claim]]:
+    """Yield each claim to report, and the first one that it conflicts with."""
     by_url: dict[str, list[Claim]] = {}
     for claim in _claims(program):
         by_url.setdefault(claim.url.rstrip("/"), []).append(claim)
@@ -87,9 +93,9 @@ def overlaps(program: Program, kind: str) -> Iterator[Diagnostic]:
                     continue
                 reported, other = (inner, outer) if _rank(inner) > _rank(outer) else (outer, inner)
                 place = (reported.item.key, reported.path)
-                if place not in told and reported.item.kind == kind:
-                    yield _overlap(reported, other)
-                told.add(place)
+                if place not in told:
+                    told.add(place)
+                    yield reported, other
 
 
 def _rank(claim: Claim) -> tuple[bool, int, str, int, str]:
