@@ -100,7 +100,7 @@ class Daemon:
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
-        self.timeouts = RunTimeouts(client, rate, self.cache, self.leading)
+        self.timeouts = RunTimeouts(client, rate, self.cache.tables, self.leading)
         self._throttle = NamespaceThrottle()
         self._wake = asyncio.Event()
         self._retried = 0.0

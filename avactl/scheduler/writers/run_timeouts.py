@@ -14,23 +14,35 @@ from avactl import names
 from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.kube.timestamps import timestamp, unix_time
-from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.pod_info import PodInfo
 
 
-class RunTimeouts:
+class RunTimeouts(ChangeListener):
     """Marks pods that have run for their timeout."""
 
-    def __init__(self, client: Client, rate: Rate, cache: ClusterCache, leading: Callable[[], bool]) -> None:
-        self._client, self._rate, self._cache, self._leading = client, rate, cache, leading
+    def __init__(self, client: Client, rate: Rate, tables: ClusterTables, leading: Callable[[], bool]) -> None:
+        self._client, self._rate, self._leading = client, rate, leading
+        self._limited: dict[str, PodInfo] = {}
+        """Pods on nodes that have a timeout, by UID."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By UID of the pod."""
+        tables.subscribe(self)
+
+    def pod_added(self, pod: PodInfo, node: str) -> None:
+        """Watch a pod that has a timeout."""
+        if pod.timeout:
+            self._limited[pod.uid] = pod
+
+    def pod_removed(self, pod: PodInfo, node: str) -> None:
+        """Forget a pod."""
+        self._limited.pop(pod.uid, None)
 
     def tick(self) -> None:
         """Mark all pods whose time is up; pods that could not be marked are tried again."""
         now = time.time()
-        for pod in self._cache.tables.pods.values():
-            runs = pod.timeout and pod.started and not (pod.timed_out or pod.ended or pod.deleting)
+        for pod in self._limited.values():
+            runs = pod.started and not (pod.timed_out or pod.ended or pod.deleting)
             if runs and pod.uid not in self._tasks and now - unix_time(pod.started) > pod.timeout:
                 self._tasks[pod.uid] = asyncio.ensure_future(self._mark(pod))
 
