@@ -63,17 +63,17 @@ class Hostile:
         kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     def make(self, count: int) -> None:
-        """So many objects, one after the other."""
+        """Create this many objects one after the other; those that the API server refuses count too."""
         kinds: list[tuple[Callable[[], None], int]] = [
             (self._pod, 80), (self._gang, 6), (self._claim, 6), (self._volume_claim, 4), (self._budget, 2),
             (self._config, 2), (self._node, 1),
         ]  # fmt: skip
         makers, weights = [maker for maker, _ in kinds], [weight for _, weight in kinds]
-        for _ in range(count):
+        end = self.made + self.refused.total() + count
+        while self.made + self.refused.total() < end:
             maker = self._chance.choices(makers, weights)[0]
             try:
                 maker()
-                self.made += 1
             except ApiError as error:
                 self.refused[f"{maker.__name__} {error.status}"] += 1
 
@@ -206,7 +206,11 @@ class Hostile:
     def _create(self, version: str, kind: str, name: str, labels: dict[str, str] | None = None, **more: Any) -> None:
         notes = more.pop("annotations", {})
         metadata = {"name": name, "namespace": self.space, "labels": labels or {}, "annotations": notes}
-        self._kube.create({"apiVersion": version, "kind": kind, "metadata": metadata, **more})
+        self._post({"apiVersion": version, "kind": kind, "metadata": metadata, **more})
+
+    def _post(self, item: dict[str, Any]) -> None:
+        self._kube.create(item)
+        self.made += 1
 
     def _pod(self) -> None:
         chance = self._chance
@@ -284,7 +288,7 @@ class Hostile:
             "labels": {"avactl.dev/config": kind, "test": "hostile"},
         }  # fmt: skip
         data = {self._chance.choice(("pool.json", "quota.json")): text}
-        self._kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        self._post({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
     def _node(self) -> None:
         """A machine whose kubelet has lost its mind. It is cordoned: it takes no honest pod."""
@@ -297,7 +301,7 @@ class Hostile:
         labels = {"avactl.dev/pool": self._chance.choice(("v100", "none")), "avactl.dev/gpu": "x" * 63}
         labels |= {f"example.com/l{each}": "v" for each in range(self._many(2, 500))}
         self._nodes.append(name)
-        self._kube.create(
+        self._post(
             {
                 "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
                 "spec": {"unschedulable": True}, "status": {"capacity": amounts, "allocatable": amounts},
