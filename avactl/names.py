@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 GROUP = "avactl.dev"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+"""Label of every object that avactl writes, with the value `MANAGER`."""
+MANAGER = "avactl"
 SCHEDULER_NAME = "avactl"
 CONTROLLER = "avactl-scheduler"
 """Reporting controller of events."""

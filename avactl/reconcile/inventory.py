@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from avactl import names
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
 from avactl.reconcile.api import Api, Gvk
@@ -118,7 +119,7 @@ class Records:
         metadata: dict[str, Any] = {
             "name": self.name,
             "namespace": self.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "avactl", "app.kubernetes.io/name": "reconcile"},
+            "labels": {names.MANAGED_BY: names.MANAGER, "app.kubernetes.io/name": "reconcile"},
         }
         if record.version:
             metadata["resourceVersion"] = record.version

@@ -8,7 +8,7 @@ from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
 
 NAME = "avactl-namespaces"
-MANAGED = "{}.metadata.?labels['app.kubernetes.io/managed-by'].orValue('') == 'avactl'"
+MANAGED = f"{{}}.metadata.?labels['{names.MANAGED_BY}'].orValue('') == '{names.MANAGER}'"
 """CEL expression: an object is avactl's."""
 
 
@@ -23,6 +23,6 @@ def policies(item: Item) -> list[Manifest]:
     }
     message = (
         "foreign-namespace: the namespace exists and is not avactl's; choose another name, or hand it over with "
-        "`kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`"
+        f"`kubectl label namespace NAME {names.MANAGED_BY}={names.MANAGER}`"
     )
     return k8s.admission_policy(item, item.name, NAME, spec, [(MANAGED.format("oldObject"), message)])

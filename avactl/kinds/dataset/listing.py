@@ -13,6 +13,7 @@ import orjson
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.kinds.fields.values import OBJECT_PREFIX
 from avactl.kinds.program import Item, Program
+from avactl.object_urls import shared_directory
 
 MAX_LIST = 900 * 1024
 """Largest manifest put in a ConfigMap, in bytes. Kubernetes allows 1 MiB, including metadata."""
@@ -140,13 +141,9 @@ class _Reader:
 
     def _together(self, url: str) -> bool:
         """Shrink the common directory to include this object; return False if none is left."""
-        prefix = self.prefix or url.rpartition("/")[0] + "/"
-        while not url.startswith(prefix):
-            prefix = prefix[:-1].rpartition("/")[0] + "/"
-            if prefix.endswith("://"):
-                return False
-        self.prefix = prefix
-        return True
+        prefix = shared_directory(self.prefix or url.rpartition("/")[0] + "/", url)
+        self.prefix = prefix or self.prefix
+        return prefix != ""
 
     def _count(self, key: str, value: Any) -> None:
         values = self.labels.setdefault(key, {})

@@ -5,7 +5,8 @@ Pods read through a cache tier with the tier's credentials, so the store itself 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
@@ -81,21 +82,26 @@ def overlaps(program: Program, kind: str) -> list[Diagnostic]:
 
 
 def _conflicts(program: Program) -> Iterator[tuple[Claim, Claim]]:
-    """Yield each claim to report, and the first one that it conflicts with."""
-    by_url: dict[str, list[Claim]] = {}
-    for claim in _claims(program):
-        by_url.setdefault(claim.url.rstrip("/"), []).append(claim)
+    """Yield each claim to report, and one that it conflicts with.
+
+    Claims that can only conflict together are compared once: a dataset may have thousands of versions in one place.
+    """
+    by_url: dict[str, dict[Hashable, list[Claim]]] = {}
+    for claim in sorted(_claims(program), key=_rank):
+        alike = (claim.team, claim.own_credentials, claim.endpoint, claim.shared_with, claim.bucket)
+        by_url.setdefault(claim.url.rstrip("/"), {}).setdefault(alike, []).append(claim)
     told: set[tuple[tuple[str, str, str], tuple[str | int, ...]]] = set()
-    for inner in (claim for url in sorted(by_url) for claim in by_url[url]):
-        for directory in _directories(inner.url):
-            for outer in by_url.get(directory, ()):
-                if not _conflict(inner, outer):
-                    continue
-                reported, other = (inner, outer) if _rank(inner) > _rank(outer) else (outer, inner)
-                place = (reported.item.key, reported.path)
-                if place not in told:
-                    told.add(place)
-                    yield reported, other
+    for url in sorted(by_url):
+        outer_claims = [found for each in _directories(url) for found in by_url.get(each, {}).values()]
+        for inner, outer in product(by_url[url].values(), outer_claims):
+            if not _conflict(inner[0], outer[0]):
+                continue
+            for claims, other in ((inner, outer[0]), (outer, inner[0])):
+                for claim in claims:
+                    place = (claim.item.key, claim.path)
+                    if _rank(claim) > _rank(other) and place not in told:
+                        told.add(place)
+                        yield claim, other
 
 
 def _rank(claim: Claim) -> tuple[bool, int, str, int, str]:

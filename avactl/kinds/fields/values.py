@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from avactl.object_urls import BUCKET, SCHEMES
 from avactl.quantity import quantity
 
 
@@ -300,11 +301,7 @@ PinnedImage = Annotated[
 ]
 """A container image pinned by digest."""
 
-OBJECT_SCHEMES = ("s3", "gs", "oss", "cos", "kodo", "hdfs")
-OBJECT_PREFIX = (
-    rf"({'|'.join(OBJECT_SCHEMES)})://[a-z0-9][a-z0-9._-]*(:[0-9]{{1,5}})?"
-    r"(/(?!\.{1,2}(/|$))[^\s/?#%$`\"'<>|\\\x00-\x20\x7f]+)*"
-)
+OBJECT_PREFIX = BUCKET + r"(/(?!\.{1,2}(/|$))[^\s/?#%$`\"'<>|\\\x00-\x20\x7f]+)*"
 """Pattern of an object-store URL in its only form, so that URLs of one place are equal and paths stay below it."""
 _OBJECT_URL = re.compile(f"{OBJECT_PREFIX}/?").fullmatch
 
@@ -317,10 +314,10 @@ def _object_url(value: str) -> str:
             hint = "put credentials in a Secret, not in a URL"
         elif scheme in ("s3a", "s3n"):
             hint = f"write `s3://{rest}`"
-        elif scheme in OBJECT_SCHEMES:
+        elif scheme in SCHEMES:
             hint = "write the bucket in lowercase, and directories without `..`, `//`, `%` and shell characters"
         else:
-            hint = f"use one of {', '.join(f'{each}://' for each in OBJECT_SCHEMES)}"
+            hint = f"use one of {', '.join(f'{each}://' for each in SCHEMES)}"
         raise bad(f"`{value.partition('@')[2] or value}` is not an object-store URL", hint)
     return value
 
@@ -340,30 +337,25 @@ def want_length(value: str) -> None:
         raise bad(f"the value has {len(value):,} characters; the limit is {MAX_PATH:,}", "shorten it")
 
 
+def _unsafe_path(message: str, hint: str) -> PydanticCustomError:
+    return PydanticCustomError("unsafe_path", "{message}", {"message": message, "hint": hint})
+
+
 def _abs_path(value: str) -> str:
     want_length(value)
     inner = value.rstrip("/").split("/")[1:]
     if not value.startswith("/") or {"", ".", ".."} & {*inner} or ":" in value or not value.isprintable():
         message = f"`{value}` is not an absolute path without `..`, `.`, `//` and `:`"
-        context = {"message": message, "hint": "write a path such as `/data`"}
-        raise PydanticCustomError("unsafe_path", "{message}", context)
+        raise _unsafe_path(message, "write a path such as `/data`")
     return value
 
 
 def _rel_path(value: str) -> str:
     want_length(value)
     if not value.isprintable():
-        raise PydanticCustomError(
-            "unsafe_path",
-            "{message}",
-            {"message": f"{value!r} contains a control character", "hint": "write a relative path without `..`"},
-        )
+        raise _unsafe_path(f"{value!r} contains a control character", "write a relative path without `..`")
     if value.startswith(("/", "~")) or ".." in value.split("/") or "\\" in value:
-        raise PydanticCustomError(
-            "unsafe_path",
-            "{message}",
-            {"message": f"`{value}` points outside its directory", "hint": "write a relative path without `..`"},
-        )
+        raise _unsafe_path(f"`{value}` points outside its directory", "write a relative path without `..`")
     return value
 
 
@@ -409,14 +401,8 @@ RelPath = Annotated[
 
 def _repository_file(value: str) -> str:
     if any(part.startswith(".") and part != "." for part in value.split("/")):
-        raise PydanticCustomError(
-            "unsafe_path",
-            "{message}",
-            {
-                "message": f"`{value}` is hidden; specs cannot reference hidden files",
-                "hint": "move the file to a path without components that begin with `.`",
-            },
-        )
+        message = f"`{value}` is hidden; specs cannot reference hidden files"
+        raise _unsafe_path(message, "move the file to a path without components that begin with `.`")
     return value
 
 

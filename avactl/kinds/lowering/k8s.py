@@ -8,19 +8,18 @@ from typing import Any
 
 import orjson
 
+from avactl import names
 from avactl.kinds.base import GROUP
 from avactl.kinds.lowering.storage import class_name
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program, name_label
-
-MANAGER = "avactl"
 
 
 def labels(item: Item, component: str | None = None) -> dict[str, str]:
     """Labels of every object of a spec: Kubernetes' recommended labels, and avactl's own."""
     metadata = item.resource.metadata
     result = {
-        "app.kubernetes.io/managed-by": MANAGER,
+        names.MANAGED_BY: names.MANAGER,
         "app.kubernetes.io/name": name_label(item.kind),
         "app.kubernetes.io/instance": item.name,
         **metadata.labels,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics import Diagnostic, Note, Severity
 from avactl.kinds.program import Item, Program
 
 _ONE_NODE = (
@@ -51,23 +51,13 @@ def sharing_problems(item: Item, program: Program, use: str, path: tuple[str, ..
     other = f"set `storageClasses.{use}` of Cluster {cluster.name} to a class of a shared file system (CephFS, NFS, …)"
     if known is None:
         described = f"describe it: `classes: [{{name: {name}, provisioner: …}}]`; or " if name else ""
-        yield Diagnostic(
-            "access-mode",
-            f"{what}, which needs ReadWriteMany; it is unknown if {shown} offers it",
-            item.span(*path),
-            severity="warning",
-            hint=described + other,
-            notes=(note,),
-        )
-        return
-    by = f" ({declared.provisioner})" if declared is not None and declared.provisioner else ""
-    yield Diagnostic(
-        "access-mode",
-        f"{what}, which needs ReadWriteMany; {shown}{by} offers only ReadWriteOnce",
-        item.span(*path),
-        hint=f"{other}, or use an object store",
-        notes=(note,),
-    )
+        offer, hint = f"it is unknown if {shown} offers it", described + other
+    else:
+        by = f" ({declared.provisioner})" if declared is not None and declared.provisioner else ""
+        offer, hint = f"{shown}{by} offers only ReadWriteOnce", f"{other}, or use an object store"
+    message = f"{what}, which needs ReadWriteMany; {offer}"
+    severity: Severity = "warning" if known is None else "error"
+    yield Diagnostic("access-mode", message, item.span(*path), severity=severity, hint=hint, notes=(note,))
 
 
 def offers_many(provisioner: str | None, modes: Sequence[str]) -> bool | None:
