@@ -49,9 +49,28 @@ def json_output(data: Any) -> str:
     except orjson.JSONEncodeError:  # the name of a file that is not UTF-8
         text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
         text = text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace").decode("utf-8", "replace")
+    return _inert_json(text)
+
+
+def json_line(data: Any) -> bytes:
+    """Return data as one line of JSON, without commands for CI systems. Raises orjson.JSONEncodeError."""
+    import orjson
+
+    line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
+    if b"##" not in line and b"section_" not in line:
+        return line
+    return _inert_json(line.decode()).encode()
+
+
+def _inert_json(text: str) -> str:
     if inert(text) == text:
         return text
     return _COMMAND.sub(lambda found: f"{found[1]}\\u{ord(found[0][-1]):04x}", text)
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """Format a count: `1 pod`, `1,281,167 objects`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def shortened(text: str, most: int = 400) -> str:

@@ -153,6 +153,19 @@ def select(compilation: Compiled, asked: Iterable[str]) -> list[Diagnostic]:
     return [d for d in compilation.diagnostics if concerns(d.span.file) or any(concerns(n.span.file) for n in d.notes)]
 
 
+def render_machine(diagnostics: Sequence[Diagnostic], format: Format) -> str:
+    """Format problems for programs: any format but `text`."""
+    from avactl.diagnostics import machine
+
+    renderers = {
+        Format.json: machine.render_json,
+        Format.sarif: machine.render_sarif,
+        Format.github: machine.render_github,
+        Format.gitlab: machine.render_gitlab,
+    }
+    return renderers[format](diagnostics)
+
+
 def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format: Format, coloured: bool) -> str:
     """Format the problems, with paths from the current directory."""
     prefix = _prefix(tree.root)
@@ -167,15 +180,7 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
         for d in diagnostics
     ]
     if format is not Format.text:
-        from avactl.diagnostics import machine
-
-        renderers = {
-            Format.json: machine.render_json,
-            Format.sarif: machine.render_sarif,
-            Format.github: machine.render_github,
-            Format.gitlab: machine.render_gitlab,
-        }
-        return renderers[format](shown)
+        return render_machine(shown, format)
     from functools import lru_cache
 
     from avactl.diagnostics.text import render_text

@@ -20,6 +20,11 @@ def _text(file: str) -> str:
 
 def render_json(diagnostics: Sequence[Diagnostic]) -> str:
     """Return a list of `{code, severity, file, line, column, message, hint}`, with `notes` for related places."""
+    return json_output(json_data(diagnostics))
+
+
+def json_data(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
+    """Return the list of `render_json` as data."""
     entries: list[dict[str, Any]] = []
     for d in diagnostics:
         entry = {"code": d.code, "severity": d.severity, **_place(d.span), "message": d.message, "hint": d.hint}
@@ -28,7 +33,7 @@ def render_json(diagnostics: Sequence[Diagnostic]) -> str:
         if d.notes:
             entry["notes"] = [{**_place(note.span), "message": note.text} for note in d.notes]
         entries.append(entry)
-    return json_output(entries)
+    return entries
 
 
 def _place(span: Span) -> dict[str, Any]:

@@ -22,7 +22,6 @@ async def serve(
     """Serve `/livez`, `/healthz`, `/readyz` and `/metrics` at `HOST:PORT`. Raises ListenError.
 
     `collect` updates the gauges, at once or, for large clusters, in steps.
-
     """
 
     def probe(good: Callable[[], bool]) -> Callable[[web.Request], object]:

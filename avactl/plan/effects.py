@@ -34,7 +34,7 @@ def owner_of(pod: PodInfo) -> Owner:
     labels = pod.labels
     kind = registry.labelled(labels.get("app.kubernetes.io/name", ""))
     instance = labels.get("app.kubernetes.io/instance", "")
-    if kind is None or labels.get("app.kubernetes.io/managed-by") != "avactl" or not instance:
+    if kind is None or labels.get(names.MANAGED_BY) != names.MANAGER or not instance:
         return Owner("Pod", "", pod.key)
     return Owner(kind, labels.get(names.TEAM_LABEL, ""), instance)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
+from avactl import names
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.leader import LostError
 from avactl.reconcile.api import Api, Gvk, LostLeaseError
@@ -189,7 +190,7 @@ class Reconciler:
         if live is None:
             declared = (each for each in wanted if each.gvk == kind and each.key.name == self.options.namespace)
             # With the label, a later commit that declares the namespace may take it over.
-            metadata = {"name": self.options.namespace, "labels": {"app.kubernetes.io/managed-by": "avactl"}}
+            metadata = {"name": self.options.namespace, "labels": {names.MANAGED_BY: names.MANAGER}}
             bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
             await self.api.apply(next((each.body for each in declared), bare))
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from avactl.diff import Diff
 
 
-HeadOption = Annotated[
-    str | None, typer.Option(metavar="REV", help="New revision. Default: the work tree.", show_default="the work tree")
-]
+HeadOption = Annotated[str | None, typer.Option(metavar="REV", help="New revision. Default: the work tree.")]
 MergeBaseOption = Annotated[
     bool, typer.Option("--merge-base", help="Compare with the merge base of base and head, as in a pull request.")
 ]

@@ -7,16 +7,12 @@ from collections.abc import Iterator
 
 from avactl.plan.cost import MONTH
 from avactl.plan.model import Cost, Effect, Entry, Place, Plan, Pool, Quota, Verdict
+from avactl.terminal import plural
 
 
 def number(amount: float) -> str:
     """Format a number of GPUs or hours, without decimals if it is whole."""
     return f"{amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"{amount:.2f}".rstrip("0").rstrip(".")
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """Return e.g. `1 pod`, `2 pods`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def money(amount: float, currency: str) -> str:

@@ -30,7 +30,6 @@ from avactl.reconcile.diffing.object_diff import Comparison, Difference, compare
 from avactl.reconcile.inventory import Record, identity
 
 Body = dict[str, Any]
-_MANAGED = "app.kubernetes.io/managed-by"
 _MARK = ("f:metadata", "f:labels", f"f:{INVENTORY}")
 
 
@@ -111,12 +110,12 @@ def _step(each: Wanted, live: Body | None, inventory: str, record: Record, hands
         step.action = Action.refuse
         step.error = f"owned by inventory {owner}: remove it there, or take it over with --take-over"
         return step
-    ours = owner == inventory or (live["metadata"].get("labels") or {}).get(_MANAGED) == "avactl"
+    ours = owner == inventory or (live["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.MANAGER
     if each.gvk.kind == "Namespace" and not ours and not take_over:
         step.action = Action.refuse
         step.error = (
             "the namespace exists and is not avactl's: choose another name, or hand it over with "
-            f"`kubectl label namespace {each.key.name} {_MANAGED}=avactl`"
+            f"`kubectl label namespace {each.key.name} {names.MANAGED_BY}={names.MANAGER}`"
         )
         return step
     if each.gvk.kind == "Job" and run_of(live) != run_of(each.body):

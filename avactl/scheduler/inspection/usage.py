@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from avactl import names
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.placement.fragmentation import Measure
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -16,11 +17,7 @@ from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 
-_MANAGED, _INSTANCE, _KIND = (
-    "app.kubernetes.io/managed-by",
-    "app.kubernetes.io/instance",
-    "app.kubernetes.io/name",
-)
+_INSTANCE, _KIND = "app.kubernetes.io/instance", "app.kubernetes.io/name"
 _JOB_NAMES = ("batch.kubernetes.io/job-name", "job-name")
 _KINDS = {"trainingjob": "train", "servingdeployment": "serve", "workspace": "work"}
 _AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -93,7 +90,7 @@ class Job(NamedTuple):
 def job_of(pod: PodInfo) -> tuple[str, str]:
     """Return the name and kind of the job that a pod belongs to."""
     labels = pod.labels
-    if labels.get(_MANAGED) == "avactl" and _INSTANCE in labels:
+    if labels.get(names.MANAGED_BY) == names.MANAGER and _INSTANCE in labels:
         return labels[_INSTANCE], _KINDS.get(labels.get(_KIND, ""), "pod")
     if pod.gang:
         return pod.gang.partition("/")[2], "job"
