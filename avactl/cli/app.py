@@ -28,6 +28,7 @@ COMMANDS = {
     "stacks": "List the Pulumi stacks, or those that a change affects.",
     "reconcile": "Reconcile a cluster with git: apply, wait, prune, revert drift.",
     "plan": "Predict whether a change will run, and what it costs.",
+    "dataset": "Snapshot, verify, compare, list and pack the data of datasets.",
     "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
     "why": "Explain why a pod or job is pending.",
     "top": "Show live teams, pools and jobs of a cluster.",
@@ -43,6 +44,7 @@ own commands.
 PACKAGES = {
     "specs": ("validate", "render", "graph", "explain", "set", "schema", "init"),
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
+    "dataset": ("dataset",),
     "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler"),
 }
 """Commands by the package of `avactl.cli` that holds them."""

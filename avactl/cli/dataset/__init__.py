@@ -1,0 +1,1 @@
+"""`avactl dataset`: commands on data and manifests."""

@@ -1,0 +1,20 @@
+"""`avactl dataset`: the group of commands."""
+
+from __future__ import annotations
+
+import typer
+
+from avactl.cli.dataset.diff import diff
+from avactl.cli.dataset.ls import ls
+from avactl.cli.dataset.pack import pack
+from avactl.cli.dataset.snapshot import snapshot
+from avactl.cli.dataset.verify import verify
+
+dataset = typer.Typer(
+    help="Snapshot, verify, compare, list and pack the data of datasets.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+for _command in (snapshot, verify, diff, ls, pack):
+    dataset.command()(_command)

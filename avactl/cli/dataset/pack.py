@@ -1,0 +1,76 @@
+"""`avactl dataset pack`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from avactl.cli.dataset.options import Endpoint, Exclude, Follow, Match, Url
+from avactl.datasets.pack.model import Format
+from avactl.terminal import plural
+
+
+def pack(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Directory, prefix of a store, or manifest.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Empty directory or prefix of a store.")],
+    format: Annotated[Format, typer.Option("--format", "-f", help="Format of the shards.")],
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of a shard before resizing.")] = "1Gi",
+    shard_records: Annotated[int, typer.Option(min=1, help="Maximum number of files in a shard.")] = 100_000,
+    resize: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Resize images: `256`: the shorter side; `256x256`: scaled and cropped."),
+    ] = "",
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out samples whose image cannot be decoded.")
+    ] = False,
+    url: Url = "",
+    match: Match = [],  # noqa: B006 - typer copies it
+    exclude: Exclude = [],  # noqa: B006
+    jobs: Annotated[int, typer.Option(min=0, max=256, help="Processes.", show_default="one per core")] = 0,
+    endpoint: Endpoint = "",
+    source_endpoint: Annotated[
+        str, typer.Option(metavar="URL", help="S3 endpoint of the source.", show_default="--endpoint")
+    ] = "",
+    follow: Follow = False,
+) -> None:
+    """Pack many small files into few shards: WebDataset tar, TFRecord, or MXNet RecordIO.
+
+    TARGET/manifest.jsonl lists the shards, TARGET/records the files in them. Run the same command again to continue
+    after an interruption: complete shards are kept. The same files give the same bytes.
+    """
+    from avactl.datasets.pack.images import parse_resize, pillow_version
+    from avactl.datasets.pack.model import Settings, shard_bytes
+    from avactl.datasets.pack.packer import Options
+    from avactl.datasets.pack.packer import pack as run
+    from avactl.datasets.progress import Progress
+    from avactl.datasets.sources import is_remote, open_source
+    from avactl.datasets.stores.locations import parse_location
+    from avactl.datasets.stores.opening import open_store
+    from avactl.datasets.text import shown, size_text
+
+    pillow = ""
+    if resize:
+        parse_resize(resize)
+        pillow = pillow_version()
+    base = parse_location(url).url if url else ""
+    settings = Settings(
+        format, shard_bytes(shard_size), shard_records, resize, skip_unreadable, (*match,), (*exclude,), base, pillow
+    )
+    # One endpoint may serve both, or only the side that is a store.
+    from_endpoint = source_endpoint or (endpoint if is_remote(source) else "")
+    to_endpoint = endpoint if is_remote(target) or not is_remote(source) else ""
+    cores = len(os.sched_getaffinity(0))
+    with Progress(sys.stderr, "file") as progress:
+        opened = open_source(source, from_endpoint, follow, progress)
+        options = Options(settings, jobs or cores, from_endpoint, to_endpoint, follow)
+        packed = run(opened, open_store(target, to_endpoint), options, progress)
+    kept = f", {packed.kept:,} kept from an earlier run" if packed.kept else ""
+    print(f"{target}: {plural(packed.shards, 'shard')}{kept}")
+    samples = f"{plural(packed.samples, 'sample')}, " if packed.samples != packed.files else ""
+    print(f"{plural(packed.files, 'file')}, {samples}{size_text(packed.read)} → {size_text(packed.written)}")
+    if packed.skipped:
+        print(f"left out {plural(len(packed.skipped), 'unreadable image')}: {shown(packed.skipped[0])}, …")
+    print(f"manifest: {target.rstrip('/')}/manifest.jsonl, sha256 {packed.sha256}")

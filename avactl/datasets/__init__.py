@@ -1,0 +1,1 @@
+"""Data of datasets: manifests, snapshots, comparisons with stores, and packing."""

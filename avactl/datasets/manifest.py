@@ -1,0 +1,184 @@
+"""Manifests of datasets: JSON lines, one object each, of any length.
+
+`{"url": "s3://bucket/path", "size": 1024, "sha256": "…", "etag": "…", "labels": {"class": "cat"}}`: only `url` is
+required; `md5` may stand for `sha256`. Lines are read as a stream; none is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.datasets.errors import ArgumentError, DatasetError
+from avactl.datasets.stores.locations import url_problem
+from avactl.object_urls import shared_directory
+from avactl.terminal import json_line, shortened, visible
+
+MAX_LINE = 64 * 1024
+"""Longest line in bytes."""
+FORM = 'write each line as `{"url": "s3://bucket/path", "size": 1024, "labels": {"class": "cat"}}`'
+_DIGESTS = {"sha256": re.compile("[0-9a-f]{64}").fullmatch, "md5": re.compile("[0-9a-f]{32}").fullmatch}
+
+
+class Entry(NamedTuple):
+    """One object of a manifest."""
+
+    url: str
+    size: int | None
+    sha256: str
+    """In hex, like `md5`; "" if unknown."""
+    md5: str
+    etag: str
+    labels: Mapping[str, Any]
+    line: int
+
+
+class Problem(NamedTuple):
+    """A bad line. Columns are in characters from 1; `end` is exclusive, 0 for one character."""
+
+    line: int
+    column: int
+    end: int
+    message: str
+    hint: str = FORM
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers, without empty ones; of longer ones only the first MAX_LINE + 1 bytes.
+
+    Raises ArgumentError.
+    """
+    try:
+        with path.open("rb", buffering=1024 * 1024) as file:
+            number, read = 0, file.readline
+            while line := read(MAX_LINE + 1):
+                number += 1
+                if len(line) > MAX_LINE and line[-1] != 10:
+                    while (rest := read(MAX_LINE + 1)) and rest[-1] != 10:
+                        pass
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ArgumentError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def parse(line: bytes, number: int) -> Entry | Problem:
+    """Parse one line."""
+    if len(line) > MAX_LINE:
+        return Problem(number, 1, 0, f"line {number} is longer than {MAX_LINE >> 10} KiB")
+    try:
+        data = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return Problem(number, min(error.pos, len(line.rstrip())) + 1, 0, f"line {number} is not JSON: {error.msg}")
+    if not isinstance(data, dict):
+        return Problem(number, 1, 0, f"line {number} is not a JSON object")
+    url = data.get("url")
+    if not isinstance(url, str):
+        return Problem(number, 1, 0, f"line {number} has no `url`")
+    if problem := url_problem(url):
+        return _problem(line, number, "url", url, f"the `url` of line {number} {problem}")
+    size = data.get("size")
+    if size is not None and (type(size) is not int or size < 0):
+        return _problem(line, number, "size", size, f"the `size` of line {number} is not a number of bytes")
+    labels = data.get("labels")
+    if labels is None:
+        labels = {}
+    elif not isinstance(labels, dict):
+        return _problem(line, number, "labels", labels, f"the `labels` of line {number} are not a JSON object")
+    sha256, md5 = data.get("sha256", ""), data.get("md5", "")
+    for (name, fits), value in zip(_DIGESTS.items(), (sha256, md5), strict=True):
+        if value != "" and not (isinstance(value, str) and fits(value)):
+            digits = 64 if name == "sha256" else 32
+            message = f"the `{name}` of line {number} is not {digits} lowercase hex digits"
+            return _problem(line, number, name, value, message)
+    etag = data.get("etag", "")
+    if not isinstance(etag, str):
+        return _problem(line, number, "etag", etag, f"the `etag` of line {number} is not a text")
+    return Entry(url, size, sha256, md5, etag, labels, number)
+
+
+def _problem(line: bytes, number: int, key: str, value: Any, message: str) -> Problem:
+    """Build the problem of a value, at its place in the line."""
+    text = line.decode("utf-8", "replace")
+    written = value if isinstance(value, str) else orjson.dumps(value).decode()
+    after = text.find(f'"{key}"')
+    column = text.find(written, after + len(key) + 2) + 1
+    end = column + len(written) if column and len(written) <= 200 else 0
+    if isinstance(value, str) and value:
+        message += f": `{visible(shortened(value, 80))}`"
+    return Problem(number, column or after + 1 or 1, end, message)
+
+
+def dump(entry: Entry) -> bytes:
+    """Format an entry as a line."""
+    data: dict[str, Any] = {"url": entry.url}
+    if entry.size is not None:
+        data["size"] = entry.size
+    for name in ("sha256", "md5", "etag", "labels"):
+        if value := getattr(entry, name):
+            data[name] = value
+    return json_line(data)
+
+
+class Reader:
+    """Reads a manifest once, and collects what holds for all of it."""
+
+    def __init__(self, path: Path, within: str = "") -> None:
+        """`within`: URL of the directory that must contain all objects; any common one by default."""
+        self.path, self.within = path, f"{within.rstrip('/')}/" if within else ""
+        self.objects = self.bytes = self.without_size = 0
+        self.directory = ""
+        """URL of the directory that contains all objects, with a slash at its end."""
+        self.sorted = True
+        """True if the URLs ascend strictly: there are no duplicates."""
+
+    def entries(self) -> Iterator[Entry | Problem]:
+        """Yield the entries, and the problems of other lines."""
+        last, directory, within = "", "", self.within
+        for number, line in lines(self.path):
+            entry = parse(line, number)
+            if isinstance(entry, Problem):
+                yield entry
+                continue
+            url = entry.url
+            if not url.startswith(directory) or not directory:
+                outside = (
+                    f"is not below {within.rstrip('/')}" if within else "is in a different bucket from those before"
+                )
+                shared = shared_directory(directory or url.rpartition("/")[0] + "/", url)
+                if not shared or (within and not url.startswith(within)):
+                    hint = "remove it, or correct `--prefix`" if within else "write one manifest per bucket"
+                    yield _problem(line, number, "url", url, f"the object of line {number} {outside}")._replace(
+                        hint=hint
+                    )
+                    continue
+                directory = self.directory = shared
+            if url <= last:
+                self.sorted = False
+            last = url
+            self.objects += 1
+            if entry.size is None:
+                self.without_size += 1
+            else:
+                self.bytes += entry.size
+            yield entry
+
+
+def summed(path: Path, progress: Callable[[Iterable[Entry | Problem]], Iterable[Entry | Problem]]) -> Reader:
+    """Read a manifest that must be valid; `progress` counts its lines. Raises DatasetError at the first bad line."""
+    reader = Reader(path)
+    for entry in progress(reader.entries()):
+        if isinstance(entry, Problem):
+            raise invalid(path, entry)
+    if not reader.objects:
+        raise DatasetError(f"{path} lists no objects", FORM)
+    return reader
+
+
+def invalid(path: Path, problem: Problem) -> DatasetError:
+    """Build the error of a command that needs a valid manifest."""
+    return DatasetError(f"{path}: {problem.message}", f"`avactl dataset verify {path}` lists all problems")

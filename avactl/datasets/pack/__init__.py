@@ -1,0 +1,1 @@
+"""Packing of many small files into shards: WebDataset, TFRecord, RecordIO."""

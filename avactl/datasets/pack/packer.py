@@ -1,0 +1,206 @@
+"""Packing of a source into a target, and continuing where an earlier run stopped."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
+from avactl.datasets.pack.model import MANIFEST, OPTIONS, SHARDS, STATE, Settings, Shard
+from avactl.datasets.pack.planner import plan
+from avactl.datasets.pack.workers import Workers
+from avactl.datasets.progress import Progress
+from avactl.datasets.selection import choose
+from avactl.datasets.sources import Source
+from avactl.datasets.stores.local import PARTIAL
+from avactl.datasets.stores.locations import Location
+from avactl.datasets.stores.store import Store
+from avactl.datasets.text import shown
+from avactl.terminal import plural
+
+_EMPTY = "pack into an empty directory or prefix"
+
+
+class Options(NamedTuple):
+    """A run."""
+
+    settings: Settings
+    jobs: int
+    source_endpoint: str
+    target_endpoint: str
+    follow: bool
+
+
+class Packed(NamedTuple):
+    """Result of a run."""
+
+    shards: int
+    kept: int
+    """Shards that an earlier run had completed."""
+    files: int
+    samples: int
+    read: int
+    """Bytes of the source."""
+    written: int
+    """Bytes of shards and their indexes."""
+    skipped: list[str]
+    """Unreadable images that were left out."""
+    sha256: str
+    """Of the manifest."""
+
+
+def pack(source: Source, target: Store, options: Options, progress: Progress) -> Packed:
+    """Pack the files of a source into shards. Raises DatasetError, StoreError, ArgumentError."""
+    _want_apart(source.store.location, target.location)
+    if find_spec("google_crc32c") is None:
+        raise StoreError("packing requires the package google-crc32c", "pip install 'avactl[dataset]'")
+    with _locked(target.location):
+        earlier = _Earlier(target, options.settings)
+        progress.start("packing", source.total)
+        chosen = choose(options.settings.match, options.settings.exclude)
+        objects = (pair for pair in source.objects() if chosen(pair[0].key))
+        job = {
+            "source": source.store.location.url,
+            "target": target.location.url,
+            "sourceEndpoint": options.source_endpoint,
+            "targetEndpoint": options.target_endpoint,
+            "follow": options.follow,
+            "settings": options.settings.data(),
+        }
+        states: dict[int, dict[str, Any]] = {}
+        with Workers(options.jobs, job, progress.add) as workers:
+            for shard, state in workers.write(earlier.missing(plan(objects, options.settings), states, progress)):
+                states[shard.number] = state
+        if not states:
+            raise DatasetError("there are no files to pack", "check the source, `--match` and `--exclude`")
+        earlier.want_no_more(len(states))
+        return _finish(target, options.settings.url or target.location.url, states, earlier)
+
+
+def _finish(target: Store, url: str, states: dict[int, dict[str, Any]], earlier: _Earlier) -> Packed:
+    """Write the manifest, which makes the pack complete."""
+    lines, sums = [], dict.fromkeys(("files", "samples", "read", "written"), 0)
+    skipped: list[str] = []
+    for _, state in sorted(states.items()):
+        for each in state["objects"]:
+            entry = {"url": f"{url}/{each.pop('key')}", **each}
+            lines.append(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+            sums["written"] += each["size"]
+            sums["files"] += each.get("records", 0)
+        sums["samples"] += state["samples"]
+        sums["read"] += state["read"]
+        skipped += state["skipped"]
+    lines.sort()
+    manifest = b"".join(lines)
+    if not earlier.complete:
+        target.write(MANIFEST, manifest)
+    if target.location.scheme == "file":
+        for left in Path(target.location.path).glob(f"*/.*{PARTIAL}"):
+            left.unlink(missing_ok=True)
+    return Packed(len(states), earlier.kept, skipped=skipped, sha256=hashlib.sha256(manifest).hexdigest(), **sums)
+
+
+# -- the target ----------------------------------------------------------------------------------------------------
+
+
+def _want_apart(source: Location, target: Location) -> None:
+    if source.contains(target):
+        raise ArgumentError(f"the target {target} is inside the source {source}", "name a directory outside of it")
+
+
+@contextmanager
+def _locked(target: Location) -> Iterator[None]:
+    """Create a local target and keep other runs out of it, where its file system has locks."""
+    if target.scheme != "file":
+        yield
+        return
+    try:
+        Path(target.path).mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(target.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"{target}: {(error.strerror or str(error)).lower()}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise ArgumentError(f"another run packs into {target}", "wait for it, or name another target") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Earlier:
+    """State that earlier runs left in the target."""
+
+    def __init__(self, target: Store, settings: Settings) -> None:
+        """Begin a pack, or continue one. Raises ArgumentError if the target holds anything else."""
+        self._target = target
+        self._sizes = {found.key: found.size for found in target.objects()}
+        self._suffix = settings.format.suffix
+        self.complete = MANIFEST in self._sizes
+        self.kept = 0
+        wanted = settings.data()
+        if self._sizes.keys() <= {OPTIONS}:
+            target.write(OPTIONS, orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS))
+            return
+        if OPTIONS not in self._sizes:
+            raise ArgumentError(f"{target.location} is not empty", _EMPTY)
+        before = self._json(OPTIONS)
+        for name, value in wanted.items():
+            if before.get(name) != value:
+                text = f"{target.location} holds a pack with {name} {before.get(name)!r}, not {value!r}"
+                raise ArgumentError(text, f"use the same options to continue it, or {_EMPTY}")
+
+    def missing(
+        self, shards: Iterator[Shard], states: dict[int, dict[str, Any]], progress: Progress
+    ) -> Iterator[Shard]:
+        """Yield the shards that must be written; keep the states of the others."""
+        for shard in shards:
+            state = self._state(shard)
+            if state is None:
+                yield shard
+                continue
+            self.kept += 1
+            states[shard.number] = state
+            progress.add(shard.files, state["read"])
+
+    def _state(self, shard: Shard) -> dict[str, Any] | None:
+        key = f"{STATE}{shard.name}.json"
+        state = self._json(key) if key in self._sizes else {}
+        written = [*state.get("objects", ()), *([state["records"]] if state else ())]
+        same = state.get("stamp") == shard.stamp
+        if same and all(self._sizes.get(each["key"]) == each["size"] for each in written):
+            return state
+        if self.complete:
+            why = "a shard is missing or has another size" if same else "its source has changed"
+            hint = f"a complete pack is not changed: {_EMPTY}, as a new version"
+            raise DatasetError(f"{self._target.location} is complete, but {why} ({shard.name})", hint)
+        return None
+
+    def want_no_more(self, count: int) -> None:
+        """Raise DatasetError for shards beyond the last one, of a source that had more files."""
+        for key in sorted(self._sizes):
+            number = key.removeprefix(f"{SHARDS}shard-").partition(".")[0]
+            if key.startswith(f"{SHARDS}shard-") and number.isdigit() and int(number) >= count:
+                text = f"{self._target.location} has {shown(key)}, and the source has only {plural(count, 'shard')}"
+                raise DatasetError(text, f"the source had more files in an earlier run: {_EMPTY}")
+
+    def _json(self, key: str) -> dict[str, Any]:
+        found = self._target.find(key)
+        try:
+            data = orjson.loads(self._target.read(found)) if found is not None else None
+        except orjson.JSONDecodeError:
+            data = None
+        if not isinstance(data, dict):
+            raise DatasetError(f"{self._target.location}/{key} is damaged", _EMPTY)
+        return data

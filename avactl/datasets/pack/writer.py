@@ -1,0 +1,153 @@
+"""Writing of one shard: read, check, resize, encode, and record what was written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import orjson
+
+from avactl.datasets.concurrent import in_threads
+from avactl.datasets.errors import DatasetError, StoreError
+from avactl.datasets.pack.formats import Log, encode
+from avactl.datasets.pack.images import Resize, UnreadableImageError, is_image, parse_resize, resized
+from avactl.datasets.pack.model import RECORDS, SHARDS, STATE, Format, Item, Member, Settings, Shard, Tell
+from avactl.datasets.stores.store import CHUNK, Found, Store
+from avactl.datasets.text import shown
+
+_THREADS = 16
+"""Objects of a remote store that a worker reads at once."""
+_STEP = 500
+
+
+class ShardWriter:
+    """Writes shards of one source into one target."""
+
+    def __init__(self, source: Store, target: Store, settings: Settings, tell: Tell) -> None:
+        self._source, self._target, self._settings, self._tell = source, target, settings, tell
+        self._resize: Resize | None = parse_resize(settings.resize) if settings.resize else None
+        self._remote = source.location.scheme != "file"
+        self._skipped: list[str] = []
+
+    def write(self, shard: Shard) -> dict[str, Any]:
+        """Write a shard, then its records, then its state, and return the state.
+
+        Raises DatasetError, StoreError.
+        """
+        self._skipped = []
+        name = shard.name + self._settings.format.suffix
+        log, digest, size = Log(name), hashlib.sha256(), 0
+        items = [Item(*row) for row in orjson.loads(shard.rows)]
+
+        def content() -> Iterator[bytes]:
+            nonlocal size
+            for chunk in encode(self._settings.format, self._members(items), log):
+                digest.update(chunk)
+                size += len(chunk)
+                yield chunk
+
+        self._target.write(SHARDS + name, content())
+        objects = [{"key": SHARDS + name, "size": size, "sha256": digest.hexdigest(), "records": len(log.records)}]
+        if log.index:
+            objects.append(self._put(f"{SHARDS}{shard.name}.idx", b"".join(log.index)))
+        records = self._put(f"{RECORDS}{shard.name}.jsonl", b"".join(log.records))
+        for each in (objects[0], records):
+            written = self._target.find(str(each["key"]))
+            if written is None or written.size != each["size"]:
+                now = "is gone" if written is None else f"has {written.size:,} bytes"
+                raise StoreError(f"{self._target.location}/{each['key']} {now} after {each['size']:,} were written")
+        state = {
+            "stamp": shard.stamp,
+            "objects": objects,
+            "records": records,
+            "samples": log.samples,
+            "read": sum(item.size for item in items),
+            "skipped": self._skipped,
+        }
+        self._target.write(f"{STATE}{shard.name}.json", orjson.dumps(state))
+        return state
+
+    def _put(self, key: str, content: bytes) -> dict[str, Any]:
+        self._target.write(key, content)
+        return {"key": key, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    def _members(self, items: list[Item]) -> Iterator[Member]:
+        """Yield the files in order, with their content; several at once are read from a remote store."""
+        read: Iterable[tuple[Item, bytes | None]]
+        if self._remote:
+            read = in_threads(lambda item: (item, self._small(item)), items, _THREADS, 2 * _THREADS)
+        else:
+            read = ((item, self._small(item)) for item in items)
+        read = self._counted(read)
+        if self._resize is None:
+            return (self._member(item, content) for item, content in read)
+        return self._readable(read, self._resize)
+
+    def _counted(self, read: Iterable[tuple[Item, bytes | None]]) -> Iterator[tuple[Item, bytes | None]]:
+        files = size = 0
+        for pair in read:
+            files += 1
+            size += pair[0].size
+            if files == _STEP or size > CHUNK:
+                self._tell(files, size)
+                files = size = 0
+            yield pair
+        self._tell(files, size)
+
+    def _readable(self, read: Iterable[tuple[Item, bytes | None]], size: Resize) -> Iterator[Member]:
+        """Yield the files with images resized; a sample with an unreadable one is left out as a whole."""
+        for _, pairs in groupby(read, key=lambda pair: pair[0].sample):
+            sample: list[Member] = []
+            readable = True
+            for item, content in pairs:
+                member = self._member(item, content if content or not is_image(item.key) else self._whole(item))
+                if is_image(item.key) and isinstance(member.content, bytes):
+                    try:
+                        new = resized(member.content, item.key, size)
+                    except UnreadableImageError:
+                        if not self._settings.skip_unreadable:
+                            raise
+                        self._skipped.append(item.key)
+                        readable = False
+                    else:
+                        member = Member(item, len(new), new)
+                sample.append(member)
+            if readable:
+                yield from sample
+
+    def _small(self, item: Item) -> bytes | None:
+        """Return the content of a file that is read ahead; None for a large one."""
+        return self._source.read(_found(item)) if item.size <= CHUNK else None
+
+    def _whole(self, item: Item) -> bytes:
+        return self._source.read(_found(item))
+
+    def _member(self, item: Item, content: bytes | None) -> Member:
+        """Return a file with its content checked, or to be checked as it is streamed."""
+        if content is None:
+            if self._settings.format is Format.webdataset:
+                return Member(item, item.size, self._checked(item))
+            content = self._whole(item)
+        if item.sha256:
+            _want_digest(item, hashlib.sha256(content).hexdigest())
+        return Member(item, item.size, content)
+
+    def _checked(self, item: Item) -> Iterator[bytes]:
+        digest = hashlib.sha256()
+        for chunk in self._source.stream(_found(item)):
+            digest.update(chunk)
+            yield chunk
+        if item.sha256:
+            _want_digest(item, digest.hexdigest())
+
+
+def _found(item: Item) -> Found:
+    return Found(item.key, item.size, item.etag, item.stamp)
+
+
+def _want_digest(item: Item, sha256: str) -> None:
+    if sha256 != item.sha256:
+        message = f"{shown(item.key)} has other content than the manifest says: SHA-256 {sha256}, not {item.sha256}"
+        raise DatasetError(message, "restore the object; `avactl dataset verify --content` lists all that differ")

@@ -1,0 +1,110 @@
+"""Snapshots: the manifest of what a store holds now."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from avactl.datasets.concurrent import in_threads
+from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
+from avactl.datasets.manifest import Entry, dump
+from avactl.datasets.progress import Progress
+from avactl.datasets.selection import Chooses
+from avactl.datasets.stores.locations import Location, parse_location
+from avactl.datasets.stores.store import Found, Store
+from avactl.directories import want_no_link
+
+THREADS = 16
+"""Objects read at once."""
+
+
+class Options(NamedTuple):
+    """Contents of a snapshot."""
+
+    url: str
+    """URL of the directory in the manifest, where it is not that of the store: for data that is uploaded later."""
+    chosen: Chooses
+    labels: Callable[[str], dict[str, str]]
+    checksum: bool
+    """Read all content for its SHA-256."""
+
+
+class Written(NamedTuple):
+    """Facts of a new manifest."""
+
+    objects: int
+    bytes: int
+    blanks: int
+    """Names with blanks, which the manifest of a Dataset does not accept."""
+    sha256: str
+    """Of the manifest."""
+
+
+def snapshot(store: Store, options: Options, progress: Progress) -> Iterator[Entry]:
+    """Yield an entry for each object of a store. Raises DatasetError, StoreError."""
+    directory = f"{options.url or store.location.url}/"
+    progress.start("reading" if options.checksum else "listing")
+    objects = (found for found in store.objects() if options.chosen(found.key))
+
+    def read(found: Found) -> tuple[Found, str]:
+        return found, content_digest(store, found)
+
+    pairs: Iterable[tuple[Found, str]] = ((found, "") for found in objects)
+    if options.checksum:
+        pairs = in_threads(read, objects, THREADS, 4 * THREADS)
+    for number, (found, sha256) in enumerate(pairs, 1):
+        if options.checksum:
+            progress.add(1, found.size)
+        elif number % 1000 == 0:
+            progress.add(1000)
+        yield Entry(directory + found.key, found.size, sha256, "", found.etag, options.labels(found.key), number)
+
+
+def content_digest(store: Store, found: Found, kind: str = "sha256") -> str:
+    """Return the digest of an object's content in hex. Raises ChangedError, StoreError."""
+    digest = hashlib.new(kind, usedforsecurity=False)
+    for chunk in store.stream(found):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write_manifest(out: Path | BinaryIO, entries: Iterable[Entry], source: Location) -> Written:
+    """Write a manifest: a file appears when it is complete.
+
+    Raises DatasetError if there are no entries, ArgumentError for a file inside the source, StoreError.
+    """
+    if not isinstance(out, Path):
+        return _write(out, entries)
+    if source.contains(parse_location(str(out))):
+        raise ArgumentError(f"{out} is inside {source}", "write the manifest elsewhere: the next one would list it")
+    try:
+        want_no_link(out)
+        partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+        try:
+            with partial.open("wb") as file:
+                written = _write(file, entries)
+            partial.replace(out)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StoreError(f"{out}: {(error.strerror or str(error)).lower()}") from None
+    return written
+
+
+def _write(file: BinaryIO, entries: Iterable[Entry]) -> Written:
+    objects = size = blanks = 0
+    digest = hashlib.sha256()
+    for entry in entries:
+        line = dump(entry)
+        digest.update(line)
+        file.write(line)
+        objects += 1
+        size += entry.size or 0
+        blanks += " " in entry.url
+    if not objects:
+        raise DatasetError("there are no objects", "check the location, `--match` and `--exclude`")
+    return Written(objects, size, blanks, digest.hexdigest())

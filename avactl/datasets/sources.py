@@ -1,0 +1,62 @@
+"""Objects to work on: those of a manifest, or all of a directory or of a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from avactl.datasets.errors import DatasetError
+from avactl.datasets.manifest import MAX_LINE, Entry, Reader, parse, summed
+from avactl.datasets.ordering import valid_in_order
+from avactl.datasets.progress import Progress
+from avactl.datasets.stores.locations import parse_location
+from avactl.datasets.stores.opening import open_store
+from avactl.datasets.stores.store import Found, Store
+
+
+class Source(NamedTuple):
+    """Objects in the order of their keys."""
+
+    store: Store
+    objects: Callable[[], Iterator[tuple[Found, str]]]
+    """Yields each object with its SHA-256 in hex, "" if unknown."""
+    total: int | None
+    """Number of objects, if known."""
+
+
+def is_manifest(text: str) -> bool:
+    """Return True for the path of a file."""
+    return "://" not in text and Path(text).is_file()
+
+
+def is_remote(text: str) -> bool:
+    """Return True for the URL of an object store, and for a manifest of one."""
+    if is_manifest(text):
+        with Path(text).open("rb") as file:
+            entry = parse(file.readline(MAX_LINE), 1)
+        return isinstance(entry, Entry) and not entry.url.startswith("file:")
+    return parse_location(text).scheme != "file"
+
+
+def open_source(text: str, endpoint: str, follow: bool, progress: Progress) -> Source:
+    """Open a manifest, a URL or a directory. Raises DatasetError, StoreError, ArgumentError."""
+    if not is_manifest(text):
+        store = open_store(text, endpoint, follow)
+        return Source(store, lambda: ((found, "") for found in store.objects()), None)
+    progress.start("reading")
+    reader = summed(Path(text), progress.counted)
+    if reader.without_size:
+        raise DatasetError(f"{text}: {reader.without_size:,} lines have no `size`", "take a snapshot with avactl")
+    store = open_store(parse_location(reader.directory), endpoint, follow)
+    return Source(store, lambda: _listed(reader), reader.objects)
+
+
+def _listed(reader: Reader) -> Iterator[tuple[Found, str]]:
+    for entry in valid_in_order(reader):
+        yield as_found(entry, reader.directory), entry.sha256
+
+
+def as_found(entry: Entry, directory: str) -> Found:
+    """Return an entry of a manifest as an object of the store at its directory."""
+    return Found(entry.url[len(directory) :], entry.size or 0, entry.etag, "")

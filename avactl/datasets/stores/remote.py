@@ -1,0 +1,183 @@
+"""Objects of a bucket, by the `object_store` library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from avactl.datasets.errors import ArgumentError, ChangedError, DatasetError, StoreError
+from avactl.datasets.stores.aws_profile import profile
+from avactl.datasets.stores.locations import Location, key_problem
+from avactl.datasets.stores.store import CHUNK, Found
+from avactl.terminal import shortened, visible
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+PART = 2 * CHUNK
+"""Bytes of a part of an upload: S3 allows 10,000 parts, so 160 GB."""
+_PARALLEL = 4
+_HOSTED = ("oss", "cos")
+"""Stores that take the bucket in the host's name only."""
+_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(minutes=3)}
+_CLIENT: Any = {"timeout": "15m", "connect_timeout": "10s"}
+_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_SKIP_SIGNATURE=true: anonymous"
+
+
+class RemoteStore:
+    """A prefix of a bucket. See `Store`. Credentials come from the environment, a profile, or the machine."""
+
+    def __init__(self, location: Location, endpoint: str = "") -> None:
+        """Raises StoreError if the package obstore is not installed, ArgumentError for settings that it rejects."""
+        try:
+            import obstore
+            from obstore import exceptions
+        except ModuleNotFoundError:
+            raise StoreError("object stores require the package obstore", "pip install 'avactl[dataset]'") from None
+        self.location = location
+        self._prefix = f"{location.path}/" if location.path else ""
+        self._obstore, self._exceptions = obstore, exceptions
+        try:
+            self._store = _open(location, endpoint)
+        except exceptions.BaseError as error:
+            raise ArgumentError(f"{location}: {_text(error)}", "check `--endpoint` and the AWS_ variables") from None
+
+    def objects(self, below: str = "") -> Iterator[Found]:
+        """Yield all objects. Raises StoreError, DatasetError."""
+        last, prefix = "", (self._prefix + below).rstrip("/")
+        with self._asking(below):
+            pages = self._obstore.list(self._store, prefix or None, chunk_size=1000)
+        while True:
+            with self._asking(below):
+                page = next(iter(pages), None)
+            if page is None:
+                return
+            for meta in page:
+                key = meta["path"][len(self._prefix) :]
+                if not meta["size"] and self.find(key) is None:
+                    continue  # `directory/`, whose slash the library removes
+                if not key.isascii() or not key.isprintable() or len(key) > 512:
+                    self._want_key(key)
+                if key <= last and last:
+                    hint = "snapshot a smaller prefix; only stores that list in the order of keys are supported"
+                    raise StoreError(f"{self.location} lists `{visible(key)}` after `{visible(last)}`", hint)
+                last = key
+                yield _found(key, meta)
+
+    def find(self, key: str) -> Found | None:
+        """Return one object; None if it does not exist."""
+        try:
+            with self._asking(key):
+                return _found(key, self._obstore.head(self._store, self._prefix + key))
+        except FileNotFoundError:
+            return None
+
+    def read(self, found: Found) -> bytes:
+        """Return the content of an object. Raises ChangedError, StoreError."""
+        return b"".join(self.stream(found))
+
+    def stream(self, found: Found) -> Iterator[bytes]:
+        """Yield the content of an object in chunks. Raises ChangedError, StoreError."""
+        name, size = self._name(found.key), 0
+        options: Any = {"if_match": f'"{found.etag}"'} if found.etag else None
+        try:
+            with self._asking(found.key):
+                answer = self._obstore.get(self._store, self._prefix + found.key, options=options)
+                chunks = iter(answer.stream(min_chunk_size=CHUNK))
+            while True:
+                with self._asking(found.key):
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                size += len(chunk)
+                yield bytes(chunk)
+        except FileNotFoundError:
+            raise ChangedError(name, "disappeared after it was listed") from None
+        except self._exceptions.PreconditionError:
+            raise ChangedError(name, "changed after it was listed") from None
+        if size != found.size:
+            raise ChangedError(name, f"changed: {found.size:,} bytes when listed, {size:,} when read")
+
+    def write(self, key: str, content: bytes | Iterable[bytes]) -> None:
+        """Upload an object; the store shows it when it is complete. Raises StoreError, and errors of the content."""
+        failures: list[BaseException] = []
+
+        def noted(chunks: Iterable[bytes]) -> Iterator[bytes]:
+            try:
+                yield from chunks
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        body = content if isinstance(content, bytes) else noted(content)
+        try:
+            with self._asking(key):
+                self._obstore.put(self._store, self._prefix + key, body, chunk_size=PART, max_concurrency=_PARALLEL)
+        except Exception:
+            if failures:  # the library wraps it
+                raise failures[0] from None
+            raise
+
+    def _want_key(self, key: str) -> None:
+        if problem := key_problem(key):
+            raise DatasetError(f"the name of {self._name(key)} {problem}", "rename the object")
+
+    def _name(self, key: str) -> str:
+        return visible(shortened(f"{self.location.url}/{key}" if key else str(self.location), 200))
+
+    @contextmanager
+    def _asking(self, key: str) -> Iterator[None]:
+        """Turn errors of the library into ones with a remedy; FileNotFoundError and PreconditionError pass."""
+        errors, name, bucket = self._exceptions, self._name(key), f"{self.location.scheme}://{self.location.bucket}"
+        try:
+            yield
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise StoreError(f"{bucket}: no such bucket", "check the name, `--endpoint` and the region") from None
+            raise
+        except errors.PreconditionError:
+            raise
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError):
+            hint = "the credentials need the right to list and read; to write for `pack`"
+            raise StoreError(f"{name}: access denied", hint) from None
+        except errors.BaseError as error:
+            text = _text(error)
+            if "contained empty path segment" in text or "invalid path" in text:
+                raise DatasetError(f"{self.location}: {text}", "rename the object") from None
+            if "NoSuchBucket" in str(error):
+                raise StoreError(f"{bucket}: no such bucket", "check the name, `--endpoint` and the region") from None
+            if "credential" in text.lower() or "169.254" in text or "/latest/" in text:
+                raise StoreError(f"{bucket}: no credentials", _CREDENTIALS) from None
+            raise StoreError(f"{name}: {text}", "check `--endpoint` and the network; run the command again") from None
+
+
+def _open(location: Location, endpoint: str) -> ObjectStore:
+    from obstore.store import GCSStore, S3Store
+
+    if location.scheme == "gs":
+        return GCSStore(location.bucket, client_options=_CLIENT, retry_config=_RETRIES)
+    given = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    if not given and location.scheme != "s3":
+        hint = f"name the S3 endpoint of the store: `--endpoint https://…`; {location.scheme} speaks the S3 protocol"
+        raise ArgumentError(f"{location} needs an endpoint", hint)
+    config: Any = profile(os.environ)
+    if given:
+        protocol, _, host = given.rstrip("/").partition("://")
+        hosted = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", str(location.scheme in _HOSTED)).lower() == "true"
+        config["endpoint"] = f"{protocol}://{location.bucket}.{host}" if hosted else given
+        config["virtual_hosted_style_request"] = hosted
+    client = _CLIENT | {"allow_http": given.startswith("http://")}
+    return S3Store(location.bucket, config=config, client_options=client, retry_config=_RETRIES)
+
+
+def _found(key: str, meta: Any) -> Found:
+    etag = (meta.get("e_tag") or "").strip('"')
+    return Found(key, meta["size"], etag, etag)
+
+
+def _text(error: BaseException) -> str:
+    """Return the first line of an error of the library, without the dump of its parts that follows."""
+    return visible(shortened(str(error).partition("\n")[0].strip(), 300))

@@ -1,0 +1,50 @@
+"""Access to data: one interface for directories and object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from avactl.datasets.stores.locations import Location
+
+CHUNK = 8 * 1024 * 1024
+"""Bytes read or written at once."""
+
+
+class Found(NamedTuple):
+    """An object as listed."""
+
+    key: str
+    """Path below the store's location."""
+    size: int
+    etag: str
+    """The store's identifier of this content; "" for files."""
+    stamp: str
+    """Changes when the object is written: ETag, or time of modification; "" if unknown."""
+
+
+class Store(Protocol):
+    """Objects below one location."""
+
+    @property
+    def location(self) -> Location: ...
+
+    def objects(self, below: str = "") -> Iterator[Found]:
+        """Yield all objects in the order of their keys' UTF-8 bytes. Raises StoreError, DatasetError for odd names."""
+        ...
+
+    def find(self, key: str) -> Found | None:
+        """Return one object; None if it does not exist."""
+        ...
+
+    def read(self, found: Found) -> bytes:
+        """Return the content. Raises ChangedError if it is not the listed object any more."""
+        ...
+
+    def stream(self, found: Found) -> Iterator[bytes]:
+        """Yield the content in chunks. Raises ChangedError at its end if it is not the listed object any more."""
+        ...
+
+    def write(self, key: str, content: bytes | Iterable[bytes]) -> None:
+        """Write an object: readers see all of it or nothing."""
+        ...
