@@ -6,7 +6,7 @@ keep to their own `namespace`, and leave no cluster-scoped objects. What breaks 
 
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 import pytest
@@ -47,18 +47,25 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.fixture(scope="session")
-def control_plane_binaries(request: pytest.FixtureRequest) -> None:
-    """Build the binaries. Where neither they nor Go are there: skip, in CI fail. A failed build is always an error."""
+@contextmanager
+def building(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Show the progress of a build; where the machine lacks what it needs, skip, in CI fail."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with ExitStack() as stack:
         if capture is not None:
             # The first build takes minutes: its progress must not wait for the end of the test.
             stack.enter_context(capture.global_and_fixture_disabled())
         try:
-            build_binaries()
+            yield
         except UnavailableError as reason:
             unavailable(reason)
+
+
+@pytest.fixture(scope="session")
+def control_plane_binaries(request: pytest.FixtureRequest) -> None:
+    """Build the binaries. Where neither they nor Go are there: skip, in CI fail. A failed build is always an error."""
+    with building(request):
+        build_binaries()
 
 
 @pytest.fixture(scope="session")

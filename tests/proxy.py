@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import aiohttp
 import yaml
 from aiohttp import web
 
+from tools.background_server import BackgroundServer, abort
 from tools.controlplane import ControlPlane
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -32,10 +32,11 @@ class Ask(NamedTuple):
     body: bytes
 
 
-class Proxy:
+class Proxy(BackgroundServer):
     """Runs in a thread of its own for the length of a `with` block; `kubeconfig` leads through it."""
 
     def __init__(self, plane: ControlPlane, folder: Path, seed: int = 1) -> None:
+        super().__init__(max_body=64 * 1024 * 1024)
         self._plane, self._chance = plane, random.Random(seed)
         self.kubeconfig = folder / "proxied"
         self.counts: Counter[str] = Counter()
@@ -52,18 +53,6 @@ class Proxy:
         self.stalled = False
         """Whether watches say nothing, and are not closed either."""
         self._watches: dict[int, web.Request] = {}
-        self._ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Proxy:
-        self._thread.start()
-        assert self._ready.wait(20)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
 
     def writes(self) -> int:
         """Requests that write; those that only ask (dry runs) are none."""
@@ -81,30 +70,18 @@ class Proxy:
     def drop_watches(self) -> None:
         """Break all watches."""
         for request in list(self._watches.values()):
-            self._loop.call_soon_threadsafe(_abort, request)
+            self._loop.call_soon_threadsafe(abort, request)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        self._ready.set()
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._runner.cleanup())
-        self._loop.run_until_complete(self._session.close())
-
-    async def _start(self) -> None:
+    def _new_session(self) -> aiohttp.ClientSession:
         context = ssl.create_default_context(cafile=str(self._plane.ca_file))
         connector = aiohttp.TCPConnector(ssl=context, limit=1000)
-        self._session = aiohttp.ClientSession(self._plane.url, connector=connector, auto_decompress=True)
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        port = self._runner.addresses[0][1]
+        return aiohttp.ClientSession(self._plane.url, connector=connector, auto_decompress=True)
+
+    async def _start(self) -> None:
+        await super()._start()
         config = yaml.safe_load(self._plane.kubeconfig.read_text())
         for entry in config["clusters"]:
-            entry["cluster"] = {"server": f"http://127.0.0.1:{port}"}
+            entry["cluster"] = {"server": self.url}
         self.kubeconfig.write_text(yaml.safe_dump(config))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -115,7 +92,7 @@ class Proxy:
         dry = "dryRun" in request.query
         self.counts["dry" if dry else request.method] += 1
         if fault == 0:
-            _abort(request)
+            abort(request)
             return web.Response(status=500)
         if fault is not None and fault > 0:
             headers = {"Retry-After": "1"} if fault == 429 and self._chance.random() < 0.2 else {}
@@ -130,7 +107,7 @@ class Proxy:
             self.before(ask)
             async with self._session.request(request.method, url, data=data or None, headers=headers) as answer:
                 if fault == -1:
-                    _abort(request)
+                    abort(request)
                     return web.Response(status=500)
                 if fault == -500:
                     return _failure(500, {})
@@ -147,7 +124,7 @@ class Proxy:
                 await response.write_eof()
                 return response
         except (aiohttp.ClientError, ConnectionError):
-            _abort(request)
+            abort(request)
             return web.Response(status=502)
         finally:
             self._watches.pop(id(request), None)
@@ -165,9 +142,3 @@ def _failure(status: int, headers: Mapping[str, str]) -> web.Response:
     reason = {409: "Conflict", 410: "Expired", 429: "TooManyRequests"}.get(status, "InternalError")
     body = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": "injected"}
     return web.json_response(body, status=status, headers=headers)
-
-
-def _abort(request: web.Request) -> None:
-    """Break the connection; a client that was killed has done so already."""
-    if request.transport is not None:
-        request.transport.abort()

@@ -6,7 +6,14 @@ import sys
 import time
 from contextlib import suppress
 
-from tools.controlplane.build import BINARIES, BuildError, UnavailableError, build_binaries, is_required
+from tools.controlplane.build import (
+    BINARIES,
+    NODE_BINARIES,
+    BuildError,
+    UnavailableError,
+    build_binaries,
+    is_required,
+)
 from tools.controlplane.plane import ControlPlane, StartError
 
 
@@ -15,7 +22,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.controlplane", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="build the binaries into the cache, and print where they are")
-    building.add_argument("binaries", nargs="*", metavar="BINARY", help=f"of {', '.join(BINARIES)} (default: all)")
+    known = (*BINARIES, *NODE_BINARIES)
+    default = f"of {', '.join(known)} (default: all but the last {len(NODE_BINARIES)})"
+    building.add_argument("binaries", nargs="*", metavar="BINARY", help=default)
     optional = "outside of CI, succeed where neither Go nor KUBEBUILDER_ASSETS is there"
     building.add_argument("--optional", action="store_true", help=optional)
     running = commands.add_parser("run", help="start a control plane, print its kubeconfig, run until Ctrl-C")
@@ -25,8 +34,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.command == "build":
-            if unknown := sorted(set(options.binaries) - set(BINARIES)):
-                parser.error(f"no such binary: {', '.join(unknown)}; known: {', '.join(BINARIES)}")
+            if unknown := sorted(set(options.binaries) - set(known)):
+                parser.error(f"no such binary: {', '.join(unknown)}; known: {', '.join(known)}")
             for name, path in build_binaries(options.binaries or BINARIES).items():
                 print(f"{name}\t{path}")
         else:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class UnavailableError(Exception):
 
 
 class BuildError(Exception):
-    """Go is there, and a build went wrong; the message ends with the last lines of Go's output."""
+    """A build went wrong; the message ends with the last lines of its output."""
 
 
 class Module(NamedTuple):
@@ -48,7 +48,7 @@ def _version_flags() -> str:
     return " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
 
 
-_NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+_NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy")
 MODULES = (
     Module(HERE / "etcd", "-s -w", {"etcd": "go.etcd.io/etcd/server/v3"}),
     Module(
@@ -56,7 +56,9 @@ MODULES = (
     ),
     Module(HERE / "kwok", "-s -w", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
 )
-BINARIES = tuple(name for module in MODULES for name in module.packages)
+NODE_BINARIES = ("kubelet", "kube-proxy")
+"""Binaries of a real node, which the control plane does not need."""
+BINARIES = tuple(name for module in MODULES for name in module.packages if name not in NODE_BINARIES)
 
 
 def cache_dir() -> Path:
@@ -99,36 +101,46 @@ def _build_module(module: Module, names: list[str]) -> dict[str, Path]:
     go, environment = _go(module)
     folder = cache_dir() / "controlplane" / _key(module, go, environment)
     paths = {name: folder / name for name in names}
-    if not all(path.exists() for path in paths.values()):
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / ".lock", f"waiting for another build of {module.name}"):
-            # Left by builders that were killed: the lock is ours, so none of them is alive.
-            for stale in folder.glob(".build-*"):
-                shutil.rmtree(stale, ignore_errors=True)
-            for name, path in paths.items():
-                if not path.exists():
-                    _build_binary(module, name, path, go, environment)
+    for name, path in paths.items():
+
+        def build(aside: Path, name: str = name) -> None:
+            command = [go, "build", "-ldflags", module.ldflags, "-o", str(aside), module.packages[name]]
+            with progress.step(f"building {name} ({module.name})", f"built {name}"):
+                run_builder(f"go build of {name}", command, aside.with_name("log"), environment, module.folder)
+
+        make_once(path, f"waiting for another build of {module.name}", build)
     return paths
 
 
-def _build_binary(module: Module, name: str, path: Path, go: str, environment: Mapping[str, str]) -> None:
-    aside = Path(tempfile.mkdtemp(prefix=".build-", dir=path.parent))
-    log = aside / "log"
-    command = [go, "build", "-ldflags", module.ldflags, "-o", str(aside / name), module.packages[name]]
-    try:
-        with progress.step(f"building {name} ({module.name})", f"built {name}"):
-            builder = process.spawn(command, log, environment, cwd=module.folder)
+def make_once(path: Path, waiting: str, make: Callable[[Path], None]) -> None:
+    """Make a file or folder of the cache unless it exists: `make` writes it elsewhere, alone in a folder.
+
+    It appears under its name whole or not at all, even if this process is killed. `waiting` is told while another
+    process makes something in the same folder.
+    """
+    if path.exists():
+        return
+    with _exclusive(path.parent, waiting):
+        if not path.exists():
+            folder = Path(tempfile.mkdtemp(prefix=".build-", dir=path.parent))
             try:
-                status = builder.wait()
+                make(folder / path.name)
+                (folder / path.name).replace(path)
             finally:
-                process.terminate(builder, grace=2)
-            if status != 0:
-                output = process.tail(log, OUTPUT_LINES)
-                raise BuildError(f"go build of {name} ended with status {status}:\n{output}")
-        # A binary appears under its name whole or not at all, even if this process is killed right here.
-        (aside / name).replace(path)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_builder(
+    what: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str], folder: Path
+) -> None:
+    """Run a build in a folder to its end. Raises BuildError with the last lines of its log."""
+    builder = process.spawn(command, log, environment, cwd=folder)
+    try:
+        status = builder.wait()
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        process.terminate(builder, grace=2)
+    if status != 0:
+        raise BuildError(f"{what} ended with status {status}:\n{process.tail(log, OUTPUT_LINES)}")
 
 
 def _go(module: Module) -> tuple[str, dict[str, str]]:
@@ -172,12 +184,16 @@ def _key(module: Module, go: str, environment: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _locked(path: Path, waiting: str) -> Iterator[None]:
-    """Hold an exclusive file lock, which the kernel releases if this process dies."""
-    with path.open("w") as handle:
+def _exclusive(folder: Path, waiting: str) -> Iterator[None]:
+    """Make a folder of the cache, and hold its lock, which the kernel releases if this process dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with progress.step(waiting, "waited for it"):
                 fcntl.flock(handle, fcntl.LOCK_EX)
+        # Left by builders that were killed: the lock is ours, so none of them is alive.
+        for stale in folder.glob(".build-*"):
+            shutil.rmtree(stale, ignore_errors=True)
         yield

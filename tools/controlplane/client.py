@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from ssl import create_default_context
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import httpx
 import orjson
+
+from tools.controlplane.process import Closing
 
 TIMEOUT = 30.0  # seconds for one request
 POLL = 0.05  # seconds
@@ -55,7 +56,7 @@ class Resource(NamedTuple):
         return f"{self.root}{inside}/{self.plural}" + (f"/{name}" if name else "") + subresource
 
 
-class KubeClient:
+class KubeClient(Closing):
     """A connection to one API server with one bearer token; close it, or use it in a `with` block.
 
     Every method that asks the server raises ApiError if that refuses, UnknownKindError for a kind it does not serve,
@@ -73,14 +74,6 @@ class KubeClient:
             trust_env=False,
         )
         self._resources: dict[str, dict[str, Resource]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,7 +6,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import httpx
@@ -19,7 +18,6 @@ from tools.controlplane.folder import OwnedFolder
 
 ADMIN = "admin"
 START_TIMEOUT = 120.0  # seconds until a component must be ready; 3 are usual, a loaded machine of 2 cores is not
-STOP_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 HEALTH_TIMEOUT = 5.0  # seconds
 POLL = 0.05  # seconds
 PORT_ATTEMPTS = 5
@@ -30,7 +28,7 @@ class StartError(Exception):
     """A component ended while it started, or was not ready in time; the message has the last lines of its log."""
 
 
-class ControlPlane:
+class ControlPlane(process.Processes):
     """etcd and an API server on loopback, with the controller manager, the scheduler and kwok on request.
 
     `users` are further users with their groups, besides the administrator. `arguments` are further command-line
@@ -47,6 +45,7 @@ class ControlPlane:
         users: Mapping[str, Sequence[str]] | None = None,
         arguments: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        super().__init__()
         optional = {CONTROLLER_MANAGER: controller_manager, SCHEDULER: scheduler, "kwok": kwok}
         self._initial = ["etcd", API_SERVER, *(name for name, wanted in optional.items() if wanted)]
         self._arguments = {name: list((arguments or {}).get(name, ())) for name in COMPONENTS}
@@ -55,7 +54,6 @@ class ControlPlane:
         groups = {ADMIN: ("system:masters",), **(users or {})}
         self._users = {user: (credentials.new_token(), names) for user, names in groups.items()}
         self._binaries: dict[str, Path] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ports: dict[str, int] = {}
         self._layout: Layout | None = None
         self._folder: OwnedFolder | None = None
@@ -75,11 +73,6 @@ class ControlPlane:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def layout(self) -> Layout:
@@ -127,10 +120,6 @@ class ControlPlane:
         """The file with a component's output, over all its restarts."""
         return self.layout.log(component)
 
-    def pid(self, component: str) -> int:
-        """The process id of a component that was started. Raises KeyError if it is not there."""
-        return self._processes[component].pid
-
     def port(self, component: str) -> int:
         """The loopback port of a component that was started (etcd's is not in use: it has a socket)."""
         return self._ports[component]
@@ -153,21 +142,6 @@ class ControlPlane:
                 # Another process can take the port between its choice and its use.
                 if known or "address already in use" not in str(failure) or attempt == PORT_ATTEMPTS - 1:
                     raise
-
-    def stop(self, component: str) -> None:
-        """End a component as an orderly shutdown does; nothing if it does not run."""
-        if running := self._processes.pop(component, None):
-            process.terminate(running, STOP_GRACE)
-
-    def kill(self, component: str) -> None:
-        """End a component with kill -9; nothing if it does not run."""
-        if running := self._processes.pop(component, None):
-            process.terminate(running, grace=0)
-
-    def restart(self, component: str) -> None:
-        """Stop and start a component; its data, port, certificates and tokens stay."""
-        self.stop(component)
-        self.start(component)
 
     def close(self) -> None:
         """End all components and remove all files. Closing twice is fine."""

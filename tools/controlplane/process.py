@@ -1,5 +1,7 @@
 """Child processes that cannot outlive this one, and loopback ports for them."""
 
+from __future__ import annotations
+
 import os
 import random
 import signal
@@ -11,12 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 TRAMPOLINE = Path(__file__).with_name("trampoline.py")
 
 # Below the range that the kernel gives to outgoing connections (32768 and up): a client that retries while a
 # server is down could otherwise be given the server's own port, and even connect to itself.
 PORTS = range(20000, 32000)
+
+STOP_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 @cache
@@ -61,6 +66,50 @@ def terminate(process: subprocess.Popen[bytes], grace: float) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+class Closing:
+    """A `with` block that calls `close` at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything. Closing twice is fine."""
+        raise NotImplementedError
+
+
+class Processes(Closing):
+    """Child processes by name, which can be ended and started again."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        """Start a process that does not run, with its data and ports of before, and wait until it is ready."""
+        raise NotImplementedError
+
+    def pid(self, name: str) -> int:
+        """The process id of a process that was started. Raises KeyError if it is not there."""
+        return self._processes[name].pid
+
+    def stop(self, name: str) -> None:
+        """End a process as an orderly shutdown does; nothing if it does not run."""
+        if running := self._processes.pop(name, None):
+            terminate(running, STOP_GRACE)
+
+    def kill(self, name: str) -> None:
+        """End a process with kill -9; nothing if it does not run."""
+        if running := self._processes.pop(name, None):
+            terminate(running, grace=0)
+
+    def restart(self, name: str) -> None:
+        """Stop and start a process; its data, ports and credentials stay."""
+        self.stop(name)
+        self.start(name)
 
 
 def free_port() -> int:
