@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.cluster_fixtures", "tests.cli.running"]
+pytest_plugins = ["tests.alluxio_fixtures", "tests.cluster_fixtures", "tests.cli.running"]
 
 os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback
 

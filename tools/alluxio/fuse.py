@@ -1,0 +1,115 @@
+"""A tier's FUSE mount, in a mount namespace of its own: nothing of it stays on the machine, even after a kill -9."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.alluxio.cluster import Alluxio
+from tools.controlplane import StartError, UnavailableError, process
+
+START_TIMEOUT = 60.0  # seconds
+POLL = 0.05  # seconds
+
+
+def require_fuse() -> None:
+    """Raise UnavailableError, with one line, if this process cannot mount with FUSE in a namespace of its own."""
+    reason = None
+    if not Path("/dev/fuse").exists():
+        reason = "no /dev/fuse"
+    elif os.geteuid() != 0:
+        reason = "mounting in a namespace needs root"
+    elif ctypes.util.find_library("fuse") is None and ctypes.util.find_library("fuse3") is None:
+        reason = "no libfuse (Debian: libfuse2)"
+    elif missing := [name for name in ("unshare", "nsenter", "mount") if shutil.which(name) is None]:
+        reason = f"no {missing[0]} on PATH"
+    if reason:
+        raise UnavailableError(f"FUSE unavailable: {reason}")
+
+
+class Fuse:
+    """The machine and the FUSE container: a namespace with a shared directory, and the tier's script in it.
+
+    `path` is where the tier is mounted (`/mnt/avactl/read`), `files` the files of its container by path, `command` the
+    one that runs: /config/fuse.sh. Ends with its cluster.
+    """
+
+    def __init__(self, cluster: Alluxio, path: str, files: Mapping[str, str], command: str = "/config/fuse.sh") -> None:
+        require_fuse()
+        self._cluster = cluster
+        self._base = cluster.folder / "mnt"
+        self._base.mkdir()
+        self._at = self._base / Path(path).name
+        places = {path: str(self._at), "/entrypoint.sh": str(cluster.folder / "entrypoint.sh")}
+        places |= {name: f"{cluster.folder}/fuse{name}" for name in files}
+        for name, text in files.items():
+            for inside, outside in places.items():
+                text = text.replace(inside, outside)
+            Path(places[name]).parent.mkdir(parents=True, exist_ok=True)
+            Path(places[name]).write_text(text)
+        self._command = places[command]
+        share = 'mount --bind "$0" "$0" && mount --make-shared "$0" && touch "$0/.shared" && exec sleep infinity'
+        unshare = _tool("unshare")
+        cluster.spawn("machine", [unshare, "--mount", "--propagation", "private", "sh", "-c", share, self._base])
+        self._wait("machine", self._base / ".shared")
+        self._pods = 0
+
+    @property
+    def path(self) -> Path:
+        """The mounted tier, on the machine."""
+        return _inside(self._cluster.pid("machine"), self._at)
+
+    def start(self) -> None:
+        """Start the FUSE container, and wait until it is mounted. Raises StartError."""
+        self._cluster.spawn("fuse", [*self._enter(), "bash", self._command])
+        deadline = time.monotonic() + START_TIMEOUT
+        while not self.mounted(self.path):
+            if not self._cluster.running("fuse") or time.monotonic() > deadline:
+                raise StartError(f"FUSE did not start:\n{process.tail(self._cluster.log('fuse'), 30)}")
+            time.sleep(POLL)
+
+    def kill(self) -> None:
+        """End the FUSE process with kill -9."""
+        self._cluster.kill("fuse")
+
+    def pod(self) -> Path:
+        """Start another container on the machine, with the propagation HostToContainer; return its view of the tier."""
+        self._pods += 1
+        name, marker = f"pod-{self._pods}", self._base / f".pod-{self._pods}"
+        command = 'touch "$0" && exec sleep infinity'
+        unshare = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", command, str(marker)]
+        self._cluster.spawn(name, [*self._enter(), *unshare])
+        self._wait(name, marker)
+        return _inside(self._cluster.pid(name), self._at)
+
+    def mounted(self, path: Path) -> bool:
+        """Return True if a view of the tier is a mount that answers."""
+        try:
+            return path.stat().st_dev != path.parent.stat().st_dev and any(path.iterdir())
+        except OSError:
+            return False
+
+    def _enter(self) -> list[str]:
+        return [_tool("nsenter"), "--target", str(self._cluster.pid("machine")), "--mount"]
+
+    def _wait(self, name: str, marker: Path) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while not marker.exists():
+            if not self._cluster.running(name) or time.monotonic() > deadline:
+                raise StartError(f"{name} did not start:\n{process.tail(self._cluster.log(name), 30)}")
+            time.sleep(POLL)
+
+
+def _tool(name: str) -> str:
+    found = shutil.which(name)
+    assert found is not None
+    return found
+
+
+def _inside(pid: int, path: Path) -> Path:
+    """A path as a process in another mount namespace sees it."""
+    return Path(f"/proc/{pid}/root{path}")
