@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: demo test lint unit soak bench schemas controlplane clean
+.PHONY: demo test lint unit e2e soak bench schemas controlplane alluxio clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) …"
@@ -26,14 +26,20 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(STAMP) controlplane
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+unit: $(STAMP) controlplane alluxio
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not e2e"
 
 controlplane: $(STAMP)  ## build the Kubernetes control plane of the tests, once
 	@$(BIN)/python -m tools.controlplane build --optional
 
-soak: $(STAMP) controlplane  ## the long forms of the tests
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+alluxio: $(STAMP)  ## fetch the Alluxio of the tests, once
+	@$(BIN)/python -m tools.alluxio build --optional > /dev/null
+
+e2e: $(STAMP)  ## tests with real pods, as root
+	$(BIN)/python -m pytest -n 0 -m e2e tests/e2e
+
+soak: $(STAMP) controlplane alluxio  ## the long forms of the tests
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not e2e"
 
 bench: $(STAMP)  ## every figure, peers beside it
 	$(BIN)/python -m benchmarks

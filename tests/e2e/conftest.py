@@ -1,0 +1,60 @@
+"""Two real nodes for all tests of this folder, and the images that their pods run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster_fixtures import building
+from tests.e2e.pods import Cluster
+from tools import image
+from tools.controlplane import KubeClient, build_binaries
+from tools.controlplane.build import NODE_BINARIES
+from tools.realnode import RealNode, check
+
+
+@pytest.fixture(scope="session")
+def node(request: pytest.FixtureRequest) -> Iterator[RealNode]:
+    """Two nodes. Each counts all cores of the machine as its own."""
+    with building(request):
+        check()
+        build_binaries()
+        build_binaries(NODE_BINARIES)
+        image.pause()
+    with RealNode(nodes=2) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def kube(node: RealNode) -> Iterator[KubeClient]:
+    """The administrator's client; `namespace` makes its namespaces with it."""
+    with node.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def busybox(node: RealNode, request: pytest.FixtureRequest) -> str:
+    """Reference of an image with a shell."""
+    with building(request):
+        return node.image(image.busybox())
+
+
+@pytest.fixture(scope="session")
+def fuse_python(node: RealNode, request: pytest.FixtureRequest) -> str:
+    """Reference of an image with Python and fusepy."""
+    with building(request):
+        return node.image(image.python("python3-fusepy", "libfuse2", "fuse3"))
+
+
+@pytest.fixture(scope="session")
+def avactl_image(node: RealNode, request: pytest.FixtureRequest) -> str:
+    """Reference of the image of avactl itself."""
+    with building(request):
+        return node.image(image.avactl())
+
+
+@pytest.fixture
+def cluster(node: RealNode, kube: KubeClient, namespace: str) -> Cluster:
+    """Pods in a namespace of the test's own."""
+    return Cluster(node, kube, namespace)
