@@ -10,6 +10,7 @@ import pytest
 
 from avactl.hardware.machine import Machine, PcieSwitch
 from avactl.scheduler.dra.manager import DraManager
+from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.objects.config import Pool
 from avactl.scheduler.objects.node_rules import NotYetError
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -181,3 +182,20 @@ def test_a_claim_that_is_missing_is_named(given: dict[str, str], words: str) -> 
     item["spec"]["resourceClaims"] = [{"name": "gpu", **given}]
     with pytest.raises(NotYetError, match=re.escape(words)):
         DraManager("gpu.nvidia.com").demand(PodInfo(item, 0.0))
+
+
+def test_a_pod_that_is_told_the_name_of_an_older_claim_is_not_answered_from_memory() -> None:
+    manager = DraManager("gpu.nvidia.com")
+    item = offline.pod("p", 0)
+    item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    spec: dict[str, Any] = {"devices": {"requests": []}}
+    metadata = {"name": "p-gpu-x", "namespace": "vision", "uid": "c", "resourceVersion": "1"}
+    claim = ResourceClaim({"metadata": metadata, "spec": spec})
+    manager.claims[claim.key] = claim
+    pod = PodInfo(item, 0.0)
+    with pytest.raises(NotYetError):
+        manager.demand(pod)
+    # The claim has been there, so nothing but the pod changes.
+    item["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}]}
+    pod.update(item)
+    assert [each for each, _ in manager.demand(pod).wanted] == [claim]

@@ -151,6 +151,8 @@ class Workload:
                 patient(partial(self._kube.request, "DELETE", url, query={"propagationPolicy": "Background"}))
             self.let_go(always=True)
             self._kube.delete("v1", "Namespace", space)
+        # A next workload allocates the same devices: it must not find them taken until the namespace is gone.
+        self._kube.delete(API, "ResourceClaim", "on-d1", self._others)
         self._kube.delete("v1", "Namespace", self._others)
         for kind in ("gpu", "half"):
             self._kube.delete(API, "DeviceClass", f"soak-{kind}")

@@ -271,12 +271,22 @@ class World:
         self.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {file: text}})
 
     def wait(self, until: Callable[[], object], timeout: float = 30.0) -> None:
-        """Wait until it is true; TimeoutError, with the daemons' last words, after `timeout` seconds."""
+        """Wait until it is true; TimeoutError, with logs and pods, after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not until():
             if time.monotonic() > deadline:
-                logs = sorted(self.folder.glob("*.log"))
-                raise TimeoutError(
-                    f"not so after {timeout:g} s\n" + "\n".join(log.read_text()[-1500:] for log in logs[-2:])
-                )
+                logs = [log.read_text()[-1500:] for log in self._logs[-2:]]
+                raise TimeoutError("\n".join([f"not so after {timeout:g} s", *logs, *self._situation()]))
             time.sleep(0.05)
+
+    def _situation(self) -> list[str]:
+        """The test's pods, claims and ReplicaSets, as a reader of a failure needs them."""
+        lines = []
+        for name, pod in self.pods().items():
+            claims = (pod.get("status") or {}).get("resourceClaimStatuses")
+            said = [each.get("message") for each in (pod.get("status") or {}).get("conditions") or ()]
+            lines.append(f"pod {name} on {pod['spec'].get('nodeName')}: {said} claims {claims}")
+        for version, kind in (("resource.k8s.io/v1", "ResourceClaim"), ("apps/v1", "ReplicaSet")):
+            for item in self.kube.list(version, kind, self.namespace):
+                lines.append(f"{kind} {item['metadata']['name']}: {orjson.dumps(item.get('status')).decode()}")
+        return lines

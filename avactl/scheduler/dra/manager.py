@@ -96,7 +96,8 @@ class DraManager:
         """Cached results by node and key of the demand."""
         self._offers: dict[str, Offers] = {}
         self._memory: dict[tuple[Any, Key], bool | str] = {}
-        self._last: tuple[str, int, ClaimDemand | RuleError] | None = None
+        self._last: tuple[tuple[Any, ...], ClaimDemand | RuleError] | None = None
+        """The last demand or error, with the pod's UID, its claims' names, and the version."""
 
     # -- what is there ----------------------------------------------------------------------------------------------
 
@@ -205,17 +206,19 @@ class DraManager:
 
     def demand(self, pod: PodInfo) -> ClaimDemand:
         """Return the demand of a pod's claims. Raises RuleError if it must wait or requests something unsupported."""
+        # A pod is told the names of its claims after they are made: neither changes the version.
+        asked = (pod.uid, pod.claims, self.version)
         last = self._last
-        if last is None or last[0] != pod.uid or last[1] != self.version:
+        if last is None or last[0] != asked:
             found: ClaimDemand | RuleError
             try:
                 found = self._demand(pod)
             except RuleError as error:
                 found = error
-            last = self._last = (pod.uid, self.version, found)
-        if isinstance(last[2], RuleError):
-            raise last[2]
-        return last[2]
+            last = self._last = (asked, found)
+        if isinstance(last[1], RuleError):
+            raise last[1]
+        return last[1]
 
     def _demand(self, pod: PodInfo) -> ClaimDemand:
         wanted: list[tuple[ResourceClaim, ParsedClaim]] = []
