@@ -16,6 +16,8 @@ from tests.cli.hostile.case import CANARY, TOKENS, Hostile, Site, faults
 from tests.hostile_repository import HostileRepository
 
 CASES = [*git_cases.CASES, *file_cases.CASES, *python_cases.CASES, *text_cases.CASES]
+SHORT = 3
+"""One of so many cases runs in `make test`, the others in `make soak`: each starts several commands."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.root.parent
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if number % SHORT else [])
+        for number, case in enumerate(CASES)
+    ],
+)
 def test_a_hostile_repository(case: Hostile, template: Path, tmp_path: Path) -> None:
     site = Site(tmp_path, template)
     site.add(case.files)
