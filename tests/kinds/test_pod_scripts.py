@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.kinds.cache_tier import names, shell
+from avactl.kinds.cache_tier.alluxio import names, shell
 from avactl.kinds.lowering import pods
 from avactl.kinds.training import followers, mpi
 from tests.kinds.on_base import objects

@@ -7,10 +7,10 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.cache_tier.alluxio.pods import pools, worker_count
+from avactl.kinds.cache_tier.alluxio.stores import foreign, scheme
 from avactl.kinds.cache_tier.check_properties import credentials, properties
-from avactl.kinds.cache_tier.pods import pools, worker_count
-from avactl.kinds.cache_tier.stores import foreign, scheme
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds

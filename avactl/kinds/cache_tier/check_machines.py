@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cache_tier.pods import pools
+from avactl.kinds.cache_tier.alluxio.pods import pools
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.program import Item, Program
 from avactl.quantity import format_quantity, quantity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from avactl.kinds.cache_tier.alluxio.pods import worker_count
 from avactl.kinds.cache_tier.check import RESERVED
-from avactl.kinds.cache_tier.pods import worker_count
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact
 from avactl.quantity import format_quantity, quantity

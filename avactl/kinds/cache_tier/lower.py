@@ -1,160 +1,17 @@
-"""CacheTier → ConfigMap, masters, workers, FUSE, the Job that mounts the under-stores, Services, network policy."""
+"""CacheTier → the objects of its engine."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from avactl.kinds.cache_tier import names
-from avactl.kinds.cache_tier.fuse import fuse_pod, fuse_script
-from avactl.kinds.cache_tier.masters import master_pod
-from avactl.kinds.cache_tier.pods import template
-from avactl.kinds.cache_tier.properties import LOGGING, render, site
-from avactl.kinds.cache_tier.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, job, shell_pod
-from avactl.kinds.cache_tier.stores import environment, mount_script
-from avactl.kinds.cache_tier.workers import worker_pod
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.storage import class_name
-from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.cache_tier.alluxio.lower import lower as alluxio
+from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
+
+ENGINES: dict[str, Callable[[Item, Program], list[Manifest]]] = {"alluxio": alluxio}
+"""Engine of `spec.engine` → its lowering. Each engine is one package beside this module."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one tier."""
-    properties = render(site(item))
-    configuration = k8s.digest([properties, LOGGING])
-    scripts = {
-        "mount.sh": mount_script(item),
-        "load.sh": LOAD_SCRIPT,
-        "free.sh": FREE_SCRIPT,
-        "prefixes.sh": PREFIXES_SCRIPT,
-    }
-    if item.spec.fuse.enabled:
-        scripts["fuse.sh"] = fuse_script(item, program)
-    data = {"alluxio-site.properties": properties, "log4j.properties": LOGGING, **scripts}
-    result = [
-        k8s.config_map(item, item.spec.cluster, names.config(item), CACHE_NAMESPACE, data),
-        *_masters(item, program, configuration),
-        *_workers(item, program, configuration),
-        _network(item, program),
-        _mounts(item, program, k8s.digest(scripts["mount.sh"])),
-    ]
-    if item.spec.fuse.enabled:
-        result.append(_fuse(item, program, configuration))
-    return result
-
-
-def _object(item: Item, api_version: str, kind: str, name: str, component: str, **fields: Any) -> Manifest:
-    return k8s.manifest(
-        item, item.spec.cluster, api_version, kind, name, namespace=CACHE_NAMESPACE, component=component, **fields
-    )  # fmt: skip
-
-
-def _masters(item: Item, program: Program, configuration: str) -> list[Manifest]:
-    masters = item.spec.masters
-    name, select = names.master(item), k8s.selector(item, "master")
-    delete = item.spec.deletion_policy == "delete"
-    claim = k8s.compact(
-        accessModes=["ReadWriteOnce"],
-        resources={"requests": {"storage": masters.journal}},
-        storageClassName=class_name(program, item.spec.cluster, "cache"),
-    )
-    spec: Body = {
-        "replicas": masters.replicas,
-        "serviceName": name,
-        "selector": {"matchLabels": select},
-        # A quorum needs several masters before the first one is ready.
-        "podManagementPolicy": "Parallel",
-        # Give a restarted master time to catch up before the next one restarts.
-        "minReadySeconds": 30,
-        "persistentVolumeClaimRetentionPolicy": {
-            "whenDeleted": "Delete" if delete else "Retain",
-            "whenScaled": "Retain",
-        },
-        "template": template(item, "master", configuration, master_pod(item, program)),
-        "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],
-    }
-    ports = {
-        "rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT,
-        "job-rpc": names.JOB_MASTER_PORT, "job-web": names.JOB_MASTER_WEB_PORT, "job-journal": names.JOB_JOURNAL_PORT,
-    }  # fmt: skip
-    return [
-        _object(item, "apps/v1", "StatefulSet", name, "master", holds_data=not delete, spec=spec),
-        # Masters find each other before any of them is ready; clients ask each master for the primary.
-        k8s.service(
-            item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports,
-            headless=True, publish_not_ready=True, component="master",
-        ),
-        k8s.disruption_budget(
-            item, item.spec.cluster, name, CACHE_NAMESPACE, select, component="master", maxUnavailable=1
-        ),
-    ]  # fmt: skip
-
-
-def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]:
-    workers = item.spec.workers
-    name, select = names.worker(item), k8s.selector(item, "worker")
-    ports = {"rpc": names.WORKER_PORT, "web": names.WORKER_WEB_PORT}
-    body: Body = {
-        "selector": {"matchLabels": select},
-        "template": template(item, "worker", configuration, worker_pod(item, program)),
-    }
-    service = k8s.service(
-        item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports, headless=True, component="worker"
-    )
-    # In mode `async` a worker holds data that is not yet persisted.
-    holds = {"holds_data": dirty(item) and item.spec.deletion_policy != "delete"}
-    if workers.replicas is None:
-        # Never evict more workers than there are replicas of unpersisted data.
-        body["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
-        return [_object(item, "apps/v1", "DaemonSet", name, "worker", spec=body, **holds), service]
-    spec = {"replicas": workers.replicas, "serviceName": name, "podManagementPolicy": "Parallel", **body}
-    return [
-        _object(item, "apps/v1", "StatefulSet", name, "worker", spec=spec, **holds),
-        service,
-        k8s.disruption_budget(
-            item, item.spec.cluster, name, CACHE_NAMESPACE, select, component="worker", maxUnavailable=1
-        ),
-    ]
-
-
-def dirty(item: Item) -> bool:
-    """Return True if workers may hold data that is not yet persisted."""
-    return bool(item.spec.role == "write" and item.spec.write_back.mode == "async")
-
-
-def _fuse(item: Item, program: Program, configuration: str) -> Manifest:
-    spec: Body = {
-        "selector": {"matchLabels": k8s.selector(item, "fuse")},
-        # Restarting FUSE breaks the mounts of all running pods on its machine, so restart it only on purpose, pod by
-        # pod, when the machine is idle.
-        "updateStrategy": {"type": "OnDelete"},
-        "template": template(item, "fuse", configuration, fuse_pod(item, program)),
-    }
-    return _object(item, "apps/v1", "DaemonSet", names.fuse(item), "fuse", spec=spec)
-
-
-def _mounts(item: Item, program: Program, script: str) -> Manifest:
-    pod = shell_pod(item, program, "mount.sh", (), environment(item))
-    return job(item, item.spec.cluster, f"{item.name}-mount", "mount", template(item, "mount", script, pod))
-
-
-def _network(item: Item, program: Program) -> Manifest:
-    """Restrict access to a tier to cache pods and avactl's daemons: Alluxio trusts any user name that a client sends,
-    so a tenant with network access could read and delete all data. Team pods read through FUSE."""
-    system = program.cluster_spec(item.spec.cluster).system_namespace
-    spec: Body = {
-        "podSelector": {
-            "matchLabels": {"app.kubernetes.io/name": item.kind.lower(), "app.kubernetes.io/instance": item.name}
-        },
-        "policyTypes": ["Ingress"],
-        "ingress": [
-            {
-                "from": [
-                    {"podSelector": {}},
-                    {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": system}}},
-                ]
-            }
-        ],
-    }
-    return _object(item, "networking.k8s.io/v1", "NetworkPolicy", item.name, "network", spec=spec)
+    return ENGINES[item.spec.engine](item, program)

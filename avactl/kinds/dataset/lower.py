@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds import registry
-from avactl.kinds.cache_tier.pods import template
-from avactl.kinds.cache_tier.shell import job, shell_pod
+from avactl.kinds.cache_tier.alluxio.pods import template
+from avactl.kinds.cache_tier.alluxio.shell import job, shell_pod
 from avactl.kinds.dataset.listing import listing
 from avactl.kinds.dataset_access import (
     CACHE_NAMESPACE,

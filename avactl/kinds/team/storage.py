@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds import dataset_access
-from avactl.kinds.cache_tier.pods import template
-from avactl.kinds.cache_tier.shell import job, shell_pod
+from avactl.kinds.cache_tier.alluxio.pods import template
+from avactl.kinds.cache_tier.alluxio.shell import job, shell_pod
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, NamedTuple
 
-from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
 

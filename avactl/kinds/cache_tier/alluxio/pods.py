@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, pod_security
 from avactl.kinds.manifest import Body

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from avactl.kinds.cache_tier import names
-from avactl.kinds.cache_tier.pods import (
+from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
     SITE_MOUNT,
     apart,

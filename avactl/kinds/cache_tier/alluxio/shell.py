@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.kinds.cache_tier import names
-from avactl.kinds.cache_tier.pods import SITE_MOUNT, config_volume, image, java, pod, spare_tolerations
+from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.cache_tier.alluxio.pods import SITE_MOUNT, config_volume, image, java, pod, spare_tolerations
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, resources

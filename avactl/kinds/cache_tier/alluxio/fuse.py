@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from avactl.kinds.cache_tier import names
-from avactl.kinds.cache_tier.pods import (
+from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
     SITE_MOUNT,
     config_volume,
@@ -17,7 +17,7 @@ from avactl.kinds.cache_tier.pods import (
     socket_volume,
     tolerations,
 )
-from avactl.kinds.cache_tier.properties import fuse_options
+from avactl.kinds.cache_tier.alluxio.properties import fuse_options
 from avactl.kinds.dataset_access import host_path
 from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Body

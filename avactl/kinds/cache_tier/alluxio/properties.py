@@ -5,7 +5,7 @@ Names and defaults: Alluxio 2.9.4, `alluxio.conf.PropertyKey`.
 
 from __future__ import annotations
 
-from avactl.kinds.cache_tier import names
+from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.dataset_access import host_path
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.program import Item

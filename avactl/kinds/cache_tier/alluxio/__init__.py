@@ -1,0 +1,1 @@
+"""Engine `alluxio`: the objects of an Alluxio 2.9 cluster."""
