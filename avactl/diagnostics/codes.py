@@ -89,7 +89,6 @@ CODES: dict[str, str] = {
     "unknown-property": "The property is not an Alluxio property.",
     "refused-property": "A property is set by avactl, loses data, or has no effect.",
     "without-effect": "A setting has no effect.",
-    "not-available": "A setting needs something that this version of avactl does not have.",
     "access-mode": "Pods on several nodes share a volume that one node can mount.",
     # training jobs
     "unsupported-strategy": "The framework does not support the strategy or its consistency.",

@@ -125,6 +125,21 @@ def tier_path(tier: Item, url: str) -> str | None:
     return "/".join(filter(None, (store.mount.rstrip("/"), rest))) or "/"
 
 
+def store_secrets(tier: Item) -> set[str]:
+    """Names of the Secrets with the credentials of a tier's stores."""
+    return {store.secret for store in tier.spec.under_stores if store.secret}
+
+
+def unpersisted(tier: Item) -> bool:
+    """Return True if a tier's workers may hold data that is not yet in a store."""
+    return bool(tier.spec.role == "write" and tier.spec.write_back.mode == "async")
+
+
+def worker_budget(tier: Item) -> str:
+    """Name of the PodDisruptionBudget of a tier's workers."""
+    return f"{tier.name}-worker"
+
+
 def host_path(tier: Item, path: str) -> str:
     """Directory on each machine where FUSE exposes a path of the tier's namespace."""
     return f"{tier.spec.fuse.path.rstrip('/')}/{tier.name}{path if path != '/' else ''}"

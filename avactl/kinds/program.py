@@ -240,6 +240,11 @@ class Program:
         """True if clusters are missing because of their own errors."""
         return any(kind == "Cluster" for kind, _ in self.broken)
 
+    @property
+    def lacks_tiers(self) -> bool:
+        """True if cache tiers are missing because of their own errors."""
+        return any(kind == "CacheTier" for kind, _ in self.broken)
+
     def machine(self, pool: Item) -> Any:
         """Return the `MachineTypeSpec` of a pool's machines."""
         return self.machine_type(pool).spec

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from avactl import names
-from avactl.kinds.cluster.daemons import POLICY
+from avactl.kinds.cluster.daemons.lower import POLICY
 from avactl.kinds.cluster.devices import selector
 from avactl.kinds.lowering.pods import device_class
 from avactl.kinds.manifest import Body, Manifest

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +35,9 @@ spec:
   workers: {tiers: [{medium: MEM, quota: 64Gi}]}
   underStores: [{mount: /imagenet, url: "s3://imagenet"}]
 """
+WRITE_TIER = TIER.replace("{name: read}", "{name: write}").replace("role: read", "role: write").replace(
+    "tiers: [{medium: MEM, quota: 64Gi}]", "replicas: 2, tiers: [{medium: MEM, quota: 8Gi}, {medium: SSD, quota: 64Gi}]"
+) + "  writeBack: {mode: async}\n"  # fmt: skip
 
 
 def machine(model: str) -> str:
@@ -125,8 +125,11 @@ def test_only_monitoring_reads_metrics(namespaces: str, readers: list[str]) -> N
     assert [name for each in expressions for name in each["values"]] == readers
 
 
+ALL_DAEMONS = DAEMONS.replace("scheduler: true", "scheduler: true, topology: true, cache: true")
+
+
 def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
-    result = compiled(DAEMONS + BUILTIN + TIER)
+    result = compiled(ALL_DAEMONS + BUILTIN + TIER)
     rules = [
         rule for manifest in own(result) if manifest.kind in ("Role", "ClusterRole") for rule in manifest.body["rules"]
     ]
@@ -157,8 +160,7 @@ kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
-    watched = DAEMONS.replace("scheduler: true", "scheduler: true, topology: true")
-    result = compiled(watched + BUILTIN + TIER + team + machine("H100"))
+    result = compiled(ALL_DAEMONS + BUILTIN + WRITE_TIER + team + machine("H100"))
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
         listed = body(result, kind, name, namespace)["rules"]
@@ -170,6 +172,8 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     assert rules("Role", "avactl-scheduler", system) == documented("`avactl-scheduler`, in the system namespace")
     assert rules("ClusterRole", "avactl-topology") == documented("`avactl-topology`, on all nodes")
     assert rules("Role", "avactl-topology", "default") == documented("`avactl-topology`, in `default`")
+    assert rules("ClusterRole", "avactl-cache") == documented("`avactl-cache`, in all namespaces")
+    assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
     assert rules("ClusterRole", "avactl-reconcile") == documented("`avactl-reconcile`, in all namespaces")
     assert rules("Role", "avactl-reconcile", system) == documented("`avactl-reconcile`, in the system namespace")
     viewer = documented("`avactl-viewer`")
@@ -179,7 +183,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 
 
 def test_the_reconciler_may_give_away_the_daemons_cluster_roles_and_no_others() -> None:
-    result = compiled(DAEMONS.replace("scheduler: true", "scheduler: true, topology: true") + BUILTIN + machine("H100"))
+    result = compiled(ALL_DAEMONS + BUILTIN + TIER + machine("H100"))
     found = {m.name for m in own(result) if m.kind == "ClusterRole"}
     (rule,) = (
         rule
@@ -197,24 +201,6 @@ def test_the_reconciler_may_change_every_admission_policy_but_its_own() -> None:
     ]
     compiled_names = {manifest.name for manifest in result.manifests if manifest.kind == "ValidatingAdmissionPolicy"}
     assert set(changed["resourceNames"]) == compiled_names - {"avactl-reconcile"}
-
-
-def test_the_reconciler_reads_the_branch_with_what_the_secret_holds(tmp_path: Path) -> None:
-    """As git itself asks: username and password come out of the files of the Secret, as they are at that moment."""
-    pod = body(compiled(DAEMONS + BUILTIN), "Deployment", "avactl-reconcile", "avactl-system")["spec"]["template"]
-    (container,) = pod["spec"]["containers"]
-    env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
-    (mount,) = (m for m in container["volumeMounts"] if m["name"] == "git")
-    env["GIT_CONFIG_VALUE_0"] = env["GIT_CONFIG_VALUE_0"].replace(mount["mountPath"], str(tmp_path))
-    for token in ("old", "n=w $(id) %s"):
-        (tmp_path / "username").write_text("robot")
-        (tmp_path / "password").write_text(token + "\n")
-        asked = subprocess.run(
-            ["git", "credential", "fill"], input="protocol=https\nhost=git.example.com\n\n", text=True,
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **{k: v for k, v in env.items() if "GIT" in k}},
-            capture_output=True, check=True,
-        ).stdout  # fmt: skip
-        assert asked.splitlines()[-2:] == ["username=robot", f"password={token}"]
 
 
 def test_device_classes_are_for_dra_pools_and_can_be_replaced() -> None:
@@ -258,10 +244,13 @@ def plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
         yield running
 
 
+EVERYTHING = ALL_DAEMONS + BUILTIN + WRITE_TIER + machine("A10") + machine("A100-80GB") + machine("H100")
+
+
 @pytest.fixture(scope="module")
 def admin(plane: ControlPlane) -> Iterator[KubeClient]:
     with plane.client() as client:
-        apply(client, own(compiled(DAEMONS + BUILTIN + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))))
+        apply(client, own(compiled(EVERYTHING)))
         yield client
 
 
@@ -315,7 +304,7 @@ def pod(namespace: str, name: str, scheduler: str = "avactl") -> dict[str, Any]:
 
 
 def test_apply_again_changes_nothing(admin: KubeClient) -> None:
-    result = compiled(DAEMONS + BUILTIN + TIER + machine("A10") + machine("A100-80GB") + machine("H100"))
+    result = compiled(EVERYTHING)
 
     def versions() -> list[tuple[str, str, Any]]:
         # Controllers write the status of what has a generation, which is a new resourceVersion too.
@@ -327,9 +316,9 @@ def test_apply_again_changes_nothing(admin: KubeClient) -> None:
 
 def test_daemon_pods_pass_restricted_pod_security(admin: KubeClient) -> None:
     """The ReplicaSets make their pods: nothing is refused by admission, in a namespace that enforces `restricted`."""
-    for name in ("avactl-scheduler", "avactl-reconcile"):
+    for name in ("avactl-scheduler", "avactl-reconcile", "avactl-cache"):
         ready = admin.wait_for(
-            "apps/v1", "Deployment", name, "avactl-system",
+            "apps/v1", "Deployment", name, "avactl-cache" if name == "avactl-cache" else "avactl-system",
             until=lambda found: found.get("status", {}).get("replicas") == found["spec"]["replicas"],
         )  # fmt: skip
         conditions = {entry["type"]: entry["status"] for entry in ready["status"].get("conditions", [])}

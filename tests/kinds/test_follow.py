@@ -3,6 +3,8 @@ validation; here is what must hold whatever those look like."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from avactl.emit.engine import stack_names
 from avactl.emit.paths import object_path
 from avactl.source.tree import DirTree, MemoryTree
 from tests.conftest import ROOT
+from tests.kinds.compiling import body, compiled
+from tests.kinds.test_cluster import BUILTIN, DAEMONS
 
 GIT = "repository: https://git.example.com/platform/specs.git"
 
@@ -119,3 +123,21 @@ def test_secrets_are_named_never_held() -> None:
     flux = ava(f"mode: flux, {GIT}, secret: key, interval: 1d")
     assert specs(flux, "GitRepository")["train"]["secretRef"] == {"name": "key"}
     assert specs(flux, "GitRepository")["train"]["interval"] == "86400s"
+
+
+def test_the_reconciler_reads_the_branch_with_what_the_secret_holds(tmp_path: Path) -> None:
+    """As git itself asks: username and password come out of the files of the Secret, as they are at that moment."""
+    pod = body(compiled(DAEMONS + BUILTIN), "Deployment", "avactl-reconcile", "avactl-system")["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    (mount,) = (m for m in container["volumeMounts"] if m["name"] == "git")
+    env["GIT_CONFIG_VALUE_0"] = env["GIT_CONFIG_VALUE_0"].replace(mount["mountPath"], str(tmp_path))
+    for token in ("old", "n=w $(id) %s"):
+        (tmp_path / "username").write_text("robot")
+        (tmp_path / "password").write_text(token + "\n")
+        asked = subprocess.run(
+            ["git", "credential", "fill"], input="protocol=https\nhost=git.example.com\n\n", text=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **{k: v for k, v in env.items() if "GIT" in k}},
+            capture_output=True, check=True,
+        ).stdout  # fmt: skip
+        assert asked.splitlines()[-2:] == ["username=robot", f"password={token}"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl import names
-from avactl.kinds.cluster import topology
+from avactl.kinds.cluster.daemons import topology
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.lowering import k8s

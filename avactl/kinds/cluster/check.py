@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cluster import builtin, check_reconcile
+from avactl.kinds.cluster import check_reconcile
+from avactl.kinds.cluster.daemons import builtin
 from avactl.kinds.cluster.prices import price_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.unique_entries import duplicates
@@ -29,18 +30,19 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     )
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
     yield from check_reconcile.problems(item)
-    if spec.daemons.cache:
+    if spec.daemons.cache and not program.tiers(item.name) and not program.lacks_tiers:
         yield Diagnostic(
-            "not-available",
-            "spec.daemons.cache: this version of avactl has no cache daemon",
-            item.span("spec", "daemons", "cache"),
-            hint="remove the key: `prewarm` and `keep` of a Dataset work without it",
+            "without-effect",
+            f"`cache` has no effect here: cluster {item.name} has no cache tier",
+            item.span("spec", "daemons", "cache", key=True),
+            severity="warning",
+            hint=f"remove the key, or declare a tier with `cluster: {item.name}`",
         )
     yield from duplicates(
         item, ("spec", "storageClasses", "classes"), (entry.name for entry in spec.storage_classes.classes),
         "storage class",
     )  # fmt: skip
-    on = [daemon for daemon in ("scheduler", "topology") if getattr(spec.daemons, daemon)]
+    on = [daemon for daemon in ("scheduler", "topology", "cache") if getattr(spec.daemons, daemon)]
     # All daemons share one image, so report a missing image once.
     if on:
         yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))

@@ -4,7 +4,7 @@ their RBAC, and the objects that make the GitOps engine follow the repository.""
 from __future__ import annotations
 
 from avactl.kinds.cluster import admission, guard
-from avactl.kinds.cluster.daemons import daemons, policy
+from avactl.kinds.cluster.daemons.lower import daemons, policy
 from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import follow
 from avactl.kinds.cluster.priorities import priority_classes

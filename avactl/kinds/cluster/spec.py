@@ -86,7 +86,7 @@ class Images(Model):
     """Images of the platform's own containers, pinned by digest. Images of disabled daemons may be omitted."""
 
     avactl: PinnedImage | None = Field(
-        None, description="Image of avactl's daemons: scheduler, topology daemon, reconciler."
+        None, description="Image of avactl's daemons: scheduler, topology daemon, cache daemon, reconciler."
     )
     alluxio: PinnedImage | None = Field(
         None, description="Alluxio 2.9 image: master, worker, FUSE. Required by CacheTier."
@@ -130,7 +130,11 @@ class Daemons(Model):
     """The avactl daemons to run."""
 
     scheduler: bool = Field(False, description="The topology-aware GPU scheduler; pods get `schedulerName: avactl`.")
-    cache: bool = Field(False, description="Reserved for a cache daemon, which this version does not have.")
+    cache: bool = Field(
+        False,
+        description="The daemon of the cache tiers: loads datasets ahead and reports their progress, pushes written "
+        "data to the object store, frees unused data, repairs FUSE mounts.",
+    )
     topology: bool = Field(
         False,
         description="Compares each NVIDIA machine with its declared type (`nvidia-smi topo -m`), and reports the "

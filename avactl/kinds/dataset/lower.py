@@ -7,6 +7,7 @@ from typing import Any
 from avactl.kinds import registry
 from avactl.kinds.cache_tier.alluxio.pods import template
 from avactl.kinds.cache_tier.alluxio.shell import job, shell_pod
+from avactl.kinds.dataset.daemon_config import config_map
 from avactl.kinds.dataset.listing import listing
 from avactl.kinds.dataset_access import (
     CACHE_NAMESPACE,
@@ -39,6 +40,9 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         for version in item.spec.versions:
             if version.name in names:
                 result += _volume(item, program, tier, version, cluster, namespace, team)
+    if program.cluster_spec(tier.spec.cluster).daemons.cache:
+        # The daemon loads and frees.
+        return [*result, _for_daemon(item, program, tier)]
     if item.spec.prewarm is not None:
         result.append(_prewarm(item, program, tier))
     if item.spec.keep:
@@ -170,6 +174,15 @@ def _version(item: Item, program: Program, version: Any, tier: Item | None) -> B
         sha256=found.sha256 if found is not None else None,
         labels=found.labels or None if found is not None else None,
     )
+
+
+def _for_daemon(item: Item, program: Program, tier: Item) -> Manifest:
+    paths = {version.name: _path(item, program, tier, version) for version in item.spec.versions}
+    claims: dict[str, list[str]] = {}
+    for (_, namespace, _), names in sorted(places(item, program, tier).items(), key=str):
+        for name in names:
+            claims.setdefault(name, []).append(namespace)
+    return config_map(item, program, tier, paths, prewarmed(item), claims)
 
 
 # -- loading and freeing -------------------------------------------------------------------------------------------

@@ -134,11 +134,12 @@ def service(
 
 
 def disruption_budget(
-    item: Item, cluster: str, name: str, namespace: str, select: Mapping[str, str], *, component: str, **spec: Any
-) -> Manifest:
+    item: Item, cluster: str, name: str, namespace: str, select: Mapping[str, str], *, component: str,
+    owned: tuple[str, ...] = (), **spec: Any,
+) -> Manifest:  # fmt: skip
     """Build a PodDisruptionBudget; `spec` is `minAvailable` or `maxUnavailable`."""
     return manifest(
-        item, cluster, "policy/v1", "PodDisruptionBudget", name, namespace=namespace, component=component,
+        item, cluster, "policy/v1", "PodDisruptionBudget", name, namespace=namespace, component=component, owned=owned,
         spec={"selector": {"matchLabels": dict(select)}, **spec},
     )  # fmt: skip
 

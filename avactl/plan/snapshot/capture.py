@@ -7,7 +7,7 @@ import asyncio
 import orjson
 
 from avactl import names
-from avactl.kinds.cluster.daemons import POLICY
+from avactl.kinds.cluster.daemons.lower import POLICY
 from avactl.kinds.manifest import Body
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.timestamps import timestamp

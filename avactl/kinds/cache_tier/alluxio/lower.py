@@ -12,11 +12,16 @@ from avactl.kinds.cache_tier.alluxio.properties import LOGGING, render, site
 from avactl.kinds.cache_tier.alluxio.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, job, shell_pod
 from avactl.kinds.cache_tier.alluxio.stores import environment, mount_script
 from avactl.kinds.cache_tier.alluxio.workers import worker_pod
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.dataset_access import CACHE_NAMESPACE, unpersisted, worker_budget
 from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.lowering.storage import class_name
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+
+EVICTIONS = Owned(
+    "PodDisruptionBudget", ("spec", "maxUnavailable"), "the cache daemon, of workers that hold unpersisted data"
+)
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
@@ -103,7 +108,7 @@ def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]
         item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports, headless=True, component="worker"
     )
     # In mode `async` a worker holds data that is not yet persisted.
-    holds = {"holds_data": dirty(item) and item.spec.deletion_policy != "delete"}
+    holds = {"holds_data": unpersisted(item) and item.spec.deletion_policy != "delete"}
     if workers.replicas is None:
         # Never evict more workers than there are replicas of unpersisted data.
         body["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
@@ -113,14 +118,16 @@ def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]
         _object(item, "apps/v1", "StatefulSet", name, "worker", spec=spec, **holds),
         service,
         k8s.disruption_budget(
-            item, item.spec.cluster, name, CACHE_NAMESPACE, select, component="worker", maxUnavailable=1
+            item, item.spec.cluster, worker_budget(item), CACHE_NAMESPACE, select, component="worker",
+            owned=budget_owned(item, program), maxUnavailable=1,
         ),
-    ]
+    ]  # fmt: skip
 
 
-def dirty(item: Item) -> bool:
-    """Return True if workers may hold data that is not yet persisted."""
-    return bool(item.spec.role == "write" and item.spec.write_back.mode == "async")
+def budget_owned(item: Item, program: Program) -> tuple[str, ...]:
+    """Fields of the workers' budget that the cache daemon writes: it holds drains back while data would be lost."""
+    daemon = program.cluster_spec(item.spec.cluster).daemons.cache
+    return (EVICTIONS.field,) if daemon and unpersisted(item) else ()
 
 
 def _fuse(item: Item, program: Program, configuration: str) -> Manifest:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body
+from avactl.names import CACHE_STATUS
 
 WATCH = ("get", "list", "watch")
 
@@ -77,8 +78,40 @@ def topology_event_rules() -> list[Body]:
     ]
 
 
+def cache_cluster_rules() -> list[Body]:
+    """Rules of the cache daemon, in all namespaces. No Secrets; it writes nothing but events."""
+    return [
+        # Drains of machines with workers.
+        rule([""], ["nodes"], WATCH),
+        # Jobs that wait for a dataset, readers of a mount that failed, and the tiers' own pods.
+        rule([""], ["pods"], WATCH),
+        # Claims of dataset versions, which show their readers.
+        rule([""], ["persistentvolumeclaims"], WATCH),
+        # Progress of datasets, and failed mounts, at the pods that they concern.
+        rule(["events.k8s.io"], ["events"], ("create", "patch")),
+    ]
+
+
+def cache_rules(budgets: Sequence[str]) -> list[Body]:
+    """Rules of the cache daemon in the namespace of the cache tiers, besides its Lease.
+
+    `budgets`: names of the PodDisruptionBudgets of workers that may hold data which is not yet in a store.
+    """
+    rules = [
+        # Tiers and datasets, and its status. RBAC cannot restrict `create` by name.
+        rule([""], ["configmaps"], (*WATCH, "create")),
+        rule([""], ["configmaps"], ("update", "patch"), resourceNames=[CACHE_STATUS]),
+        # Workers that are drained.
+        rule(["policy"], ["poddisruptionbudgets"], WATCH),
+    ]
+    if budgets:
+        # No worker is evicted while it alone holds data.
+        rules.append(rule(["policy"], ["poddisruptionbudgets"], ("patch",), resourceNames=list(budgets)))
+    return rules
+
+
 APPLY = (*WATCH, "create", "patch", "delete")
-CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology")
+CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology", "avactl-cache")
 """Cluster-wide roles of avactl's daemons."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl import names
-from avactl.kinds.cluster import rbac
+from avactl.kinds.cluster.daemons import rbac
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, pod_security, resources
 from avactl.kinds.manifest import Body, Manifest

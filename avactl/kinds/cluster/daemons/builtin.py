@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.cluster import admission, guard, rbac, topology
+from avactl.kinds.cluster import admission, guard
+from avactl.kinds.cluster.daemons import rbac, topology
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.pods import container_security, pod_security, resources

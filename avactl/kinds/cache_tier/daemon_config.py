@@ -1,0 +1,57 @@
+"""ConfigMap of a tier for the cache daemon: the addresses, stores and limits that it needs."""
+
+from __future__ import annotations
+
+from avactl.kinds.cache_tier.alluxio import names as alluxio
+from avactl.kinds.dataset_access import CACHE_NAMESPACE, host_path
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_TIER_CONFIG, CONFIG_LABEL
+from avactl.quantity import quantity
+
+
+def config_map(item: Item, program: Program) -> list[Manifest]:
+    """Return the ConfigMap; none if the cluster runs no cache daemon."""
+    if not program.cluster_spec(item.spec.cluster).daemons.cache:
+        return []
+    data = {"tier.json": k8s.json_text(document(item))}
+    return [
+        k8s.config_map(
+            item, item.spec.cluster, f"tier.{item.name}", CACHE_NAMESPACE, data,
+            component="daemon", extra_labels={CONFIG_LABEL: CACHE_TIER_CONFIG},
+        )
+    ]  # fmt: skip
+
+
+def document(item: Item) -> Body:
+    """Return `tier.json`. Sizes are bytes, and `quota` is that of one worker."""
+    spec = item.spec
+    return {
+        "name": item.name,
+        "engine": spec.engine,
+        "role": spec.role,
+        "masters": [f"{host}:{alluxio.MASTER_PORT}" for host in alluxio.master_hosts(item)],
+        "webPorts": {"master": alluxio.MASTER_WEB_PORT, "worker": alluxio.WORKER_WEB_PORT},
+        "fuseDirectory": host_path(item, "/") if spec.fuse.enabled else None,
+        "quota": {tier.medium: int(quantity(tier.quota)) for tier in spec.workers.tiers},
+        "stores": [
+            {
+                "mount": store.mount.rstrip("/"),
+                "url": store.url.rstrip("/"),
+                "endpoint": store.endpoint,
+                "secret": store.secret,
+                "options": dict(store.options),
+                "readOnly": store.read_only or spec.role == "read",
+            }
+            for store in spec.under_stores
+        ],
+        "writeBack": _write_back(item),
+    }
+
+
+def _write_back(item: Item) -> Body | None:
+    if item.spec.role == "read":
+        return None
+    back = item.spec.write_back
+    return {"mode": back.mode, "replicas": back.replicas}

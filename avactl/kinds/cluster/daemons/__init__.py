@@ -1,0 +1,1 @@
+"""The daemons of a cluster: their Deployments and DaemonSets, service accounts and RBAC."""

@@ -1,0 +1,57 @@
+"""The daemons of a cluster, and the placement policy that they read."""
+
+from __future__ import annotations
+
+from avactl import names
+from avactl.kinds.base import GROUP
+from avactl.kinds.cluster.daemons import builtin, cache, rbac, topology
+from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import resources
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item, Program
+
+POLICY = "avactl-policy"
+"""ConfigMap in the system namespace with the placement policy, which the daemons read."""
+
+
+def policy(item: Item) -> Manifest:
+    """Return the ConfigMap with the placement policy."""
+    spec = item.spec
+    data = {
+        "cluster": item.name,
+        "gpuDriver": spec.gpu_driver,
+        "levels": spec.placement.levels,
+        "objective": spec.placement.objective,
+        "reconcile": spec.reconcile.mode,
+        "schedulerName": names.SCHEDULER_NAME,
+        "systemNamespace": spec.system_namespace,
+    }
+    return k8s.config_map(item, item.name, POLICY, spec.system_namespace, {"policy.json": k8s.json_text(data)})
+
+
+def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
+    """Return the objects of the enabled daemons; `config` is the ConfigMap that they read."""
+    system = item.spec.system_namespace
+    result: list[Manifest] = []
+    on = item.spec.daemons
+    if on.scheduler:
+        result += _scheduler(item, config)
+    if on.topology:
+        result += topology.daemon_sets(item, program, names.SYSTEM_PRIORITY)
+    result += builtin.reconciler(item, names.SYSTEM_PRIORITY, HTTP_PORT)
+    if result:
+        result.append(metrics_only(item, system, {}))
+    return [*result, *cache.objects(item, program)]
+
+
+def _scheduler(item: Item, config: Manifest) -> list[Manifest]:
+    daemon = Daemon(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
+    # It reads its policy at startup: a changed digest restarts it.
+    digest = {f"{GROUP}/config": k8s.digest(config.body["data"])}
+    volumes = {"config": ("/etc/avactl", {"configMap": {"name": config.name}})}
+    return [
+        *daemon.deployment(["--config", "/etc/avactl/policy.json"], resources("1", "1Gi"), volumes, digest),
+        *daemon.cluster_role(rbac.scheduler_cluster_rules()),
+        *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
+    ]

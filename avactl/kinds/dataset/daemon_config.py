@@ -1,0 +1,59 @@
+"""ConfigMap of a dataset for the cache daemon: its versions in the tier, and when to load and free them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_DATASET_CONFIG, CONFIG_LABEL
+from avactl.quantity import quantity
+
+
+def config_map(
+    item: Item, program: Program, tier: Item, paths: Mapping[str, str], prewarmed: list[Any],
+    claims: Mapping[str, list[str]],
+) -> Manifest:  # fmt: skip
+    """Return the ConfigMap. `paths` and `claims`: path in the tier and namespaces with a claim, by version."""
+    namespace = item.namespace or program.cluster_spec(tier.spec.cluster).system_namespace
+    document = {
+        "namespace": namespace,
+        "name": item.spec_name,
+        "tier": tier.name,
+        "versions": [_version(item, version, paths[version.name], claims) for version in item.spec.versions],
+        "prewarm": _prewarm(item, prewarmed),
+        "keep": int(seconds(item.spec.keep)) if item.spec.keep else None,
+    }
+    return k8s.config_map(
+        item, tier.spec.cluster, f"dataset.{namespace}.{item.name}", CACHE_NAMESPACE,
+        {"dataset.json": k8s.json_text(document)},
+        component="daemon", extra_labels={CONFIG_LABEL: CACHE_DATASET_CONFIG},
+    )  # fmt: skip
+
+
+def _version(item: Item, version: Any, path: str, claims: Mapping[str, list[str]]) -> Body:
+    # `size` is that of the newest version.
+    newest = version is item.spec.versions[-1]
+    return {
+        "name": version.name,
+        "path": path,
+        "bytes": int(quantity(item.spec.size)) if newest and item.spec.size else None,
+        "claims": claims.get(version.name, []),
+    }
+
+
+def _prewarm(item: Item, prewarmed: list[Any]) -> Body | None:
+    prewarm = item.spec.prewarm
+    if prewarm is None:
+        return None
+    return {
+        "versions": [version.name for version in prewarmed],
+        "replicas": prewarm.replicas,
+        "pin": prewarm.replicas > 1,
+        "when": "once",
+        "throttle": int(quantity(prewarm.bandwidth)) if prewarm.bandwidth else None,
+    }

@@ -1,0 +1,166 @@
+"""The cache daemon: its objects, what tiers and datasets tell it, and that its role is enough and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation
+from tests.kinds.compiling import DIGEST, apply, body, compiled, names
+from tests.kinds.test_cluster import refused
+from tools.controlplane import ControlPlane
+
+CLUSTER = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}, alluxio: registry.example.com/alluxio{DIGEST}}}
+  daemons: {{cache: true}}
+"""
+READ = """
+---
+kind: CacheTier
+metadata: {name: read}
+spec:
+  cluster: main
+  role: read
+  workers: {tiers: [{medium: MEM, quota: 64Gi}, {medium: SSD, quota: 1Ti}]}
+  underStores: [{mount: /imagenet, url: "s3://imagenet", secret: imagenet-s3}]
+"""
+ASYNC = """
+---
+kind: CacheTier
+metadata: {name: write}
+spec:
+  cluster: main
+  role: write
+  workers: {replicas: 2, tiers: [{medium: MEM, quota: 8Gi}, {medium: SSD, quota: 64Gi}]}
+  underStores: [{mount: /results, url: "s3://results", secret: results-s3}]
+  writeBack: {mode: async}
+"""
+CLIPS = """
+---
+kind: Team
+metadata: {name: video}
+spec: {members: {users: [kim]}}
+---
+kind: Dataset
+metadata: {name: clips, team: video}
+spec:
+  tier: read
+  size: 10Gi
+  keep: 14d
+  versions: [{name: v1, url: "s3://imagenet/clips/v1"}, {name: v2, url: "s3://imagenet/clips/v2"}]
+  prewarm: {bandwidth: 100M}
+"""
+
+
+def told(result: Compilation, name: str) -> dict[str, Any]:
+    """The document of a ConfigMap for the daemon."""
+    found = body(result, "ConfigMap", name, "avactl-cache")
+    kind = found["metadata"]["labels"]["avactl.dev/config"]
+    document: dict[str, Any] = json.loads(found["data"][f"{kind.removeprefix('cache-')}.json"])
+    return document
+
+
+def test_the_daemon_runs_only_where_it_is_enabled() -> None:
+    without = compiled(CLUSTER.replace("cache: true", "cache: false") + READ + CLIPS)
+    assert names(without, "Deployment") == []
+    assert not [name for name in names(without, "ConfigMap") if "tier." in name or "dataset." in name]
+    assert names(compiled(CLUSTER + READ), "Deployment") == ["avactl-cache/avactl-cache"]
+
+
+def test_it_reads_the_secrets_of_all_stores_as_files() -> None:
+    spec = body(compiled(CLUSTER + READ + ASYNC), "Deployment", "avactl-cache", "avactl-cache")["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][:2] == ["--namespace", "avactl-cache"]
+    secrets = {v["name"]: v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
+    mounted = {m["mountPath"]: secrets[m["name"]] for m in container["volumeMounts"] if m["name"] in secrets}
+    assert mounted == {f"/etc/avactl/stores/{name}": name for name in ("imagenet-s3", "results-s3")}
+
+
+def test_a_tier_tells_its_addresses_stores_and_sizes() -> None:
+    result = compiled(CLUSTER + READ + ASYNC)
+    read = told(result, "tier.read")
+    assert read["masters"] == [f"read-master-{i}.read-master.avactl-cache.svc:19998" for i in range(3)]
+    assert read["quota"] == {"MEM": 64 * 2**30, "SSD": 2**40}
+    assert read["fuseDirectory"] == "/mnt/avactl/read"
+    (store,) = read["stores"]
+    assert (store["mount"], store["url"], store["secret"], store["readOnly"]) == (
+        "/imagenet", "s3://imagenet", "imagenet-s3", True,
+    )  # fmt: skip
+    assert read["writeBack"] is None
+    assert told(result, "tier.write")["writeBack"]["mode"] == "async"
+
+
+def test_a_dataset_tells_its_versions_and_nothing_else_loads_or_frees_it() -> None:
+    result = compiled(CLUSTER + READ + CLIPS)
+    clips = told(result, "dataset.video.clips")
+    assert (clips["namespace"], clips["name"], clips["tier"], clips["keep"]) == ("video", "clips", "read", 14 * 86400)
+    old, new = clips["versions"]
+    assert (old["path"], old["bytes"], old["claims"]) == ("/imagenet/clips/v1", None, ["video"])
+    assert (new["path"], new["bytes"]) == ("/imagenet/clips/v2", 10 * 2**30)
+    assert clips["prewarm"]["versions"] == ["v2"]
+    assert clips["prewarm"]["throttle"] == 100_000_000
+    assert names(result, "CronJob") == []
+    assert [name for name in names(result, "Job") if "prewarm" in name] == []
+
+
+def test_the_budget_of_workers_with_unpersisted_data_is_the_daemons() -> None:
+    def owned(text: str) -> tuple[str, ...]:
+        return next(m.owned for m in compiled(text).manifests if (m.kind, m.name) == (
+            "PodDisruptionBudget", "write-worker"))  # fmt: skip
+
+    assert owned(CLUSTER + ASYNC) == ("spec.maxUnavailable",)
+    assert owned(CLUSTER + ASYNC.replace("mode: async", "mode: through")) == ()
+    assert owned(CLUSTER.replace("cache: true", "cache: false") + ASYNC) == ()
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
+    with ControlPlane() as running:
+        yield running
+
+
+def test_role_is_enough_and_no_more(plane: ControlPlane) -> None:
+    space, team = "avactl-cache", "tenant"
+    with plane.client() as admin:
+        apply(admin, compiled(CLUSTER + READ + ASYNC + CLIPS).manifests)
+        admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
+        admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "imagenet-s3", "namespace": space}})
+    with plane.client(plane.service_account_token(space, "avactl-cache")) as daemon:
+        for kind in ("Pod", "PersistentVolumeClaim", "Node"):
+            daemon.list("v1", kind)
+        assert daemon.list("v1", "ConfigMap", space)
+        status = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "avactl-cache-status", "namespace": space},
+        }
+        daemon.create({**status, "data": {"status.json": "{}"}})
+        daemon.patch({**status, "data": {"status.json": '{"datasets": {}}'}})
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        daemon.create({**lease, "metadata": {"name": "avactl-cache", "namespace": space}})
+        held = daemon.get("coordination.k8s.io/v1", "Lease", "avactl-cache", space)
+        daemon.replace({**held, "spec": {"holderIdentity": "avactl-cache-0"}})
+        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": {"maxUnavailable": 0}}
+        daemon.patch({**budget, "metadata": {"name": "write-worker", "namespace": space}})
+        event: dict[str, Any] = {
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "clips.1", "namespace": team},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "avactl",
+            "reportingInstance": "avactl-cache-0", "action": "Load", "reason": "Loading", "type": "Normal",
+            "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "train", "namespace": team},
+        }  # fmt: skip
+        daemon.create(event)
+
+        assert refused(daemon.get, "v1", "Secret", "imagenet-s3", space)
+        assert refused(daemon.list, "v1", "ConfigMap", team)
+        tier = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tier.read", "namespace": space}}
+        assert refused(daemon.patch, {**tier, "data": {"tier.json": "{}"}})
+        assert refused(daemon.patch, {**budget, "metadata": {"name": "read-master", "namespace": space}})
+        assert refused(daemon.delete, "v1", "ConfigMap", "tier.read", space)
+        assert refused(daemon.delete, "apps/v1", "StatefulSet", "read-master", space)
