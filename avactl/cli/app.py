@@ -35,6 +35,7 @@ COMMANDS = {
     "pool": "Draw a pool and the jobs on its GPUs (SVG).",
     "defrag": "Find the fewest pod moves that let a job start.",
     "scheduler": "Run the scheduler in the cluster.",
+    "cache": "Run the cache daemon, or show what cache tiers hold.",
 }
 """Commands and their one-line help in `avactl --help`.
 
@@ -45,7 +46,7 @@ PACKAGES = {
     "specs": ("validate", "render", "graph", "explain", "set", "schema", "init"),
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
-    "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler"),
+    "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache"),
 }
 """Commands by the package of `avactl.cli` that holds them."""
 

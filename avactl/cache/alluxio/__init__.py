@@ -1,0 +1,1 @@
+"""Alluxio 2.9 by its own gRPC services, without its Java client."""

@@ -1,0 +1,164 @@
+"""The cache daemon: leader election, watches, one runner a tier, and the status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from avactl.cache import metrics, names
+from avactl.cache.configs import Configs
+from avactl.cache.runner import TierRunner
+from avactl.cache.status import StatusWriter
+from avactl.kube import logs
+from avactl.kube.access import Access
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.events import events_path, new_event
+from avactl.kube.http_server import serve
+from avactl.kube.leader import Leader, LostError
+from avactl.kube.reflector import Reflector
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a replica."""
+
+    namespace: str = names.NAMESPACE
+    lease: str = ""
+    """Name of the Lease; empty for a single replica without leader election."""
+    listen: str = ""
+    interval: float = 2.0
+    """Seconds between two passes over a tier."""
+
+
+class Daemon:
+    """One replica."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client, self._options = client, options
+        self.configs = Configs()
+        self.writer = StatusWriter(client, options.namespace)
+        self.runners: dict[str, TierRunner] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._leader: Leader | None = None
+        if options.lease:
+            identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
+            self._leader = Leader(client, options.namespace, options.lease, identity)
+        self._wake = asyncio.Event()
+        selector = f"{names.CONFIG_LABEL} in ({names.TIER_CONFIG},{names.DATASET_CONFIG})"
+        path = f"/api/v1/namespaces/{options.namespace}/configmaps"
+        self._reflectors = [
+            Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
+        ]
+
+    def leading(self) -> bool:
+        """Return True if this replica is the leader."""
+        return self._leader is None or self._leader.leading()
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
+        runner = None
+        if self._options.listen:
+            runner = await serve(self._options.listen, lambda: True, self._ready, self._collect, metrics.REGISTRY)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector in self._reflectors:
+                    group.create_task(reflector.run())
+                if self._leader is not None:
+                    group.create_task(self._leader.run())
+                group.create_task(self._act())
+        finally:
+            await self._stop(list(self._running))
+            if self._leader is not None:
+                await asyncio.shield(self._leader.release())
+            if runner is not None:
+                await runner.cleanup()
+
+    async def _act(self) -> None:
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+        if self._leader is not None:
+            await self._leader.won.wait()
+        while True:
+            self._wake.clear()
+            if self.leading():
+                await self._follow()
+                try:
+                    await self._report()
+                except (ApiError, UnreachableError) as error:
+                    logs.warn("status not written", error=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.interval):
+                    await self._wake.wait()
+
+    async def _follow(self) -> None:
+        """Start a runner for each new or changed tier; stop those of others."""
+        wanted = {tier.name: tier for tier in self.configs.tiers.values()}
+        await self._stop([name for name, runner in self.runners.items() if wanted.get(name) != runner.tier])
+        for name, tier in wanted.items():
+            if name not in self.runners:
+                self.runners[name] = TierRunner(tier, self.leading, self._options.interval)
+                self._running[name] = asyncio.ensure_future(self.runners[name].run())
+                logs.info("tier", name=name, role=tier.role, masters=",".join(tier.masters))
+
+    async def _stop(self, tiers: list[str]) -> None:
+        for name in tiers:
+            task = self._running.pop(name)
+            del self.runners[name]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    # -- reports -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return the content of `status.json`."""
+        return {
+            "datasets": {},
+            "tiers": {name: runner.status() for name, runner in sorted(self.runners.items())},
+            "errors": dict(sorted(self.configs.errors.items())[:100]),
+        }
+
+    async def _report(self) -> None:
+        await self.writer.write(self.status())
+        for key in list(self.configs.unreported)[:100]:
+            self.configs.unreported.discard(key)
+            await self._event(self.configs.references[key], "InvalidConfiguration", self.configs.errors[key], True)
+
+    async def _event(self, regarding: dict[str, str], reason: str, note: str, warning: bool = False) -> None:
+        event = new_event(names.CONTROLLER, "Caching", regarding, reason, note, warning=warning)
+        await self._client.send("POST", events_path(event), event)
+
+    def _ready(self) -> bool:
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    def _collect(self) -> None:
+        metrics.LEADER.set(self.leading())
+
+
+async def run(access: Access, options: Options) -> None:
+    """Run a replica until SIGTERM or SIGINT."""
+    logs.configure()
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(_always(access, options))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    logs.info("stopped")
+
+
+async def _always(access: Access, options: Options) -> None:
+    while True:
+        async with Client(access, names.CONTROLLER) as client:
+            try:
+                await Daemon(client, options).run()
+            except ExceptionGroup as group:
+                lost, others = group.split(LostError)
+                if lost is None or others is not None:
+                    raise
+                logs.error("lease lost", error=str(lost.exceptions[0]))

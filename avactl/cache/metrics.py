@@ -1,0 +1,16 @@
+"""Prometheus metrics of the cache daemon."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+REGISTRY = CollectorRegistry()
+_TIER, _VERSION = ["tier"], ["namespace", "dataset", "version"]
+
+LEADER = Gauge("avactl_cache_leader", "1 on the replica that acts.", registry=REGISTRY)
+CAPACITY = Gauge("avactl_cache_capacity_bytes", "Capacity of a tier's workers.", _TIER, registry=REGISTRY)
+USED = Gauge("avactl_cache_used_bytes", "Bytes that a tier's workers hold.", _TIER, registry=REGISTRY)
+WORKERS = Gauge("avactl_cache_workers", "Live workers of a tier.", _TIER, registry=REGISTRY)
+ERRORS = Counter(
+    "avactl_cache_errors_total", "Failed passes over a tier, by task.", ["tier", "task"], registry=REGISTRY
+)

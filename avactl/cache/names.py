@@ -1,0 +1,29 @@
+"""Names that the cache daemon shares with the compiler and the scheduler."""
+
+from __future__ import annotations
+
+from avactl.names import CONFIG_LABEL, MANAGED_BY, MANAGER
+
+CONTROLLER = "avactl-cache"
+"""Reporting controller of events, and user agent."""
+NAMESPACE = "avactl-cache"
+"""Namespace of all tiers, and of the daemon's ConfigMaps."""
+TIER_CONFIG, DATASET_CONFIG, STATUS_CONFIG = "cache-tier", "cache-dataset", "cache-status"
+"""Values of the label `avactl.dev/config`."""
+TIER_KEY, DATASET_KEY, STATUS_KEY = "tier.json", "dataset.json", "status.json"
+STATUS = "avactl-cache-status"
+
+__all__ = [
+    "CONFIG_LABEL",
+    "CONTROLLER",
+    "DATASET_CONFIG",
+    "DATASET_KEY",
+    "MANAGED_BY",
+    "MANAGER",
+    "NAMESPACE",
+    "STATUS",
+    "STATUS_CONFIG",
+    "STATUS_KEY",
+    "TIER_CONFIG",
+    "TIER_KEY",
+]

@@ -1,0 +1,82 @@
+"""One tier: its engine, and the tasks that run on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from avactl.cache import metrics
+from avactl.cache.alluxio.client import AlluxioEngine
+from avactl.cache.config import Tier
+from avactl.cache.engine import Engine, EngineError
+from avactl.cache.status import MAX_TEXT
+from avactl.kube import logs
+from avactl.kube.client import ApiError, UnreachableError
+from avactl.terminal import shortened, visible
+
+ENGINES: dict[str, Callable[[Tier], Engine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
+
+
+class TierRunner:
+    """Runs the tasks of one tier, each in a loop of its own: a task that fails is that tier's error."""
+
+    def __init__(self, tier: Tier, leading: Callable[[], bool], interval: float) -> None:
+        self.tier, self._leading, self._interval = tier, leading, interval
+        self.engine = ENGINES[tier.engine](tier)
+        self.facts: dict[str, Any] = {}
+        """The tier's part of the status."""
+        self.errors: dict[str, str] = {}
+        """The last failure of each task."""
+        self.tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [("capacity", self._measure)]
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, task in self.tasks:
+                    group.create_task(self._loop(name, task))
+        finally:
+            with contextlib.suppress(Exception):
+                await self.engine.close()
+
+    async def _loop(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            if self._leading():
+                try:
+                    await task()
+                    self.errors.pop(name, None)
+                except (EngineError, ApiError, UnreachableError) as error:
+                    self._failed(name, error)
+                except Exception as error:  # a defect in one tier must not stop the others
+                    self._failed(name, error, traceback.format_exc())
+            await asyncio.sleep(self._interval)
+
+    def _failed(self, name: str, error: Exception, trace: str = "") -> None:
+        text = visible(shortened(str(error) or type(error).__name__, MAX_TEXT))
+        metrics.ERRORS.labels(self.tier.name, name).inc()
+        if self.errors.get(name) != text:
+            logs.warn("task failed", tier=self.tier.name, task=name, error=text, **({"trace": trace} if trace else {}))
+        self.errors[name] = text
+
+    async def _measure(self) -> None:
+        workers = await self.engine.workers()
+        capacity, used = sum(each.capacity for each in workers), sum(each.used for each in workers)
+        self.facts |= {
+            "role": self.tier.role,
+            "workers": len(workers),
+            "capacityBytes": capacity,
+            "usedBytes": used,
+            "fill": round(used / capacity, 4) if capacity else 0.0,
+            "updated": int(time.time()),
+        }
+        for gauge, value in ((metrics.CAPACITY, capacity), (metrics.USED, used), (metrics.WORKERS, len(workers))):
+            gauge.labels(self.tier.name).set(value)
+
+    def status(self) -> dict[str, Any]:
+        """Return the tier's part of the status."""
+        error = "; ".join(f"{name}: {text}" for name, text in sorted(self.errors.items()))
+        return {**self.facts, **({"error": error[: 3 * MAX_TEXT]} if error else {})}

@@ -1,0 +1,164 @@
+"""`avactl cache`: the cache daemon, and its state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    DaemonKubeconfig,
+    Kubeconfig,
+    connection,
+    console,
+    listening,
+    packages,
+    plain,
+    refused,
+    span,
+    write,
+)
+from avactl.cli.common import fail
+from avactl.exit_codes import USAGE
+from avactl.terminal import json_output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+cache = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="Run the cache daemon, and show or flush what tiers hold."
+)
+Namespace = Annotated[str, typer.Option(help="Namespace of the cache tiers.")]
+_PAUSE = 1.0
+"""Seconds between two refreshes."""
+_BAR = 24
+"""Characters of a bar."""
+
+
+@cache.callback(invoke_without_command=True)
+def _default(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        run()
+
+
+@cache.command()
+def run(
+    lease: Annotated[str, typer.Option(help="Lease for leader election; empty: single replica.")] = "",
+    listen: Annotated[str, typer.Option(help="HOST:PORT for /metrics, /livez and /readyz; empty: disabled.")] = "",
+    namespace: Annotated[
+        str, typer.Option(help="Namespace of the cache tiers. Default: the pod's own, else avactl-cache.")
+    ] = "",
+    interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between passes over a tier.")] = 2.0,
+    kubeconfig: DaemonKubeconfig = None,
+) -> None:
+    """Run the daemon: prewarm datasets, write data back, guard drains and FUSE mounts."""
+    with packages():
+        from avactl.cache import daemon, names
+    options = daemon.Options(
+        namespace or os.environ.get("POD_NAMESPACE", "") or names.NAMESPACE, lease, listen, interval
+    )
+    with listening(listen):
+        asyncio.run(daemon.run(connection(kubeconfig), options))
+
+
+@cache.command()
+def status(
+    form: Annotated[str, typer.Option("--format", help="`table`, or `json` (once).")] = "table",
+    once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
+    namespace: Namespace = "avactl-cache",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Show tiers and datasets as the daemon reports them, live until Ctrl-C. Read-only."""
+    if form not in ("table", "json"):
+        fail(f"`--format {form}` must be table or json", USAGE)
+    with packages():
+        from avactl.cache.status import StatusWriter
+        from avactl.kube.client import ApiError, Client, UnreachableError
+    access = connection(kubeconfig, context)
+    live = form == "table" and not once and sys.stdout.isatty()
+
+    async def show() -> None:
+        async with Client(access, connections=2) as client:
+            reader = StatusWriter(client, namespace)
+            if live:
+                await _live(reader)
+                return
+            data = await reader.read()
+            if form == "json":
+                sys.stdout.write(json_output(data))
+            else:
+                write(_page(data))
+
+    try:
+        asyncio.run(show())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+async def _live(reader: Any) -> None:
+    from rich.live import Live
+
+    with Live(console=console(), screen=True, auto_refresh=False) as screen:
+        while True:
+            screen.update(_page(await reader.read()), refresh=True)
+            await asyncio.sleep(_PAUSE)
+
+
+def _page(data: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+
+    from avactl.quantity import format_quantity
+
+    def size(value: Any) -> str:
+        return format_quantity(int(value)) if isinstance(value, int | float) else ""
+
+    if not data:
+        return "the cache daemon has written no status so far"
+    now = time.time()
+    tiers = Table("tier", "role", "fill", "", "workers", "dirty", "oldest", "error", box=None, pad_edge=False)
+    for name, each in sorted(_entries(data, "tiers")):
+        dirty = each.get("dirtyBytes")
+        tiers.add_row(
+            plain(name), plain(str(each.get("role", ""))), _bar(each.get("fill")), _percent(each.get("fill")),
+            str(each.get("workers", "")), size(dirty),
+            span(each["oldestDirtySeconds"]) if dirty and "oldestDirtySeconds" in each else "",
+            plain(str(each.get("error", ""))),
+        )  # fmt: skip
+    datasets = Table("dataset", "warm", "", "files", "rate", "left", "updated", "error", box=None, pad_edge=False)
+    for name, each in sorted(_entries(data, "datasets")):
+        eta, share = each.get("etaSeconds"), each.get("percent", 0) / 100
+        datasets.add_row(
+            plain(name), _bar(share), _percent(share), str(each.get("files", "")),
+            f"{size(each['rate'])}/s" if each.get("rate") else "", span(eta) if eta else "",
+            f"{span(now - each['updated'])} ago" if "updated" in each else "", plain(str(each.get("error", ""))),
+        )  # fmt: skip
+    parts: list[RenderableType] = [tiers]
+    if datasets.row_count:
+        parts += ["", datasets]
+    broken = data.get("errors")
+    if isinstance(broken, dict) and broken:
+        parts += ["", *(f"ConfigMap {plain(key)}: {plain(str(text))}" for key, text in sorted(broken.items()))]
+    return Group(*parts)
+
+
+def _entries(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+    found = data.get(key)
+    return [(name, each) for name, each in found.items() if isinstance(each, dict)] if isinstance(found, dict) else []
+
+
+def _bar(share: Any) -> str:
+    filled = round(_BAR * min(1.0, max(0.0, float(share or 0))))
+    return "█" * filled + "░" * (_BAR - filled)
+
+
+def _percent(share: Any) -> str:
+    return f"{100 * float(share or 0):.0f}%"

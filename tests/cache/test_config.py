@@ -1,0 +1,84 @@
+"""The daemon's input, and what a tenant may write instead of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from avactl.cache.config import ConfigError, parse_dataset, parse_tier
+
+TIER: dict[str, Any] = {
+    "name": "write", "engine": "alluxio", "role": "write", "masters": ["write-master-0.write-master:19998"],
+    "webPorts": {"master": 19999, "worker": 30000}, "fuseDirectory": "/mnt/avactl/write", "quota": {"MEM": 1 << 30},
+    "stores": [
+        {"mount": "/ceph", "url": "cephfs://ceph/", "endpoint": None, "readOnly": False},
+        {"mount": "/results", "url": "s3://results", "endpoint": "https://s3", "readOnly": False},
+    ],
+    "writeBack": {
+        "mode": "through", "durable": "/ceph", "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
+        "targets": {"/ceph": "/results"}, "evict": True, "replicas": 2,
+    },
+}  # fmt: skip
+DATASET: dict[str, Any] = {
+    "namespace": "vision", "name": "imagenet", "tier": "read",
+    "versions": [{"name": "v3", "path": "/imagenet/v3", "bytes": 1, "files": 2, "claims": ["vision"]}],
+    "prewarm": {"pin": True, "when": "0 3 * * 1-5", "throttle": 1000}, "keep": 86400,
+}  # fmt: skip
+
+
+def changed(document: dict[str, Any], path: str, value: Any) -> str:
+    copy = json.loads(json.dumps(document))
+    *above, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    place = copy
+    for part in above:
+        place = place[part]
+    place[last] = value
+    return json.dumps(copy)
+
+
+def test_the_compiled_documents_are_read() -> None:
+    tier = parse_tier(json.dumps(TIER))
+    assert tier.write_back is not None
+    assert (tier.write_back.targets, tier.write_back.evict) == ({"/ceph": "/results"}, True)
+    dataset = parse_dataset(json.dumps(DATASET))
+    assert dataset.versions[0].claims == {"vision"}
+    assert dataset.prewarm is not None
+    assert (dataset.prewarm.throttle, dataset.keep) == (1000, 86400)
+
+
+def test_without_a_durable_directory_each_store_is_its_own_target() -> None:
+    tier = parse_tier(changed(TIER, "writeBack", {"mode": "async"}))
+    assert tier.write_back is not None
+    assert tier.write_back.targets == {"/ceph": "/ceph", "/results": "/results"}
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    ("name", "../x"), ("name", None), ("engine", "other"), ("role", []), ("masters", []), ("masters", ["x"] * 10),
+    ("masters", ["http://x:1"]), ("masters", [7]), ("stores", {}), ("stores", [1]), ("stores.0.mount", "/a/../b"),
+    ("stores.0.url", "x" * 2000), ("quota", []), ("quota", {"MEM": -1}), ("quota", {"MEM": 1 << 61}),
+    ("quota", {"MEM": True}), ("writeBack", 3), ("writeBack.mode", "x"), ("writeBack.targets", {"/x": "/results"}),
+    ("writeBack.targets", {"/ceph": "/ceph"}), ("writeBack.push.high", 2), ("writeBack.push.low", 0.9),
+    ("writeBack.push.delaySeconds", 1e300), ("writeBack.push.delaySeconds", "1"),
+])  # fmt: skip
+def test_a_wrong_tier_is_refused(path: str, value: Any) -> None:
+    with pytest.raises(ConfigError):
+        parse_tier(changed(TIER, path, value))
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    ("namespace", "A"), ("versions", None), ("versions.0.name", "../.."), ("versions.0.path", "relative"),
+    ("versions.0.bytes", 1e40), ("versions.0.claims", "all"), ("prewarm", "now"), ("prewarm.when", "x" * 200),
+    ("prewarm.throttle", -1), ("keep", "1d"), ("versions", [DATASET["versions"][0]] * 2),
+])  # fmt: skip
+def test_a_wrong_dataset_is_refused(path: str, value: Any) -> None:
+    with pytest.raises(ConfigError):
+        parse_dataset(changed(DATASET, path, value))
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "7", "{" * 100_000, " " * 600_000])
+def test_what_is_no_document_is_refused(text: Any) -> None:
+    for parse in (parse_tier, parse_dataset):
+        with pytest.raises(ConfigError):
+            parse(text)
