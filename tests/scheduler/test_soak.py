@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -16,6 +16,7 @@ from tests.proxy import Ask, Proxy
 from tests.scheduler.auditor import Auditor, patient, unsettled, waiting
 from tests.scheduler.workload import Workload
 from tests.scheduler.world import LEASE, SYSTEM, World
+from tools.controlplane import KubeClient
 
 pytestmark = pytest.mark.controlplane
 FAULTS = {409: 0.02, 429: 0.03, 500: 0.015, 410: 0.04, 0: 0.02, -1: 0.02, -500: 0.01}
@@ -176,6 +177,18 @@ class Chaos:
         self._world.wait(self._leader, 60)
 
 
+def gangs(kube: KubeClient, namespaces: Iterable[str]) -> list[str]:
+    """Describe the pods of gangs, for whoever reads a failure."""
+    found = []
+    for pod in (pod for namespace in namespaces for pod in kube.list("v1", "Pod", namespace)):
+        metadata, status = pod["metadata"], pod.get("status", {})
+        if gang := metadata["labels"].get("avactl.dev/gang"):
+            said = [(each["type"], each["status"], each.get("message")) for each in status.get("conditions") or ()]
+            place = f"on {pod['spec'].get('nodeName')}, {status.get('phase')}, ends {metadata.get('deletionTimestamp')}"
+            found.append(f"{metadata['namespace']}/{metadata['name']} of {gang} {place}: {said}")
+    return found
+
+
 def _nothing(_: Ask) -> None:
     pass
 
@@ -208,8 +221,8 @@ def soak(world: World, seed: int, kills: int, others: float = 1.0, settle: float
 
             try:
                 world.wait(settled, settle)
-            except TimeoutError as error:
-                raise AssertionError(f"{left}\n{error}") from None
+            except TimeoutError:
+                raise AssertionError("\n".join([*left, *gangs(world.kube, workload.spaces), *world.logged()])) from None
             before: dict[str, str] = {}
             if afresh:
                 before = waiting(world.kube, workload.spaces)

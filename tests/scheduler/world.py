@@ -275,9 +275,16 @@ class World:
         deadline = time.monotonic() + timeout
         while not until():
             if time.monotonic() > deadline:
-                logs = [log.read_text()[-1500:] for log in self._logs[-2:]]
-                raise TimeoutError("\n".join([f"not so after {timeout:g} s", *logs, *self._situation()]))
+                raise TimeoutError("\n".join([f"not so after {timeout:g} s", *self.logged(), *self._situation()]))
             time.sleep(0.05)
+
+    def logged(self) -> list[str]:
+        """Return the last lines of the last two daemons, without those on watches."""
+        return [
+            line
+            for log in self._logs[-2:]
+            for line in [each for each in log.read_text().splitlines() if "watch broken" not in each][-20:]
+        ]
 
     def _situation(self) -> list[str]:
         """The test's pods, claims and ReplicaSets, as a reader of a failure needs them."""
