@@ -14,6 +14,9 @@ from avactl.kinds.program import Item, Program
 CACHE_NAMESPACE = "avactl-cache"
 """Namespace of all cache tiers in a cluster. FUSE needs the pod-security level `privileged` there."""
 
+PUSHED = ".pushed"
+"""Suffix of the directory with pushed and evicted files, beside the directory that they were written to."""
+
 TEAM_BUCKETS = "team-buckets"
 """ConfigMap with the URL of each bucket, in every namespace of a team that has buckets."""
 BUCKET_PREFIX = "AVACTL_BUCKET_"
@@ -67,6 +70,11 @@ def claim_name(dataset: Item, version: str, reader: str | None) -> str:
 def bucket_claim(bucket: str) -> str:
     """Name of the claim for a team's bucket in the team's namespaces."""
     return f"bucket-{bucket}"
+
+
+def pushed_claim(bucket: str) -> str:
+    """Name of the read-only claim for the files of a team's bucket that were pushed and evicted."""
+    return f"pushed-bucket-{bucket}"
 
 
 def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
@@ -127,7 +135,25 @@ def tier_path(tier: Item, url: str) -> str | None:
 
 def store_secrets(tier: Item) -> set[str]:
     """Names of the Secrets with the credentials of a tier's stores."""
-    return {store.secret for store in tier.spec.under_stores if store.secret}
+    stores = [*tier.spec.under_stores, *([tier.spec.write_back.durable] if pushes(tier) else ())]
+    return {store.secret for store in stores if store.secret}
+
+
+def pushes(tier: Item) -> bool:
+    """Return True if a tier writes to a durable store, from which the cache daemon pushes to the under-stores."""
+    back = tier.spec.write_back
+    return bool(tier.spec.role == "write" and back.mode == "push" and back.durable is not None)
+
+
+def pushed_path(tier: Item, url: str) -> str | None:
+    """Path in a tier's namespace of the files below an object-store URL that were pushed and evicted; None if none
+    are."""
+    store = under_store(tier, url)
+    if store is None or store.read_only or not pushes(tier) or not tier.spec.write_back.evict:
+        return None
+    mount = store.mount.rstrip("/")
+    path = tier_path(tier, url) or mount
+    return f"{mount}{PUSHED}{path.removeprefix(mount)}"
 
 
 def unpersisted(tier: Item) -> bool:

@@ -110,6 +110,87 @@ def test_a_dataset_tells_its_versions_and_nothing_else_loads_or_frees_it() -> No
     assert [name for name in names(result, "Job") if "prewarm" in name] == []
 
 
+PUSH = """
+---
+kind: CacheTier
+metadata: {name: write}
+spec:
+  cluster: main
+  role: write
+  workers: {replicas: 2, tiers: [{medium: MEM, quota: 16Gi}]}
+  underStores:
+    - {mount: /results, url: "s3://results", endpoint: "https://s3.example.com", secret: results-s3}
+    - {mount: /models, url: "s3://models", readOnly: true}
+  writeBack:
+    mode: push
+    durable: {url: "s3://first", endpoint: "https://ceph.example.com", secret: first-ceph, capacity: 10Ti}
+    push: {high: 80%, low: 50%, delay: 10m}
+    evict: true
+---
+kind: Team
+metadata: {name: ads}
+spec:
+  members: {users: [ann]}
+  buckets: [{name: out, url: "s3://results/ads", tier: write}]
+---
+kind: Workspace
+metadata: {name: ann, team: ads}
+spec: {user: ann, image: "registry.example.com/edit:1"}
+"""
+
+
+def mount_script(result: Compilation) -> str:
+    return str(body(result, "ConfigMap", "write-alluxio", "avactl-cache")["data"]["mount.sh"])
+
+
+def test_a_tier_that_pushes_writes_to_the_durable_store_first() -> None:
+    result = compiled(CLUSTER + PUSH)
+    write = told(result, "tier.write")
+    stores = {store["mount"]: (store["url"], store["secret"], store["readOnly"]) for store in write["stores"]}
+    assert stores == {
+        "/results": ("s3://first", "first-ceph", False),
+        "/results.pushed": ("s3://results", "results-s3", False),
+        "/models": ("s3://models", None, True),
+    }
+    assert write["writeBack"] == {
+        "mode": "push", "durable": "/results", "capacity": 10 * 2**40, "evict": True, "replicas": 2,
+        "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
+        "targets": {"/results": "/results.pushed"}, "pushedPath": {"/results": "/results.pushed"},
+    }  # fmt: skip
+    script = mount_script(result)
+    assert "ensure /results s3://first \\\n  --option alluxio.underfs.s3.endpoint=https://ceph.example.com" in script
+    assert "ensure /results.pushed s3://results \\\n" in script
+    properties = body(result, "ConfigMap", "write-alluxio", "avactl-cache")["data"]["alluxio-site.properties"]
+    assert "alluxio.user.file.writetype.default=CACHE_THROUGH\n" in properties
+    deployment = body(result, "Deployment", "avactl-cache", "avactl-cache")["spec"]["template"]["spec"]
+    assert {v["secret"]["secretName"] for v in deployment["volumes"] if "secret" in v} == {"results-s3", "first-ceph"}
+
+
+def test_pushed_files_are_beside_the_bucket_and_read_only() -> None:
+    result = compiled(CLUSTER + PUSH)
+    volume = body(result, "PersistentVolume", "ads-pushed-bucket-out")["spec"]
+    assert volume["hostPath"]["path"] == "/mnt/avactl/write/results.pushed/ads"
+    assert volume["accessModes"] == ["ReadOnlyMany"]
+    pod = next(m.body for m in result.manifests if m.kind == "StatefulSet" and m.namespace == "ads")["spec"]["template"]
+    mounts = {m["mountPath"]: m.get("readOnly", False) for c in pod["spec"]["containers"] for m in c["volumeMounts"]}
+    assert (mounts["/buckets/out"], mounts["/buckets/out.pushed"]) == (False, True)
+    prefixes = next(m.body for m in result.manifests if m.kind == "Job" and m.name.startswith("buckets-ads"))
+    command = prefixes["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[2:] == ["/results.pushed/ads", "/results/ads"]
+    kept = compiled(CLUSTER + PUSH.replace("evict: true", "evict: false").replace(", low: 50%", ""))
+    assert "ads-pushed-bucket-out" not in names(kept, "PersistentVolume")
+
+
+def test_a_durable_file_system_is_a_claim_of_masters_and_workers() -> None:
+    url = 'url: "s3://first", endpoint: "https://ceph.example.com", secret: first-ceph'
+    result = compiled(CLUSTER + PUSH.replace(url, "claim: cephfs"))
+    assert "ensure /results /durable\n" in mount_script(result)
+    for name in ("write-master", "write-worker"):
+        pod = body(result, "StatefulSet", name, "avactl-cache")["spec"]["template"]["spec"]
+        assert {"name": "durable", "persistentVolumeClaim": {"claimName": "cephfs"}} in pod["volumes"]
+        assert any(m["mountPath"] == "/durable" for m in pod["containers"][0]["volumeMounts"])
+
+
 def test_the_budget_of_workers_with_unpersisted_data_is_the_daemons() -> None:
     def owned(text: str) -> tuple[str, ...]:
         return next(m.owned for m in compiled(text).manifests if (m.kind, m.name) == (

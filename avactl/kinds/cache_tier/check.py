@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.cache_tier.alluxio.pods import pools, worker_count
-from avactl.kinds.cache_tier.alluxio.stores import foreign, scheme
-from avactl.kinds.cache_tier.check_properties import credentials, properties
+from avactl.kinds.cache_tier.alluxio.pods import pools
+from avactl.kinds.cache_tier.check_properties import properties
+from avactl.kinds.cache_tier.check_stores import stores
+from avactl.kinds.cache_tier.check_write_back import without_effect, write_back
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
@@ -33,8 +33,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _directories(item, program)
     yield from _memory(item)
     yield from _pools(item, program)
-    yield from _stores(item)
-    yield from _write_back(item, program)
+    yield from stores(item)
+    yield from write_back(item, program)
     yield from properties(item)
     if item.spec.ttl and seconds(item.spec.ttl) < 3600:
         yield Diagnostic(
@@ -105,7 +105,7 @@ def _storage(item: Item) -> Iterator[Diagnostic]:
             )
         if tier.medium == "MEM":
             if tier.path is not None:
-                yield _without_effect(item, (*path, index, "path"), "a MEM tier has no directory on the machine")
+                yield without_effect(item, (*path, index, "path"), "a MEM tier has no directory on the machine")
             continue
         place = names.machine_dir(item, tier.medium, tier.path)
         before = places.setdefault(place, index)
@@ -187,145 +187,3 @@ def _pools(item: Item, program: Program) -> Iterator[Diagnostic]:
                 notes=(Note(pool.span("spec", "machineType"), f"pool {pool.name}"),),
             )
             return
-
-
-# -- under-stores --------------------------------------------------------------------------------------------------
-
-
-def _stores(item: Item) -> Iterator[Diagnostic]:
-    mounts: dict[str, int] = {}
-    urls: list[tuple[str, int]] = []
-    for index, store in enumerate(item.spec.under_stores):
-        path = ("spec", "underStores", index)
-        place = store.mount.rstrip("/")
-        yield from _mount(item, path, store, place)
-        before = mounts.setdefault(place, index)
-        if before != index:
-            yield Diagnostic(
-                "mount-conflict",
-                f"two under-stores are mounted at `{store.mount}`",
-                item.span(*path, "mount"),
-                hint="give each a directory of its own",
-                notes=(Note(item.span("spec", "underStores", before, "mount"), "first mount"),),
-            )
-        url = store.url.rstrip("/") + "/"
-        for other, at in urls:
-            if url.startswith(other) or other.startswith(url):
-                yield Diagnostic(
-                    "mount-conflict",
-                    f"`{store.url}` and `{other.rstrip('/')}` overlap, which Alluxio rejects",
-                    item.span(*path, "url"),
-                    hint="mount only the outer one, which includes the inner one; or declare a second tier",
-                    notes=(Note(item.span("spec", "underStores", at, "url"), "other mount"),),
-                )
-                break
-        urls.append((url, index))
-        yield from _store(item, path, store)
-
-
-def _mount(item: Item, path: tuple[str | int, ...], store: Any, place: str) -> Iterator[Diagnostic]:
-    parts = place.count("/")
-    if not place:
-        yield Diagnostic(
-            "mount-conflict",
-            "an under-store cannot be mounted at `/`, the root of the cache",
-            item.span(*path, "mount"),
-            hint=f"write a directory, e.g. `mount: /{store.url.partition('://')[2].split('/')[0]}`",
-        )
-    elif parts > 1:
-        yield Diagnostic(
-            "mount-conflict",
-            f"`{store.mount}` is {parts} levels deep: its parent directories would not be in any store",
-            item.span(*path, "mount"),
-            hint=f"use a single level, e.g. `mount: /{place.strip('/').replace('/', '-')}`",
-        )
-
-
-def _store(item: Item, path: tuple[str | int, ...], store: Any) -> Iterator[Diagnostic]:
-    kind = scheme(store)
-    name = store.url.partition("://")[0]
-    if kind.needs_endpoint and store.endpoint is None:
-        yield Diagnostic(
-            "missing-key",
-            f"a store at `{name}://` requires `endpoint`",
-            item.span(*path, "url"),
-            hint="add `endpoint: https://…`",
-        )
-    elif store.endpoint is not None and kind.endpoint is None:
-        yield _without_effect(item, (*path, "endpoint"), f"stores at `{name}://` have no endpoint")
-    missing = [option for option in kind.needs_options if option not in store.options]
-    if missing:
-        yield Diagnostic(
-            "missing-key",
-            f"a store at `{name}://` requires {one_of(missing).replace(' or ', ' and ')}",
-            item.span(*path, "url"),
-            hint=f"add `options: {{{', '.join(f'{option}: …' for option in missing)}}}`",
-        )
-    if store.secret is not None and kind.access_key is None:
-        yield _without_effect(item, (*path, "secret"), f"stores at `{name}://` do not use access keys")
-    yield from credentials(item, (*path, "options"), store.options)
-
-
-# -- writing back --------------------------------------------------------------------------------------------------
-
-
-def _write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
-    spec = item.spec
-    back = spec.write_back
-    path = ("spec", "writeBack")
-    if spec.role == "read":
-        if "write_back" in spec.model_fields_set:
-            yield _without_effect(item, path, "a read tier never writes")
-        return
-    if back.mode != "async":
-        for name, key in (("replicas", "replicas"), ("delay", "delay")):
-            if name in back.model_fields_set:
-                yield _without_effect(item, (*path, key), "mode `through` writes to the store immediately")
-        return
-    if back.replicas == 1:
-        yield Diagnostic(
-            "unsafe-write-back",
-            "with one replica, losing a worker loses data that is not yet persisted",
-            item.span(*path, "replicas"),
-            hint="write `replicas: 2` or more, or `mode: through`",
-        )
-    workers = worker_count(item, program)
-    if workers and back.replicas > workers:
-        yield Diagnostic(
-            "unsafe-write-back",
-            f"{back.replicas} replicas need {back.replicas} workers, but the tier has {workers}: every write would "
-            "fail",
-            item.span(*path, "replicas") if "replicas" in back.model_fields_set else item.span(*path, "mode"),
-            label="" if "replicas" in back.model_fields_set else f"`replicas` is {back.replicas} by default",
-            hint="add workers, or write `mode: through`",
-        )
-    if all(tier.medium == "MEM" for tier in spec.workers.tiers):
-        yield Diagnostic(
-            "unsafe-write-back",
-            "data not yet persisted is only in memory and is lost in a power failure",
-            item.span(*path, "mode"),
-            severity="warning",
-            hint="add an SSD tier, or write `mode: through`",
-        )
-    for index, store in enumerate(spec.under_stores):
-        if foreign(store):
-            yield Diagnostic(
-                "async-persist-risk",
-                f"`{store.url}` is not Amazon S3: on Ceph, files can stay unpersisted after a worker is lost",
-                item.span("spec", "underStores", index, "endpoint"),
-                severity="warning",
-                hint="write `mode: through`, or monitor files in state `TO_BE_PERSISTED` "
-                "(Alluxio issues #13941 and #14685)",
-                notes=(Note(item.span(*path, "mode"), "mode async"),),
-            )
-            break
-
-
-def _without_effect(item: Item, path: tuple[str | int, ...], why: str) -> Diagnostic:
-    return Diagnostic(
-        "without-effect",
-        f"`{path[-1]}` has no effect here: {why}",
-        item.span(*path, key=True),
-        severity="warning",
-        hint="remove the key",
-    )

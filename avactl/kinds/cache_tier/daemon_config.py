@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from avactl.kinds.cache_tier.alluxio import names as alluxio
-from avactl.kinds.dataset_access import CACHE_NAMESPACE, host_path
+from avactl.kinds.cache_tier.alluxio.stores import mounted
+from avactl.kinds.dataset_access import CACHE_NAMESPACE, PUSHED, host_path, pushes
+from avactl.kinds.fields.values import percent, seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -37,14 +39,14 @@ def document(item: Item) -> Body:
         "quota": {tier.medium: int(quantity(tier.quota)) for tier in spec.workers.tiers},
         "stores": [
             {
-                "mount": store.mount.rstrip("/"),
-                "url": store.url.rstrip("/"),
+                "mount": store.mount,
+                "url": store.url,
                 "endpoint": store.endpoint,
                 "secret": store.secret,
                 "options": dict(store.options),
-                "readOnly": store.read_only or spec.role == "read",
+                "readOnly": store.read_only,
             }
-            for store in spec.under_stores
+            for store in mounted(item)
         ],
         "writeBack": _write_back(item),
     }
@@ -54,4 +56,19 @@ def _write_back(item: Item) -> Body | None:
     if item.spec.role == "read":
         return None
     back = item.spec.write_back
-    return {"mode": back.mode, "replicas": back.replicas}
+    result: Body = {"mode": back.mode, "replicas": back.replicas, "evict": bool(back.evict)}
+    if not pushes(item):
+        return result
+    (mount,) = (s.mount.rstrip("/") for s in item.spec.under_stores if not s.read_only)
+    return {
+        **result,
+        "durable": mount,
+        "capacity": int(quantity(back.durable.capacity)),
+        "push": {
+            "high": percent(back.push.high) / 100,
+            "low": percent(back.push.low) / 100,
+            "delaySeconds": int(seconds(back.push.delay)),
+        },
+        "targets": {mount: f"{mount}{PUSHED}"},
+        "pushedPath": {mount: f"{mount}{PUSHED}"},
+    }

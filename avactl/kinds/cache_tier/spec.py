@@ -18,6 +18,7 @@ from avactl.kinds.fields.values import (
     Name,
     NodePoolRef,
     ObjectUrl,
+    Percent,
     TeamRef,
 )
 
@@ -97,11 +98,50 @@ class Fuse(Model):
     path: HostPath = Field("/mnt/avactl", description="Directory on the machine under which tiers are mounted.")
 
 
+class Durable(Model):
+    """The store that a write returns after, such as Ceph. Set one of `url` and `claim`."""
+
+    url: Annotated[ObjectUrl, Field(max_length=500)] | None = Field(
+        None, description="URL of an object store, such as a bucket of Ceph's S3 gateway."
+    )
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = Field(
+        None, description="Endpoint of the store; required for S3-compatible stores."
+    )
+    secret: Name | None = Field(
+        None, description="Secret in namespace `avactl-cache` with keys `accessKeyId` and `secretAccessKey`."
+    )
+    options: dict[str, str] = Field(default_factory=dict, description="Additional Alluxio mount options.")
+    claim: Name | None = Field(
+        None, description="PersistentVolumeClaim in namespace `avactl-cache` of a shared file system, such as CephFS."
+    )
+    capacity: Bytes | None = Field(
+        None, description="Bytes that written data may use there; `push.high` and `push.low` are shares of it."
+    )
+
+
+class Push(Model):
+    """When data moves from the durable store to the under-store."""
+
+    high: Percent = Field("80%", description="Begin to push at this share of `durable.capacity`.")
+    low: Percent = Field("50%", description="Stop at this share.")
+    delay: Duration = Field("10m", description="Do not push files that changed within this time.")
+
+
 class WriteBack(Model):
     """Persistence of a write tier's data to the under-store."""
 
-    mode: Literal["through", "async"] = Field(
-        "through", description="`through`: a write returns once it is in the store. `async`: once it is in the cache."
+    mode: Literal["through", "async", "push"] = Field(
+        "through",
+        description="`through`: a write returns once it is in the under-store. `async`: once it is in the cache. "
+        "`push`: once it is in `durable`; the cache daemon then copies it to the under-store.",
+    )
+    durable: Durable | None = Field(None, description="Store that a write returns after, in mode `push`.")
+    push: Push = Field(default_factory=Push, description="When data moves to the under-store, in mode `push`.")
+    evict: bool | None = Field(
+        None,
+        description="Required in mode `push`. `true`: a file that is in the under-store, verified by size and "
+        "checksum, leaves the durable store, and is then below `MOUNT.pushed` in place of `MOUNT`. `false`: it stays "
+        "in both.",
     )
     replicas: Annotated[int, Field(ge=1, le=10)] = Field(
         2, description="Replicas of data not yet persisted to the store, in mode `async`."

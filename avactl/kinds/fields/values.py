@@ -414,6 +414,29 @@ RepositoryFile = Annotated[
 ]
 """A file referenced by a spec: not hidden, so neither `.env` nor part of `.git`."""
 
+_PERCENT = r"^(100|[1-9][0-9]?)%$"
+
+
+def _percent(value: str) -> str:
+    if not re.fullmatch(_PERCENT, value):
+        raise bad(f"`{value[:20]}` is not a percentage from `1%` to `100%`", "write a whole number such as `80%`")
+    return value
+
+
+Percent = Annotated[
+    str,
+    AfterValidator(_percent),
+    WithJsonSchema({"type": "string", "pattern": _PERCENT}),
+    Says("percentage: `80%`"),
+]
+"""A percentage from `1%` to `100%`."""
+
+
+def percent(value: str) -> int:
+    """Return the number of a `Percent`."""
+    return int(value.removesuffix("%"))
+
+
 Count = Annotated[int, Field(ge=1, le=100_000)]
 """A count of at least 1."""
 Port = Annotated[int, Field(ge=1, le=65535)]

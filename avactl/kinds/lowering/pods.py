@@ -176,6 +176,10 @@ class Volumes:
                 f"bucket-{bucket.name}", claim, f"/buckets/{bucket.name}",
                 read_only=bucket.access == "read", fuse=True,
             )  # fmt: skip
+            if dataset_access.pushed_path(self.program.tier(bucket.tier), bucket.url) is not None:
+                claim = dataset_access.pushed_claim(bucket.name)
+                place = f"/buckets/{bucket.name}{dataset_access.PUSHED}"
+                self.claim(f"pushed-{bucket.name}", claim, place, read_only=True, fuse=True)
 
     def code(self, git: GitCode) -> None:
         """Add a git repository, fetched by an init container."""

@@ -25,7 +25,13 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
     for bucket in declared:
         tier = program.get("CacheTier", bucket.tier) if bucket.tier else None
         if tier is not None and tier.spec.cluster == cluster:
-            result += _volume(item, tier, bucket, cluster, namespace)
+            claim = dataset_access.bucket_claim(bucket.name)
+            read = bucket.access == "read"
+            result += _volume(item, tier, _path(tier, bucket), claim, cluster, namespace, read_only=read)
+            pushed = dataset_access.pushed_path(tier, bucket.url)
+            if pushed is not None:
+                claim = dataset_access.pushed_claim(bucket.name)
+                result += _volume(item, tier, pushed, claim, cluster, namespace, read_only=True)
     return result
 
 
@@ -37,7 +43,9 @@ def prefixes(item: Item, program: Program, cluster: str) -> list[Manifest]:
     paths: dict[str, set[str]] = {}
     for bucket in item.spec.buckets:
         if bucket.tier and bucket.access == "readWrite" and program.tier(bucket.tier).spec.cluster == cluster:
-            paths.setdefault(bucket.tier, set()).add(_path(program.tier(bucket.tier), bucket))
+            tier = program.tier(bucket.tier)
+            created = {_path(tier, bucket), dataset_access.pushed_path(tier, bucket.url)} - {None}
+            paths.setdefault(bucket.tier, set()).update(path for path in created if path)
     found = []
     for name, wanted in sorted(paths.items()):
         pod = shell_pod(program.tier(name), program, "prefixes.sh", sorted(wanted))
@@ -53,14 +61,15 @@ def _path(tier: Item, bucket: Any) -> str:
     return path
 
 
-def _volume(item: Item, tier: Item, bucket: Any, cluster: str, namespace: str) -> list[Manifest]:
+def _volume(
+    item: Item, tier: Item, path: str, claim: str, cluster: str, namespace: str, *, read_only: bool
+) -> list[Manifest]:
     """Return a PersistentVolume on the tier's FUSE mount, and the only claim that can bind it.
 
     Neither holds data: it is in the object store, which deleting them does not touch.
     """
-    claim = dataset_access.bucket_claim(bucket.name)
     volume = f"{namespace}-{claim}"
-    mode = "ReadOnlyMany" if bucket.access == "read" else "ReadWriteMany"
+    mode = "ReadOnlyMany" if read_only else "ReadWriteMany"
     volume_spec: Body = {
         "capacity": {"storage": SIZE},
         "accessModes": [mode],
@@ -70,7 +79,7 @@ def _volume(item: Item, tier: Item, bucket: Any, cluster: str, namespace: str) -
         "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
         # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath. With
         # `DirectoryOrCreate` the kubelet would create it on the machine's own disk while FUSE is not mounted.
-        "hostPath": {"path": dataset_access.host_path(tier, _path(tier, bucket)), "type": "Directory"},
+        "hostPath": {"path": dataset_access.host_path(tier, path), "type": "Directory"},
     }
     claim_spec: Body = {
         "accessModes": [mode],

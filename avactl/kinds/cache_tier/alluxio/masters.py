@@ -8,6 +8,7 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     SITE_MOUNT,
     apart,
     config_volume,
+    durable,
     field,
     java,
     pod,
@@ -26,6 +27,7 @@ def master_pod(item: Item, program: Program) -> Body:
     main, job = split_memory(masters.memory)
     host = f"-Dalluxio.master.hostname={names.master_host(item, '$(POD_NAME)')}"
     pod_name = field("POD_NAME", "metadata.name")
+    files, files_mount = durable(item)
     containers = [
         process(
             item, program, "master", "rpc",
@@ -36,7 +38,7 @@ def master_pod(item: Item, program: Program) -> Body:
             args=["master-only", "--no-format"],
             env=[pod_name, {"name": "ALLUXIO_MASTER_JAVA_OPTS", "value": f"{java(main, direct=False)} {host}"}],
             resources=resources(masters.cpu, f"{main}Mi"),
-            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "journal", "mountPath": names.JOURNAL_DIR}],
+            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "journal", "mountPath": names.JOURNAL_DIR}, *files_mount],
         ),
         process(
             item, program, "job-master", "job-rpc",
@@ -55,5 +57,5 @@ def master_pod(item: Item, program: Program) -> Body:
         tolerations=spare_tolerations(item, program),
         containers=containers,
         # Lost jobs are reassigned, so the job journal need not outlive the pod.
-        volumes=[config_volume(item), {"name": "job-journal", "emptyDir": {}}],
+        volumes=[config_volume(item), {"name": "job-journal", "emptyDir": {}}, *files],
     )  # fmt: skip

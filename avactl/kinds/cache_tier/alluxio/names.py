@@ -14,6 +14,8 @@ JOB_WORKER_PORT, JOB_WORKER_DATA_PORT, JOB_WORKER_WEB_PORT = 30001, 30002, 30003
 HOME = "/opt/alluxio"
 """Alluxio's directory in its image."""
 JOURNAL_DIR = "/journal"
+DURABLE_DIR = "/durable"
+"""Directory of `writeBack.durable.claim` in master and worker containers."""
 SOCKET_DIR = "/run/alluxio"
 """Directory with the machine's worker sockets, in worker and FUSE containers."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.dataset_access import pushes
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, pod_security
 from avactl.kinds.manifest import Body
@@ -167,6 +168,15 @@ def apart(item: Item, component: str) -> Body:
     """Pod anti-affinity: one pod of a component per machine."""
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": k8s.selector(item, component)}}
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+
+
+def durable(item: Item) -> tuple[list[Body], list[Body]]:
+    """Volumes and volume mounts of masters and workers for the durable store, if it is a file system."""
+    claim = item.spec.write_back.durable.claim if pushes(item) else None
+    if claim is None:
+        return [], []
+    volume = {"name": "durable", "persistentVolumeClaim": {"claimName": claim}}
+    return [volume], [{"name": "durable", "mountPath": names.DURABLE_DIR}]
 
 
 def socket_volume(item: Item) -> Body:

@@ -6,6 +6,7 @@ import shlex
 from typing import Any, NamedTuple
 
 from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.dataset_access import PUSHED, pushes
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
 
@@ -38,9 +39,44 @@ SCHEMES: dict[str, Scheme] = {
 }  # fmt: skip
 
 
+FILES = Scheme(None, None, None)
+"""A file system that the masters' and workers' pods mount."""
+
+
+class MountedStore(NamedTuple):
+    """A store as it is mounted. Only tiers with `writeBack.mode: push` mount others than their under-stores."""
+
+    mount: str
+    url: str
+    endpoint: str | None
+    secret: str | None
+    options: dict[str, str]
+    read_only: bool
+
+
+def mounted(item: Item) -> list[MountedStore]:
+    """Return the stores of a tier by mount directory, which has no trailing slash.
+
+    In mode `push` the directory of a writable under-store shows the durable store, and the under-store is beside it.
+    """
+    spec = item.spec
+    durable = spec.write_back.durable if pushes(item) else None
+    found = []
+    for store in spec.under_stores:
+        mount, own = store.mount.rstrip("/"), store.read_only or spec.role == "read"
+        plain = MountedStore(mount, store.url.rstrip("/"), store.endpoint, store.secret, store.options, own)
+        if durable is None or own:
+            found.append(plain)
+            continue
+        url = durable.url.rstrip("/") if durable.url else names.DURABLE_DIR
+        found.append(MountedStore(mount, url, durable.endpoint, durable.secret, durable.options, False))
+        found.append(plain._replace(mount=f"{mount}{PUSHED}"))
+    return found
+
+
 def scheme(store: Any) -> Scheme:
-    """Return the scheme of an `UnderStore`."""
-    return SCHEMES[store.url.partition("://")[0]]
+    """Return the scheme of an `UnderStore` or `MountedStore`."""
+    return FILES if store.url.startswith("/") else SCHEMES[store.url.partition("://")[0]]
 
 
 def foreign(store: Any) -> bool:
@@ -73,7 +109,7 @@ def _options(store: Any, index: int) -> list[str]:
 def environment(item: Item) -> list[Body]:
     """Return the credentials of the stores as references to their Secrets."""
     env: list[Body] = []
-    for index, store in enumerate(item.spec.under_stores):
+    for index, store in enumerate(mounted(item)):
         if store.secret and scheme(store).access_key:
             for variable, key in zip(_variables(index), ("accessKeyId", "secretAccessKey"), strict=True):
                 env.append({"name": variable, "valueFrom": {"secretKeyRef": {"name": store.secret, "key": key}}})
@@ -143,7 +179,7 @@ done
 
 def mount_script(item: Item) -> str:
     """Return the script of the mount Job. It contains no secret values: credentials come from the environment."""
-    stores = item.spec.under_stores
+    stores = mounted(item)
     writes = item.spec.role == "write"
     # Persist the write tier's pending data before unmounting.
     persist = 'alluxio fs persist "$1"' if writes else ": # nothing is written here, so nothing can be lost"
@@ -151,11 +187,11 @@ def mount_script(item: Item) -> str:
         name=item.name,
         home=names.HOME,
         persist=persist,
-        wanted="|".join(shlex.quote(store.mount.rstrip("/")) for store in stores),
+        wanted="|".join(shlex.quote(store.mount) for store in stores),
     )
     for index, store in enumerate(stores):
-        words = [f"ensure {shlex.quote(store.mount.rstrip('/'))} {shlex.quote(store.url.rstrip('/'))}"]
-        if store.read_only or not writes:
+        words = [f"ensure {shlex.quote(store.mount)} {shlex.quote(store.url)}"]
+        if store.read_only:
             words.append("--readonly")
         text += " \\\n  ".join(words + _options(store, index)) + "\n"
     return text

@@ -9,6 +9,7 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     SITE_MOUNT,
     apart,
     config_volume,
+    durable,
     field,
     image,
     java,
@@ -54,6 +55,8 @@ def worker_pod(item: Item, program: Program) -> Body:
         volumes.append(socket_volume(item))
         sockets.append({"name": "sockets", "mountPath": names.SOCKET_DIR})
         on_machine += sockets
+    files, files_mount = durable(item)
+    volumes += files
     top = names.storage_dir(workers.tiers[0].medium)
     addresses = [field("HOST_IP", "status.hostIP"), field("POD_IP", "status.podIP")]
     # The host address determines locality; the pod address is where the worker is reached.
@@ -73,7 +76,7 @@ def worker_pod(item: Item, program: Program) -> Body:
             args=["worker-only", "--no-format"],
             env=env,
             resources=resources(workers.cpu, _worker_limit(item, job)),
-            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *storage, *sockets],
+            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *storage, *sockets, *files_mount],
         ),
         process(
             item, program, "job-worker", "job-rpc",
@@ -85,7 +88,7 @@ def worker_pod(item: Item, program: Program) -> Body:
                 {"name": "ALLUXIO_JOB_WORKER_JAVA_OPTS", "value": f"{java(job, direct=True)} {host}"},
             ],
             resources=resources(JOB_WORKER_CPU, f"{job}Mi"),
-            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *sockets],
+            volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *sockets, *files_mount],
         ),
     ]  # fmt: skip
     affinity = k8s.compact(
