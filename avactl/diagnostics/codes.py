@@ -84,6 +84,8 @@ CODES: dict[str, str] = {
     "tier-order": "Storage tiers are not listed fastest first, or a medium is duplicate.",
     "tier-too-small": "A storage tier is no larger than the space that Alluxio reserves in it.",
     "memory-too-small": "A process of the cache tier has too little memory.",
+    "masters-too-small": "The masters of a cache tier hold fewer files than its datasets have.",
+    "small-files": "A dataset has so many files that it should be packed.",
     "missing-daemon": "A setting needs a daemon that the cluster does not run.",
     "watermark-order": "The low watermark of a push is not below the high one.",
     "write-back-target": "A tier that pushes has no writable under-store, or several.",

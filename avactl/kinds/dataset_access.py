@@ -166,6 +166,21 @@ def worker_budget(tier: Item) -> str:
     return f"{tier.name}-worker"
 
 
+def cached_files(tier: Item, program: Program) -> int:
+    """Number of files of all versions of the datasets in a tier, as far as they declare it."""
+
+    def count() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for dataset in program.datasets():
+            if dataset.spec.tier and dataset.spec.files:
+                files = dataset.spec.files * len(dataset.spec.versions)
+                found[dataset.spec.tier] = found.get(dataset.spec.tier, 0) + files
+        return found
+
+    counts: dict[str, int] = program.memo("files by tier", count)
+    return counts.get(tier.spec_name, 0)
+
+
 def host_path(tier: Item, path: str) -> str:
     """Directory on each machine where FUSE exposes a path of the tier's namespace."""
     return f"{tier.spec.fuse.path.rstrip('/')}/{tier.name}{path if path != '/' else ''}"

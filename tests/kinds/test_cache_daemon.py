@@ -106,7 +106,11 @@ def test_a_dataset_tells_its_versions_and_nothing_else_loads_or_frees_it() -> No
     assert (new["path"], new["bytes"]) == ("/imagenet/clips/v2", 10 * 2**30)
     assert clips["prewarm"]["versions"] == ["v2"]
     assert clips["prewarm"]["throttle"] == 100_000_000
+    assert (clips["prewarm"]["when"], clips["prewarm"]["pin"]) == ("once", False)
     assert names(result, "CronJob") == []
+    nightly = compiled(CLUSTER + READ + CLIPS.replace("{bandwidth: 100M}", '{when: "*/30 1-5 * * 0,6", pin: true}'))
+    prewarm = told(nightly, "dataset.video.clips")["prewarm"]
+    assert (prewarm["when"], prewarm["pin"]) == ("*/30 1-5 * * 0,6", True)
     assert [name for name in names(result, "Job") if "prewarm" in name] == []
 
 
@@ -189,6 +193,18 @@ def test_a_durable_file_system_is_a_claim_of_masters_and_workers() -> None:
         pod = body(result, "StatefulSet", name, "avactl-cache")["spec"]["template"]["spec"]
         assert {"name": "durable", "persistentVolumeClaim": {"claimName": "cephfs"}} in pod["volumes"]
         assert any(m["mountPath"] == "/durable" for m in pod["containers"][0]["volumeMounts"])
+
+
+def test_masters_grow_with_the_declared_files() -> None:
+    def memory(text: str) -> list[str]:
+        pod = body(compiled(text), "StatefulSet", "read-master", "avactl-cache")["spec"]["template"]["spec"]
+        return [container["resources"]["limits"]["memory"] for container in pod["containers"]]
+
+    assert memory(CLUSTER + READ + CLIPS) == ["12288Mi", "4096Mi"]
+    # Two versions of 20 million files: about 40 GiB, and a quarter more than that is the job master's.
+    many = CLIPS.replace("size: 10Gi", "size: 10Gi\n  files: 20000000\n  format: webdataset")
+    assert memory(CLUSTER + READ + many) == ["43008Mi", "14336Mi"]
+    assert told(compiled(CLUSTER + READ + many), "dataset.video.clips")["versions"][1]["files"] == 20_000_000
 
 
 def test_the_budget_of_workers_with_unpersisted_data_is_the_daemons() -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.cache_tier.alluxio.pods import pools
+from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory, pools
 from avactl.kinds.cache_tier.check_properties import properties
 from avactl.kinds.cache_tier.check_stores import stores
 from avactl.kinds.cache_tier.check_write_back import without_effect, write_back
+from avactl.kinds.dataset_access import cached_files
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
@@ -28,7 +29,7 @@ SPEED = {"MEM": 0, "SSD": 1, "HDD": 2}
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one tier."""
     yield from require_image(item, program, "alluxio", ("spec", "cluster"))
-    yield from _masters(item)
+    yield from _masters(item, program)
     yield from _storage(item)
     yield from _directories(item, program)
     yield from _memory(item)
@@ -48,7 +49,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
 # -- masters -------------------------------------------------------------------------------------------------------
 
 
-def _masters(item: Item) -> Iterator[Diagnostic]:
+def _masters(item: Item, program: Program) -> Iterator[Diagnostic]:
     masters = item.spec.masters
     if masters.replicas % 2 == 0:
         fewer, more = masters.replicas - 1, masters.replicas + 1
@@ -57,6 +58,17 @@ def _masters(item: Item) -> Iterator[Diagnostic]:
             f"{masters.replicas} masters tolerate no more failures than {fewer}: a quorum needs a majority",
             item.span("spec", "masters", "replicas"),
             hint=f"write {fewer} or {more}",
+        )
+    files = cached_files(item, program)
+    if "memory" in masters.model_fields_set and quantity(masters.memory) < files_memory(item, program):
+        yield Diagnostic(
+            "masters-too-small",
+            f"the datasets of the tier have {files:,} files, and a master of {masters.memory} holds about "
+            f"{int(quantity(masters.memory)) * 3 // 4 // FILE_BYTES:,}",
+            item.span("spec", "masters", "memory"),
+            severity="warning",
+            hint=f"write {format_quantity(files_memory(item, program))}, remove the key, or pack the files: "
+            "`avactl dataset pack`",
         )
     if quantity(masters.journal) < 10 * GIB:
         yield Diagnostic(

@@ -46,7 +46,8 @@ class Masters(Model):
     cpu: Cpu = Field("4", description="CPU cores per master.")
     memory: Bytes = Field(
         "16Gi",
-        description="Memory per master, in bytes; a quarter is for the job master. About 1 GiB per million files.",
+        description="Memory per master, in bytes; a quarter is for the job master. About 1 GiB per million files. "
+        "Default: 16Gi, or more if the datasets of the tier declare more `files`.",
     )
     journal: Bytes = Field(
         "50Gi", description="Size of each master's journal volume, in bytes. The journal holds data."

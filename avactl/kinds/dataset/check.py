@@ -34,7 +34,9 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from _without_tier(item)
     elif tier is not None:
         yield from _tier(item, tier)
+        yield from _daemon(item, program, tier)
         yield from _capacity(item, program, tier)
+    yield from _small_files(item)
     for index, version in enumerate(spec.versions):
         yield from _version(item, program, version, ("spec", "versions", index))
     if spec.keep and seconds(spec.keep) < 2 * 86400:
@@ -176,6 +178,42 @@ def _tier(item: Item, tier: Item) -> Iterator[Diagnostic]:
         )
     if spec.secret is not None:
         yield _without_effect(item, ("spec", "secret"), "the cache tier has its own credentials")
+
+
+def _daemon(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
+    """Yield settings that only the cache daemon carries out, on a cluster without one."""
+    prewarm = item.spec.prewarm
+    cluster = program.find_cluster(tier.spec.cluster)
+    if prewarm is None or cluster is None or cluster.spec.daemons.cache:
+        return
+    for key, used in (("when", prewarm.when != "once"), ("pin", prewarm.pin)):
+        if used:
+            yield Diagnostic(
+                "missing-daemon",
+                f"prewarm.{key} needs the cache daemon, which cluster {cluster.name} does not run",
+                item.span("spec", "prewarm", key),
+                hint=f"write `daemons: {{cache: true}}` in Cluster {cluster.name}, or remove the key",
+                notes=(Note(cluster.span("spec", key=True), f"Cluster {cluster.name}"),),
+            )
+
+
+MANY_FILES = 10_000_000
+"""Files from which a dataset should be packed. A master holds about 1 GiB per million, and a store lists a thousand
+per request."""
+
+
+def _small_files(item: Item) -> Iterator[Diagnostic]:
+    spec = item.spec
+    if spec.format != "files" or (spec.files or 0) < MANY_FILES:
+        return
+    average = f" of {int(quantity(spec.size)) // spec.files:,} bytes on average" if spec.size else ""
+    yield Diagnostic(
+        "small-files",
+        f"{item} has {spec.files:,} files{average}: each of them costs memory of the masters and a request per read",
+        item.span("spec", "files"),
+        severity="warning",
+        hint="pack them with `avactl dataset pack`, and write `format: webdataset`, `tfrecord` or `recordio`",
+    )
 
 
 def _needs(item: Item) -> Fraction:

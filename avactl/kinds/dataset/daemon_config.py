@@ -42,6 +42,7 @@ def _version(item: Item, version: Any, path: str, claims: Mapping[str, list[str]
         "name": version.name,
         "path": path,
         "bytes": int(quantity(item.spec.size)) if newest and item.spec.size else None,
+        "files": item.spec.files if newest else None,
         "claims": claims.get(version.name, []),
     }
 
@@ -53,7 +54,7 @@ def _prewarm(item: Item, prewarmed: list[Any]) -> Body | None:
     return {
         "versions": [version.name for version in prewarmed],
         "replicas": prewarm.replicas,
-        "pin": prewarm.replicas > 1,
-        "when": "once",
+        "pin": prewarm.pin,
+        "when": prewarm.when,
         "throttle": int(quantity(prewarm.bandwidth)) if prewarm.bandwidth else None,
     }

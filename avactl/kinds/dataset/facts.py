@@ -16,6 +16,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
         "newest": spec.versions[-1].name,
         "versions": len(spec.versions),
         "size": spec.size,
+        "files": f"{spec.files:,}" if spec.files else None,
         "tier": spec.tier or "none: copied into each pod",
     }
     if spec.prewarm is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model, Resource
 from avactl.kinds.fields.values import (
@@ -15,7 +15,9 @@ from avactl.kinds.fields.values import (
     Name,
     ObjectUrl,
     RepositoryFile,
+    Says,
     TeamRef,
+    cron,
 )
 
 
@@ -37,10 +39,28 @@ class Version(Model):
     )
 
 
+def _when(value: str) -> str:
+    return value if value in ("once", "admitted") else cron(value)
+
+
+When = Annotated[
+    str,
+    AfterValidator(_when),
+    WithJsonSchema({"type": "string", "pattern": r"^(once|admitted|\S+ \S+ \S+ \S+ \S+)$"}),
+    Says("`once`, `admitted` or a cron schedule"),
+]
+
+
 class Prewarm(Model):
     """Load data into the cache before jobs read it."""
 
     versions: list[Name] = Field(default_factory=list, description="Versions to load. Default: the newest.")
+    when: When = Field(
+        "once",
+        description="`once`: when the version is new. A cron schedule in UTC, such as `0 3 * * *`: again at these "
+        "times. `admitted`: when pods of a job wait for it. The latter two need the cache daemon.",
+    )
+    pin: bool = Field(False, description="Never evict the loaded versions. Needs the cache daemon.")
     replicas: Annotated[int, Field(ge=1, le=100)] = Field(
         1, description="Replicas in the cache, each on a different worker. Several replicas stay pinned until freed."
     )
@@ -54,10 +74,19 @@ class DatasetSpec(Model):
 
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's clusters, or all.")
     description: str = Field("", max_length=1000, description="Human-readable description.")
-    format: str = Field("files", max_length=40, description="Storage format, such as `recordio`, `tfrecord` or `lmdb`.")
+    format: str = Field(
+        "files",
+        max_length=40,
+        description="Storage format: `files`, or a packed one such as `webdataset`, `tfrecord`, `recordio`, `lmdb`.",
+    )
     versions: list[Version] = Field(min_length=1, description="Versions, oldest first.")
     size: Bytes | None = Field(
         None, description="Size of the newest version, in bytes; checked against the cache tier."
+    )
+    files: Annotated[int, Field(ge=1, le=10**12)] | None = Field(
+        None,
+        description="Number of files of the newest version. The memory of the tier's masters, unless set, follows it: "
+        "about 1 GiB per million files.",
     )
     tier: CacheTierRef | None = Field(
         None, description="Read tier to read through. Without one, pods read from the object store."

@@ -11,6 +11,7 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     durable,
     field,
     java,
+    master_memory,
     pod,
     process,
     spare_tolerations,
@@ -24,7 +25,7 @@ from avactl.kinds.program import Item, Program
 def master_pod(item: Item, program: Program) -> Body:
     """Build the pod of master and job master. It satisfies pod security `restricted`."""
     masters = item.spec.masters
-    main, job = split_memory(masters.memory)
+    main, job = split_memory(master_memory(item, program))
     host = f"-Dalluxio.master.hostname={names.master_host(item, '$(POD_NAME)')}"
     pod_name = field("POD_NAME", "metadata.name")
     files, files_mount = durable(item)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.dataset_access import pushes
+from avactl.kinds.dataset_access import cached_files, pushes
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, pod_security
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.names import POOL_LABEL, SYSTEM_PRIORITY
-from avactl.quantity import quantity
+from avactl.quantity import format_quantity, quantity
 
 MIB = 1024 * 1024
 JOB_SHARE = 4
@@ -26,6 +26,26 @@ def split_memory(text: str) -> tuple[int, int]:
     """Memory of a process and of its job process, in MiB."""
     total = mebibytes(text)
     return total - total // JOB_SHARE, total // JOB_SHARE
+
+
+FILE_BYTES = 2**30 // 1_000_000
+"""Memory of a master per file. Source: Alluxio's documentation on operating with many files, 1 GiB per million."""
+
+
+def files_memory(item: Item, program: Program) -> int:
+    """Memory of a master and its job master for the files of the tier's datasets, in bytes, in steps of 4 GiB."""
+    step = 4 * 2**30
+    need = cached_files(item, program) * FILE_BYTES * JOB_SHARE // (JOB_SHARE - 1)
+    return -(-need // step) * step
+
+
+def master_memory(item: Item, program: Program) -> str:
+    """Memory of a master and its job master: as set, or enough for the declared files of the datasets."""
+    masters = item.spec.masters
+    need = files_memory(item, program)
+    if "memory" in masters.model_fields_set or need <= quantity(masters.memory):
+        return str(masters.memory)
+    return format_quantity(need)
 
 
 def java(memory: int, direct: bool) -> str:
