@@ -166,8 +166,10 @@ class ClusterCache:
             pod = tables.pods[key] = read_pod(item, monotonic())
         else:
             labels, deleting = pod.labels, pod.deleting
-            item, refused = bounded(item)
-            if metadata.get("generation") != 1:
+            # API servers that do not set the generation leave it empty.
+            same_spec = metadata.get("generation") == 1
+            item, refused = bounded(item, same_spec=same_spec and not pod.shape.refused)
+            if not same_spec:
                 self._reshape(pod, item, refused)
             pod.update(item)
             changed = labels is not pod.labels or deleting != pod.deleting

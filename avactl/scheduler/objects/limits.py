@@ -51,9 +51,12 @@ def quote(text: object) -> str:
     return shown if len(shown) <= TEXT else f"{shown[: TEXT - 1]}…"
 
 
-def bounded(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return a pod within the limits, and a message about what exceeded them; empty if the pod is unchanged."""
-    reason = _excess(item)
+def bounded(item: Mapping[str, Any], same_spec: bool = False) -> tuple[Mapping[str, Any], str]:
+    """Return a pod within the limits, and a message about what exceeded them; empty if the pod is unchanged.
+
+    `same_spec`: its spec was found to be within the limits before, and cannot have changed.
+    """
+    reason = _metadata(item["metadata"]) or ("" if same_spec else _spec(item["spec"]))
     return (item, "") if not reason else (stripped(item), reason)
 
 
@@ -85,15 +88,17 @@ def selector_excess(selector: Mapping[str, Any] | None) -> str:
     return _many_values(sum(len(each.get("values") or ()) for each in expressions))
 
 
-def _excess(item: Mapping[str, Any]) -> str:
-    metadata, spec = item["metadata"], item["spec"]
+def _metadata(metadata: Mapping[str, Any]) -> str:
     notes, labels = metadata.get("annotations"), metadata.get("labels")
     if notes:
         for name, most in _ANNOTATIONS.items():
             if name in notes and len(notes[name]) > most:
                 return f"annotation {name}: its value has {len(notes[name])} characters; at most {most} are read"
+    return f"it has {len(labels)} labels; at most {_LABELS} are read" if labels and len(labels) > _LABELS else ""
+
+
+def _spec(spec: Mapping[str, Any]) -> str:
     for what, given, most in (
-        ("labels", labels, _LABELS),
         ("entries in nodeSelector", spec.get("nodeSelector"), _TERMS),
         ("volumes", spec.get("volumes"), _VOLUMES),
         ("tolerations", spec.get("tolerations"), _TOLERATIONS),
