@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.kinds.cache_tier.alluxio.known_properties import known
 from tests.kinds.on_base import Objects, compile_spec, objects
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
@@ -164,6 +167,40 @@ def test_fuse_starts_spread_out_and_is_never_replaced_under_running_jobs() -> No
     many = objects(READ + "---\n" + READ.split("spec:")[0].replace("CacheTier", "NodePool").replace("images", "big")
                    + "spec: {cluster: main, machineType: v100-pcie-8, count: 200}\n")  # fmt: skip
     assert "sleep $((RANDOM % 204))" in many["ConfigMap", "images-alluxio"]["data"]["fuse.sh"]
+
+
+def test_fuse_does_not_wait_when_it_restarts_after_a_crash(tmp_path: Path) -> None:
+    """The script itself, with a machine's directories and programs below `tmp_path`."""
+    script = objects(READ)["ConfigMap", "images-alluxio"]["data"]["fuse.sh"]
+    for path in ("/run/alluxio", "/config/", "/mnt/avactl", "/entrypoint.sh"):
+        script = script.replace(path, f"{tmp_path}{path}")
+    for directory in ("run/alluxio", "config", "bin"):
+        (tmp_path / directory).mkdir(parents=True)
+    for name, text in {"bin/sleep": f"echo slept >>{tmp_path}/log", "bin/umount": "", "entrypoint.sh": ""}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    def waits(site: str) -> int:
+        (tmp_path / "config" / "alluxio-site.properties").write_text(site)
+        path = f"{tmp_path}/bin:{os.environ['PATH']}"
+        before = len((tmp_path / "log").read_text().splitlines()) if (tmp_path / "log").exists() else 0
+        subprocess.run(["bash", "-c", script], env={"PATH": path}, check=True)
+        return len((tmp_path / "log").read_text().splitlines()) - before
+
+    assert [waits("a=1"), waits("a=1"), waits("a=2"), waits("a=2")] == [1, 0, 1, 0]
+
+
+def test_every_property_written_is_one_that_the_engine_knows() -> None:
+    written: set[str] = set()
+    for text in (READ, WRITE, ASYNC, READ + "  masters: {replicas: 1}\n  ttl: 14d\n", READ + "  refresh: 1h\n"):
+        written |= set(properties(text))
+        everything = json.dumps(list(objects(text).values()))
+        written |= set(re.findall(r"-D(alluxio[A-Za-z0-9_.]+)=", everything))
+        written |= {name.rstrip(".") for name in re.findall(r"--option '?(alluxio[A-Za-z0-9_.]+)=", everything)}
+    assert len(written) > 25
+    assert [name for name in sorted(written) if not known(name)] == []
+    assert not known("alluxio.no.such.property")
+    assert known("alluxio.worker.tieredstore.level0.dirs.quota")  # by a pattern
 
 
 def test_without_fuse_and_disks_a_worker_touches_nothing_of_the_machine() -> None:

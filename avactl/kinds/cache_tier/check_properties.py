@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.secrets import looks_secret
+from avactl.kinds.cache_tier.alluxio.known_properties import known, similar
 from avactl.kinds.program import Item
 
 _NAME = re.compile(r"[A-Za-z0-9_.@-]+").fullmatch
@@ -58,6 +59,19 @@ def credentials(item: Item, path: tuple[str | int, ...], values: dict[str, str])
             )
 
 
+def options(item: Item, path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
+    """Yield the mount options of a store that Alluxio does not know."""
+    for name in values:
+        if not known(name):
+            near = similar(name)
+            yield Diagnostic(
+                "unknown-property",
+                f"Alluxio 2.9.4 has no mount option `{name}`, and would ignore it",
+                item.span(*path, name, key=True),
+                hint=f"did you mean `{near}`?" if near else "remove it, or correct the name",
+            )
+
+
 def _property(item: Item, path: tuple[str, str], name: str, value: str) -> Iterator[Diagnostic]:
     key = item.span(*path, name, key=True)
     if not name.startswith("alluxio.") or not _NAME(name):
@@ -85,6 +99,14 @@ def _property(item: Item, path: tuple[str, str], name: str, value: str) -> Itera
         )
     elif (instead := next((hint for pattern, hint in _OWN if re.fullmatch(pattern, name)), None)) is not None:
         yield Diagnostic("refused-property", f"avactl sets `{name}` itself", key, hint=instead)
+    elif not known(name):
+        near = similar(name)
+        yield Diagnostic(
+            "unknown-property",
+            f"Alluxio 2.9.4 has no property `{name}`, and would ignore it",
+            key,
+            hint=f"did you mean `{near}`?" if near else "remove it, or correct the name",
+        )
     elif "\n" in value or "\r" in value or not value.isprintable():
         yield Diagnostic(
             "invalid-value",

@@ -8,7 +8,7 @@ from typing import Any
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.alluxio.stores import scheme
-from avactl.kinds.cache_tier.check_properties import credentials
+from avactl.kinds.cache_tier.check_properties import credentials, options
 from avactl.kinds.cache_tier.check_write_back import without_effect
 from avactl.kinds.dataset_access import PUSHED, pushes
 from avactl.kinds.program import Item
@@ -101,3 +101,5 @@ def store_problems(item: Item, path: tuple[str | int, ...], store: Any) -> Itera
     if store.secret is not None and kind.access_key is None:
         yield without_effect(item, (*path, "secret"), f"stores at `{name}://` do not use access keys")
     yield from credentials(item, (*path, "options"), store.options)
+    if not store.url.startswith("hdfs://"):  # its options are Hadoop's own, too
+        yield from options(item, (*path, "options"), store.options)

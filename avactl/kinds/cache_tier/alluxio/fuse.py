@@ -34,17 +34,23 @@ def start_spread(item: Item, program: Program) -> int:
 
 
 def fuse_script(item: Item, program: Program) -> str:
-    """Return the FUSE container's script: wait a random time, clean up a stale mount, mount."""
+    """Return the FUSE container's script: wait a random time at a first start, clean up a stale mount, mount."""
     at = shlex.quote(host_path(item, "/"))
     # New entry points take the mount point as an argument, old ones read MOUNT_POINT.
     return f"""\
 #!/bin/bash
 set -eu
 export MOUNT_POINT={at}
-sleep $((RANDOM % {start_spread(item, program)}))
+# Many starts at once fail. A restart on a machine where this configuration ran is one of few, and must be quick.
+started={names.SOCKET_DIR}/fuse.started
+config=$(cksum </config/alluxio-site.properties || true)
+if [ -z "$config" ] || [ "$(cat "$started" 2>/dev/null || true)" != "$config" ]; then
+  sleep $((RANDOM % {start_spread(item, program)}))
+fi
 # A predecessor that was killed leaves a mount that answers nothing.
 umount -l "$MOUNT_POINT" 2>/dev/null || true
 mkdir -p "$MOUNT_POINT"
+printf '%s' "$config" >"$started" || true
 exec /entrypoint.sh fuse --fuse-opts={",".join(fuse_options(item))} "$MOUNT_POINT" /
 """
 
