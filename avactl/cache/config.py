@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from avactl.cache.cron import parse_cron
+
 MAX_TEXT = 512 * 1024
 """Bytes of one document."""
 MAX_VERSIONS = 1_000
@@ -193,8 +195,13 @@ def _prewarm(data: Any) -> Prewarm:
     if not isinstance(data, dict):
         raise ConfigError("`prewarm` is not an object")
     when = data.get("when", "once")
-    if when not in ("once", "admitted") and not (isinstance(when, str) and _CRON(when)):
-        raise ConfigError("`prewarm.when` is not `once`, `admitted` or a schedule")
+    if when not in ("once", "admitted"):
+        try:
+            if not isinstance(when, str) or not _CRON(when):
+                raise ValueError
+            parse_cron(when)
+        except ValueError:
+            raise ConfigError("`prewarm.when` is not `once`, `admitted` or a schedule") from None
     return Prewarm(data.get("pin") is True, when, int(_number(data, "throttle", MAX_BYTES, default=0)))
 
 

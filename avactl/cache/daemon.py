@@ -7,11 +7,14 @@ import contextlib
 import os
 import signal
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from avactl.cache import metrics, names
+from avactl.cache.config import Dataset
 from avactl.cache.configs import Configs
+from avactl.cache.pods import PendingPods, TierPods
 from avactl.cache.runner import TierRunner
 from avactl.cache.status import StatusWriter
 from avactl.kube import logs
@@ -48,11 +51,15 @@ class Daemon:
         if options.lease:
             identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
             self._leader = Leader(client, options.namespace, options.lease, identity)
+        self.pending_pods, self.tier_pods = PendingPods(), TierPods()
+        self.known_datasets: dict[str, Any] = {}
         self._wake = asyncio.Event()
         selector = f"{names.CONFIG_LABEL} in ({names.TIER_CONFIG},{names.DATASET_CONFIG})"
         path = f"/api/v1/namespaces/{options.namespace}/configmaps"
         self._reflectors = [
             Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
+            Reflector(client, "/api/v1/pods", self.pending_pods, query={"fieldSelector": "status.phase=Pending"}),
+            Reflector(client, f"/api/v1/namespaces/{options.namespace}/pods", self.tier_pods),
         ]
 
     def leading(self) -> bool:
@@ -83,6 +90,8 @@ class Daemon:
             await reflector.synced.wait()
         if self._leader is not None:
             await self._leader.won.wait()
+        known = (await self._until(self.writer.read)).get("datasets")
+        self.known_datasets = known if isinstance(known, dict) else {}
         while True:
             self._wake.clear()
             if self.leading():
@@ -95,13 +104,46 @@ class Daemon:
                 async with asyncio.timeout(self._options.interval):
                     await self._wake.wait()
 
+    async def _until(self, action: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Return the result of an action, tried until the API server answers."""
+        while True:
+            try:
+                return await action()
+            except (ApiError, UnreachableError) as error:
+                logs.warn("request failed", error=str(error))
+                await asyncio.sleep(self._options.interval)
+
+    # -- what tasks need ---------------------------------------------------------------------------------------------
+
+    def datasets(self, tier: str) -> list[Dataset]:
+        """Return the datasets of a tier."""
+        return self.configs.of_tier(tier)
+
+    def pending(self) -> set[str]:
+        """Return namespaces with pods that wait and mount a claim."""
+        return self.pending_pods.namespaces()
+
+    def node_of(self, address: str) -> str:
+        """Return the node of a worker's address."""
+        return self.tier_pods.node_of(address)
+
+    async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:
+        """Write an event about a dataset's ConfigMap; one that fails is logged only."""
+        key = next((key for key, each in self.configs.datasets.items() if each is dataset), None)
+        if key is not None:
+            await self._event(
+                self.configs.references[key], reason, f"{dataset.namespace}/{dataset.name} {note}", warning
+            )
+
+    # -- runners -----------------------------------------------------------------------------------------------------
+
     async def _follow(self) -> None:
         """Start a runner for each new or changed tier; stop those of others."""
         wanted = {tier.name: tier for tier in self.configs.tiers.values()}
         await self._stop([name for name, runner in self.runners.items() if wanted.get(name) != runner.tier])
         for name, tier in wanted.items():
             if name not in self.runners:
-                self.runners[name] = TierRunner(tier, self.leading, self._options.interval)
+                self.runners[name] = TierRunner(tier, self, self._options.interval)
                 self._running[name] = asyncio.ensure_future(self.runners[name].run())
                 logs.info("tier", name=name, role=tier.role, masters=",".join(tier.masters))
 
@@ -118,7 +160,9 @@ class Daemon:
     def status(self) -> dict[str, Any]:
         """Return the content of `status.json`."""
         return {
-            "datasets": {},
+            "datasets": {
+                key: entry for runner in self.runners.values() for key, entry in runner.prewarmer.entries.items()
+            },
             "tiers": {name: runner.status() for name, runner in sorted(self.runners.items())},
             "errors": dict(sorted(self.configs.errors.items())[:100]),
         }
@@ -131,7 +175,10 @@ class Daemon:
 
     async def _event(self, regarding: dict[str, str], reason: str, note: str, warning: bool = False) -> None:
         event = new_event(names.CONTROLLER, "Caching", regarding, reason, note, warning=warning)
-        await self._client.send("POST", events_path(event), event)
+        try:
+            await self._client.send("POST", events_path(event), event)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("event not written", reason=reason, error=str(error))
 
     def _ready(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self._reflectors)

@@ -14,3 +14,5 @@ WORKERS = Gauge("avactl_cache_workers", "Live workers of a tier.", _TIER, regist
 ERRORS = Counter(
     "avactl_cache_errors_total", "Failed passes over a tier, by task.", ["tier", "task"], registry=REGISTRY
 )
+WARM = Gauge("avactl_cache_warm_ratio", "Cached share of a version's bytes.", _VERSION, registry=REGISTRY)
+PREWARMED = Counter("avactl_cache_prewarmed_bytes_total", "Bytes loaded by prewarming.", _VERSION, registry=REGISTRY)

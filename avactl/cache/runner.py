@@ -7,12 +7,13 @@ import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from avactl.cache import metrics
 from avactl.cache.alluxio.client import AlluxioEngine
-from avactl.cache.config import Tier
+from avactl.cache.config import Dataset, Tier
 from avactl.cache.engine import Engine, EngineError
+from avactl.cache.prewarm import Prewarmer
 from avactl.cache.status import MAX_TEXT
 from avactl.kube import logs
 from avactl.kube.client import ApiError, UnreachableError
@@ -21,17 +22,41 @@ from avactl.terminal import shortened, visible
 ENGINES: dict[str, Callable[[Tier], Engine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
 
 
+class World(Protocol):
+    """What tasks need of the daemon."""
+
+    known_datasets: dict[str, Any]
+    """Datasets of the status that the last leader wrote."""
+
+    def leading(self) -> bool: ...
+
+    def datasets(self, tier: str) -> list[Dataset]: ...
+
+    def pending(self) -> set[str]: ...
+
+    def node_of(self, address: str) -> str: ...
+
+    async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None: ...
+
+
 class TierRunner:
     """Runs the tasks of one tier, each in a loop of its own: a task that fails is that tier's error."""
 
-    def __init__(self, tier: Tier, leading: Callable[[], bool], interval: float) -> None:
-        self.tier, self._leading, self._interval = tier, leading, interval
+    def __init__(self, tier: Tier, world: World, interval: float) -> None:
+        self.tier, self._leading, self._interval = tier, world.leading, interval
         self.engine = ENGINES[tier.engine](tier)
+        self.prewarmer = Prewarmer(
+            self.engine, lambda: world.datasets(tier.name), world.pending, world.node_of, world.tell_dataset,
+            world.known_datasets,
+        )  # fmt: skip
         self.facts: dict[str, Any] = {}
         """The tier's part of the status."""
         self.errors: dict[str, str] = {}
         """The last failure of each task."""
-        self.tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [("capacity", self._measure)]
+        self.tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("capacity", self._measure),
+            ("prewarm", self.prewarmer.tick),
+        ]
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -40,6 +65,7 @@ class TierRunner:
                 for name, task in self.tasks:
                     group.create_task(self._loop(name, task))
         finally:
+            await self.prewarmer.close()
             with contextlib.suppress(Exception):
                 await self.engine.close()
 
