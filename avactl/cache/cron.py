@@ -7,7 +7,7 @@ from functools import lru_cache
 
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _HORIZON = timedelta(days=8)
-"""What a daemon that was away for longer has missed is not made up for."""
+"""Seconds; runs that were missed while the daemon was away for longer are not made up for."""
 
 
 def parse_cron(text: str) -> tuple[frozenset[int], ...]:

@@ -1,4 +1,4 @@
-"""What the daemon needs of a cache engine. `AlluxioEngine` is its one implementation."""
+"""The interface of a cache engine to the daemon. `AlluxioEngine` is its one implementation."""
 
 from __future__ import annotations
 

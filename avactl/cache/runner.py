@@ -23,7 +23,7 @@ ENGINES: dict[str, Callable[[Tier], Engine]] = {"alluxio": lambda tier: AlluxioE
 
 
 class World(Protocol):
-    """What tasks need of the daemon."""
+    """The parts of the daemon that its tasks use."""
 
     known_datasets: dict[str, Any]
     """Datasets of the status that the last leader wrote."""
