@@ -7,7 +7,7 @@ from functools import lru_cache
 
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _HORIZON = timedelta(days=8)
-"""Seconds; runs that were missed while the daemon was away for longer are not made up for."""
+"""Runs that were missed while the daemon was away for longer are skipped."""
 
 
 def parse_cron(text: str) -> tuple[frozenset[int], ...]:
