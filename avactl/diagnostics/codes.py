@@ -84,6 +84,8 @@ CODES: dict[str, str] = {
     "tier-order": "Storage tiers are not listed fastest first, or a medium is duplicate.",
     "tier-too-small": "A storage tier is no larger than the space that Alluxio reserves in it.",
     "memory-too-small": "A process of the cache tier has too little memory.",
+    "masters-share-machine": "A cluster has fewer machines than a cache tier has masters.",
+    "shared-store": "A store is written through one cache tier while another caches it.",
     "masters-too-small": "The masters of a cache tier hold fewer files than its datasets have.",
     "small-files": "A dataset has so many files that it should be packed.",
     "missing-daemon": "A setting needs a daemon that the cluster does not run.",

@@ -32,6 +32,7 @@ metadata: {name: read}
 spec:
   cluster: main
   role: read
+  masters: {replicas: 1}
   workers: {tiers: [{medium: MEM, quota: 64Gi}]}
   underStores: [{mount: /imagenet, url: "s3://imagenet"}]
 """

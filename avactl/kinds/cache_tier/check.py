@@ -15,7 +15,7 @@ from avactl.kinds.dataset_access import cached_files
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
-from avactl.kinds.program import Item, Program
+from avactl.kinds.program import Item, Program, pool_size
 from avactl.quantity import format_quantity, quantity
 
 GIB = 1024**3
@@ -58,6 +58,18 @@ def _masters(item: Item, program: Program) -> Iterator[Diagnostic]:
             f"{masters.replicas} masters tolerate no more failures than {fewer}: a quorum needs a majority",
             item.span("spec", "masters", "replicas"),
             hint=f"write {fewer} or {more}",
+        )
+    machines = sum(pool_size(pool) for pool in program.pools(item.spec.cluster))
+    if 0 < machines < masters.replicas and not program.lacks_machines:
+        own = "replicas" in masters.model_fields_set
+        yield Diagnostic(
+            "masters-share-machine",
+            f"{masters.replicas} masters need {masters.replicas} machines, because those on one machine fail together; "
+            f"the pools of cluster {item.spec.cluster} have {machines}",
+            item.span("spec", "masters", "replicas") if own else item.span("spec", key=True),
+            severity="warning",
+            label="" if own else f"{masters.replicas} masters by default",
+            hint="write `masters: {replicas: 1}`, or add machines",
         )
     files = cached_files(item, program)
     if "memory" in masters.model_fields_set and quantity(masters.memory) < files_memory(item, program):

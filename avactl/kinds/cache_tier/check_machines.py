@@ -6,12 +6,19 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.alluxio.pods import pools
+from avactl.kinds.cache_tier.check_together import together
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.program import Item, Program
 from avactl.quantity import format_quantity, quantity
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of several tiers: memory of machines, shared stores, directories inside each other."""
+    yield from together(program)
+    yield from _memory(program)
+
+
+def _memory(program: Program) -> Iterator[Diagnostic]:
     """Yield a problem for tiers whose per-machine workers together need more memory than a machine has."""
     on_pool: dict[str, list[Item]] = {}
     for tier in program.of("CacheTier"):
