@@ -147,6 +147,15 @@ def parse_dataset(text: Any) -> Dataset:
     )
 
 
+def parse_flush(text: Any) -> str:
+    """Parse `flush.json`; return the path: `TIER:/path`, or one below a tier's FUSE directory. Raises ConfigError."""
+    path = _document(text).get("path")
+    tier, colon, rest = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not _PATH(rest if colon else tier) or (colon and not _NAME(tier)):
+        raise ConfigError("`path` is neither TIER:/path nor an absolute path")
+    return f"{tier}{colon}{rest}"
+
+
 def _store(value: Any) -> Store:
     mount, url = _matching(value, "mount", _PATH), value.get("url")
     if not isinstance(url, str) or not 0 < len(url) <= 1024:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from avactl.cache import names
-from avactl.cache.config import ConfigError, Dataset, Tier, parse_dataset, parse_tier
+from avactl.cache.config import ConfigError, Dataset, Tier, parse_dataset, parse_flush, parse_tier
 from avactl.kube.objects import object_key
+from avactl.kube.timestamps import unix_time
 
 MAX_OBJECTS = 5_000
 """ConfigMaps that are read; the rest are errors."""
@@ -19,6 +20,8 @@ class Configs:
     def __init__(self) -> None:
         self.tiers: dict[str, Tier] = {}
         self.datasets: dict[str, Dataset] = {}
+        self.flushes: dict[str, tuple[str, float]] = {}
+        """Paths to be flushed, and when that was asked for, Unix seconds."""
         self.errors: dict[str, str] = {}
         """Why an object is not used, by its key."""
         self.references: dict[str, dict[str, str]] = {}
@@ -30,7 +33,7 @@ class Configs:
         """Add or update a ConfigMap."""
         key, metadata = object_key(item), item["metadata"]
         kind = (metadata.get("labels") or {}).get(names.CONFIG_LABEL)
-        if kind not in (names.TIER_CONFIG, names.DATASET_CONFIG):
+        if kind not in (names.TIER_CONFIG, names.DATASET_CONFIG, names.FLUSH_CONFIG):
             return
         previous = self.errors.get(key)
         self._forget(key)
@@ -44,6 +47,9 @@ class Configs:
                 raise ConfigError(f"more than {MAX_OBJECTS} objects")
             if kind == names.TIER_CONFIG:
                 self.tiers[key] = self._unique_tier(key, parse_tier(data.get(names.TIER_KEY)))
+            elif kind == names.FLUSH_CONFIG:
+                asked = unix_time(metadata["creationTimestamp"])
+                self.flushes[key] = (parse_flush(data.get(names.FLUSH_KEY)), asked)
             else:
                 self.datasets[key] = self._unique_dataset(key, parse_dataset(data.get(names.DATASET_KEY)))
         except ConfigError as error:
@@ -68,6 +74,7 @@ class Configs:
     def _forget(self, key: str) -> None:
         self.tiers.pop(key, None)
         self.datasets.pop(key, None)
+        self.flushes.pop(key, None)
         self.errors.pop(key, None)
         self.unreported.discard(key)
 

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from avactl.cache import metrics, names
-from avactl.cache.config import Dataset
+from avactl.cache.config import Dataset, Tier
 from avactl.cache.configs import Configs
 from avactl.cache.pods import PendingPods, TierPods
 from avactl.cache.runner import TierRunner
 from avactl.cache.status import StatusWriter
+from avactl.cache.writeback import Flush
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, UnreachableError
@@ -24,6 +26,9 @@ from avactl.kube.events import events_path, new_event
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader, LostError
 from avactl.kube.reflector import Reflector
+
+_MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
+"""Flushes that are served at once, and the seconds for which one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Daemon:
         self.pending_pods, self.tier_pods = PendingPods(), TierPods()
         self.known_datasets: dict[str, Any] = {}
         self._wake = asyncio.Event()
-        selector = f"{names.CONFIG_LABEL} in ({names.TIER_CONFIG},{names.DATASET_CONFIG})"
+        selector = f"{names.CONFIG_LABEL} in ({names.TIER_CONFIG},{names.DATASET_CONFIG},{names.FLUSH_CONFIG})"
         path = f"/api/v1/namespaces/{options.namespace}/configmaps"
         self._reflectors = [
             Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
@@ -123,17 +128,31 @@ class Daemon:
         """Return namespaces with pods that wait and mount a claim."""
         return self.pending_pods.namespaces()
 
+    def flushes(self, tier: Tier) -> list[Flush]:
+        """Return what is to be flushed of a tier."""
+        found, now = [], time.time()
+        for key, (path, asked) in sorted(self.configs.flushes.items())[:_MOST_FLUSHES]:
+            name, colon, inside = path.partition(":")
+            if not colon:
+                name, inside = tier.name, path.removeprefix(tier.fuse_directory.rstrip("/"))
+                if not tier.fuse_directory or inside == path:
+                    continue
+            # One whose command has died is forgotten.
+            if name == tier.name and now - asked < _OLDEST_FLUSH:
+                found.append(Flush(key.rpartition("/")[2], inside or "/"))
+        return found
+
     def node_of(self, address: str) -> str:
         """Return the node of a worker's address."""
         return self.tier_pods.node_of(address)
 
     async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:
         """Write an event about a dataset's ConfigMap; one that fails is logged only."""
-        key = next((key for key, each in self.configs.datasets.items() if each is dataset), None)
-        if key is not None:
-            await self._event(
-                self.configs.references[key], reason, f"{dataset.namespace}/{dataset.name} {note}", warning
-            )
+        name = f"{dataset.namespace}/{dataset.name}"
+        for key, each in self.configs.datasets.items():
+            if f"{each.namespace}/{each.name}" == name:
+                await self._event(self.configs.references[key], reason, f"{name} {note}", warning)
+                return
 
     # -- runners -----------------------------------------------------------------------------------------------------
 
@@ -159,11 +178,16 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """Return the content of `status.json`."""
+        datasets: dict[str, Any] = {}
+        flushes: dict[str, Any] = {}
+        for runner in self.runners.values():
+            datasets |= runner.prewarmer.entries
+            if runner.write_back is not None:
+                flushes |= runner.write_back.flushed
         return {
-            "datasets": {
-                key: entry for runner in self.runners.values() for key, entry in runner.prewarmer.entries.items()
-            },
+            "datasets": datasets,
             "tiers": {name: runner.status() for name, runner in sorted(self.runners.items())},
+            "flushes": flushes,
             "errors": dict(sorted(self.configs.errors.items())[:100]),
         }
 

@@ -16,3 +16,11 @@ ERRORS = Counter(
 )
 WARM = Gauge("avactl_cache_warm_ratio", "Cached share of a version's bytes.", _VERSION, registry=REGISTRY)
 PREWARMED = Counter("avactl_cache_prewarmed_bytes_total", "Bytes loaded by prewarming.", _VERSION, registry=REGISTRY)
+DIRTY = Gauge("avactl_cache_dirty_bytes", "Bytes not verified to be in the object store.", _TIER, registry=REGISTRY)
+DIRTY_FILES = Gauge("avactl_cache_dirty_files", "Files of these bytes.", _TIER, registry=REGISTRY)
+OLDEST = Gauge("avactl_cache_oldest_dirty_seconds", "Age of the oldest of these files.", _TIER, registry=REGISTRY)
+PUSHES = Counter(
+    "avactl_cache_pushes_total", "Pushed files, by result: verified, mismatch, failed.",
+    ["tier", "result"], registry=REGISTRY,
+)  # fmt: skip
+PUSHED = Counter("avactl_cache_pushed_bytes_total", "Bytes verified in the object store.", _TIER, registry=REGISTRY)

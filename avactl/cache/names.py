@@ -11,6 +11,8 @@ NAMESPACE = "avactl-cache"
 TIER_CONFIG, DATASET_CONFIG, STATUS_CONFIG = "cache-tier", "cache-dataset", "cache-status"
 """Values of the label `avactl.dev/config`."""
 TIER_KEY, DATASET_KEY, STATUS_KEY = "tier.json", "dataset.json", "status.json"
+FLUSH_CONFIG, FLUSH_KEY = "cache-flush", "flush.json"
+"""A request of `avactl cache flush`."""
 STATUS = "avactl-cache-status"
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "CONTROLLER",
     "DATASET_CONFIG",
     "DATASET_KEY",
+    "FLUSH_CONFIG",
+    "FLUSH_KEY",
     "MANAGED_BY",
     "MANAGER",
     "NAMESPACE",

@@ -15,6 +15,7 @@ from avactl.cache.config import Dataset, Tier
 from avactl.cache.engine import Engine, EngineError
 from avactl.cache.prewarm import Prewarmer
 from avactl.cache.status import MAX_TEXT
+from avactl.cache.writeback import Flush, WriteBackTask
 from avactl.kube import logs
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.terminal import shortened, visible
@@ -33,6 +34,8 @@ class World(Protocol):
     def datasets(self, tier: str) -> list[Dataset]: ...
 
     def pending(self) -> set[str]: ...
+
+    def flushes(self, tier: Tier) -> list[Flush]: ...
 
     def node_of(self, address: str) -> str: ...
 
@@ -57,6 +60,12 @@ class TierRunner:
             ("capacity", self._measure),
             ("prewarm", self.prewarmer.tick),
         ]
+        self.write_back: WriteBackTask | None = None
+        if tier.write_back is not None:
+            self.write_back = WriteBackTask(
+                self.engine, tier, tier.write_back, self.facts, lambda: world.flushes(tier), world.leading
+            )
+            self.tasks.append(("writeback", self.write_back.tick))
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -66,6 +75,8 @@ class TierRunner:
                     group.create_task(self._loop(name, task))
         finally:
             await self.prewarmer.close()
+            if self.write_back is not None:
+                await self.write_back.close()
             with contextlib.suppress(Exception):
                 await self.engine.close()
 

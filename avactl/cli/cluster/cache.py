@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
 from avactl.cli.cluster.cluster_session import (
@@ -24,7 +25,7 @@ from avactl.cli.cluster.cluster_session import (
     write,
 )
 from avactl.cli.common import fail
-from avactl.exit_codes import USAGE
+from avactl.exit_codes import INCOMPLETE, USAGE
 from avactl.terminal import json_output
 
 if TYPE_CHECKING:
@@ -101,6 +102,44 @@ def status(
         refused(error, access)
     except KeyboardInterrupt:
         raise typer.Exit from None
+
+
+@cache.command()
+def flush(
+    path: Annotated[str, typer.Argument(help="`TIER:/path`, or the path in pods: `/mnt/avactl/TIER/path`.")],
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which the command gives up.")] = 3600.0,
+    namespace: Namespace = "avactl-cache",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Push the files below a path to the object store, and wait until they are verified there.
+
+    Exit codes: 0 all are in the store · 5 some are not after --timeout; the daemon goes on.
+    """
+    with packages():
+        from avactl.cache.config import ConfigError, parse_flush
+        from avactl.cache.flush import flush as wait_for
+        from avactl.kube.client import ApiError, Client, UnreachableError
+    try:
+        parse_flush(orjson.dumps({"path": path}).decode())
+    except ConfigError as error:
+        fail(f"{path}: {error}", USAGE)
+    access = connection(kubeconfig, context)
+
+    async def wait() -> int:
+        async with Client(access, connections=2) as client:
+            return await wait_for(client, namespace, path, timeout, lambda text: print(text, file=sys.stderr))
+
+    try:
+        left = asyncio.run(wait())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+    except KeyboardInterrupt:
+        raise typer.Exit(INCOMPLETE) from None
+    if left:
+        print(f"{path}: not all files are in the object store after {timeout:g} s")
+        raise typer.Exit(INCOMPLETE)
+    print(f"{path}: all files are in the object store")
 
 
 async def _live(reader: Any) -> None:

@@ -1,0 +1,108 @@
+"""Release: the only module that lets go of data. No other frees, unpins or deletes a file of a tier.
+
+The invariant is: **what is freed or deleted is in the object store, with the size and checksum that the writer's data
+had when it was closed.** It holds under kill -9 of the daemon, a worker or a master at any point, because
+
+1. Only a *verified* file is released. `writeback` sets the mark after it has read the object back from the store and
+   compared size and SHA-256 with the file. A daemon that dies before that leaves no mark; the file is pushed again.
+2. The mark is an attribute of the file in the engine's journal, not the daemon's memory, and it names the content by
+   id and size. Alluxio's files are written once; one that is written anew has another id, no mark, and is dirty.
+3. Before the mark is set, nothing else drops the data: files that are not persisted are not evicted by the engine, and
+   `writeback` pins a file *before* it asks the engine to persist it, so that a persisted file that is not verified is
+   not evicted either. The pin is in the journal too. It is removed here, after the mark.
+4. Each step here is safe by itself and can be repeated: mark, then unpin, then free. A daemon that dies between two of
+   them leaves a file that is verified and still cached.
+5. A durable copy is first renamed to a name that contains its id, and then looked at again: a writer that replaces the
+   file meanwhile creates another name's file, which is not deleted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from avactl.cache.engine import CachedFile, Engine, EngineError, NotFoundError
+
+TRASH = ".avactl-released"
+"""Directory of a durable mount for copies that are about to be deleted."""
+_VERSION = "v1"
+
+
+class Mark(NamedTuple):
+    """The attribute of a verified file."""
+
+    id: int
+    size: int
+    checksum: str
+    """SHA-256, hexadecimal."""
+
+    def encode(self) -> bytes:
+        """Return the attribute's value."""
+        return f"{_VERSION} {self.id} {self.size} {self.checksum}".encode()
+
+
+def mark_of(file: CachedFile) -> Mark | None:
+    """Return a file's mark if it is of the present content."""
+    version, *values = file.mark.decode(errors="replace").split(" ")
+    if version != _VERSION or len(values) != 3 or values[:2] != [str(file.id), str(file.size)]:
+        return None
+    return Mark(file.id, file.size, values[2])
+
+
+def is_clean(file: CachedFile) -> bool:
+    """Return True if the object store is verified to have the present content."""
+    return file.complete and mark_of(file) is not None
+
+
+async def unpin(engine: Engine, path: str) -> None:
+    """Let the engine evict a verified file when it needs the space. Raises EngineError, also if it is dirty."""
+    file = await _clean(engine, path)
+    if file.pinned:
+        await engine.pin(path, False)
+
+
+async def free(engine: Engine, path: str) -> None:
+    """Drop the cached copy of a verified file. Raises EngineError, also if it is dirty."""
+    await unpin(engine, path)
+    if (await _clean(engine, path)).persisted:
+        await engine.free(path)
+
+
+async def drop_cached(engine: Engine, path: str) -> None:
+    """Drop the cached copies below a directory of a read tier: the under-store is their origin.
+
+    The engine itself refuses to drop what is not persisted.
+    """
+    await engine.pin(path, False, recursive=True)
+    await engine.free(path, recursive=True)
+
+
+async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
+    """Delete the durable copy of a verified file; False if a writer has replaced it meanwhile. Raises EngineError."""
+    file = await _clean(engine, path)
+    aside = f"{mount.rstrip('/')}/{TRASH}/{file.id}"
+    await engine.make_directory(aside.rpartition("/")[0])
+    await engine.rename(path, aside)
+    moved = await engine.status(aside)
+    if moved.id == file.id and moved.size == file.size and moved.mark == file.mark:
+        await engine.delete(aside)
+        return True
+    await engine.rename(aside, path)
+    return False
+
+
+async def resume_deletes(engine: Engine, mount: str) -> None:
+    """Finish deletes that a daemon began and did not end. What is not verified goes no further. Raises EngineError."""
+    try:
+        found = [file async for file in engine.files(f"{mount.rstrip('/')}/{TRASH}")]
+    except NotFoundError:
+        return
+    for file in found:
+        if file.path.rpartition("/")[2] == str(file.id) and is_clean(file):
+            await engine.delete(file.path)
+
+
+async def _clean(engine: Engine, path: str) -> CachedFile:
+    file = await engine.status(path)
+    if not is_clean(file):
+        raise EngineError(f"{path} is not verified to be in the object store")
+    return file

@@ -1,0 +1,145 @@
+"""Write-back with a real Alluxio to a real S3 endpoint; a directory is Ceph."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avactl.cache import release
+from avactl.cache.engine import CachedFile, Engine, EngineError
+from tests.cache.world import World, content
+from tools.alluxio.tiers import ROOT
+from tools.objectstore import Faults, ObjectStore
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
+CEPH: dict[str, Any] = {"mode": "through", "durable": "/ceph", "targets": {"/ceph": "/results"}}
+ASYNC: dict[str, Any] = {"mode": "async", "targets": {}, "replicas": 2}
+NEVER = {"high": 1.0, "low": 0.9, "delaySeconds": 86_400}
+
+
+def write(
+    world: World, folder: Path, directory: str, sizes: list[int], kind: str = "ASYNC_THROUGH"
+) -> dict[str, bytes]:
+    """Write files through the engine's own client; return their content by name."""
+    source = folder / directory.strip("/").replace("/", "-")
+    source.mkdir()
+    files = {f"{number:03}": content(f"{directory}/{number}", size) for number, size in enumerate(sizes)}
+    for name, data in files.items():
+        (source / name).write_bytes(data)
+    world.cluster.fs("copyFromLocal", f"-Dalluxio.user.file.writetype.default={kind}", str(source), directory)
+    return files
+
+
+def stored(store: ObjectStore, prefix: str) -> dict[str, bytes]:
+    client = store.client()
+    found = client.list_objects_v2(Bucket="cache-results", Prefix=f"{prefix}/").get("Contents", [])
+    keys = [each["Key"] for each in found if not each["Key"].endswith("/")]
+    return {key.rpartition("/")[2]: client.get_object(Bucket="cache-results", Key=key)["Body"].read() for key in keys}
+
+
+def facts(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = world.status().get("tiers", {}).get("tier", {})
+    return found
+
+
+def listed(world: World, path: str) -> list[CachedFile]:
+    async def files(engine: Engine) -> list[CachedFile]:
+        return [file async for file in engine.files(path)]
+
+    return world.engine(files)
+
+
+def test_a_flush_returns_when_all_files_are_verified(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
+    files = write(world, tmp_path, "/results/flushed", [0, 10, 1_300_000])
+    world.tier(role="write", writeBack={**ASYNC, "push": NEVER})
+    world.start()
+    world.wait(lambda: facts(world).get("dirtyFiles") == 3)
+    world.wait(lambda: all(file.pinned for file in listed(world, "/results/flushed")))
+    assert stored(object_store, "flushed") == {}
+    assert facts(world)["dirtyBytes"] == 1_300_010
+    done = world.command("flush", "tier:/results/flushed")
+    assert (done.returncode, done.stdout) == (0, "tier:/results/flushed: all files are in the object store\n")
+    assert stored(object_store, "flushed") == files
+    after = listed(world, "/results/flushed")
+    assert all(release.is_clean(file) and not file.pinned for file in after)
+    assert [each["metadata"]["name"] for each in world.kube.list("v1", "ConfigMap", world.namespace)
+            if each["metadata"]["name"].startswith("flush-")] == []  # fmt: skip
+
+
+def test_what_the_store_got_wrong_is_not_clean(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
+    files = write(world, tmp_path, "/ceph/wrong", [1_300_000, 20], "CACHE_THROUGH")
+    object_store.faults = Faults(corrupt=0.5, errors=0.2, cuts=0.1, methods=frozenset({"PUT", "GET"}))
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}})
+    world.start()
+    world.wait(lambda: facts(world).get("dirtyFiles") == 0 and "pushing" in facts(world))
+    assert stored(object_store, "wrong") == files
+    assert all(release.is_clean(file) for file in listed(world, "/ceph/wrong"))
+
+
+def test_clean_files_leave_ceph_and_replaced_ones_stay(
+    world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path
+) -> None:
+    files = write(world, tmp_path, "/ceph/evicted", [1_300_000, 20], "CACHE_THROUGH")
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, "evict": True})
+    world.start()
+    world.wait(lambda: listed(world, "/ceph/evicted") == [])
+    assert stored(object_store, "evicted") == files
+    assert [path for path in ceph.rglob("*") if path.is_file()] == []
+    # The engine's namespace shows them at the store.
+    assert sorted(file.path for file in listed(world, "/results/evicted")) == [
+        "/results/evicted/000", "/results/evicted/001",
+    ]  # fmt: skip
+
+
+def test_the_oldest_are_pushed_until_the_low_mark(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
+    size = 4_000_000
+    files = write(world, tmp_path, "/ceph/marks", [size] * 12, "CACHE_THROUGH")
+    world.tier(role="write", writeBack={**CEPH, "push": {"high": 0.3, "low": 0.2, "delaySeconds": 86_400}})
+    world.start()
+    # 48 of 134 MB are above the high mark; 26.8 MB are the low one.
+    world.wait(lambda: "pushing" in facts(world) and not facts(world)["pushing"])
+    left = facts(world)["dirtyBytes"]
+    assert left == 6 * size
+    pushed = stored(object_store, "marks")
+    assert all(files[name] == data for name, data in pushed.items())
+    states = {file.path[-3:]: file for file in listed(world, "/ceph/marks")}
+    clean = {name for name, file in states.items() if release.is_clean(file)}
+    assert len(clean) == 6
+    assert max(states[name].created for name in clean) <= min(
+        file.created for name, file in states.items() if name not in clean
+    )
+
+
+def test_nothing_dirty_is_let_go(world: World, tmp_path: Path) -> None:
+    write(world, tmp_path, "/ceph/dirty", [100, 100], "CACHE_THROUGH")
+
+    async def attempts(engine: Engine) -> int:
+        path, refused = "/ceph/dirty/000", 0
+        file = await engine.status(path)
+        for mark in (b"", b"x", release.Mark(file.id + 1, file.size, "0").encode()):
+            await engine.mark(path, mark)
+            for action in (release.free, release.unpin):
+                with pytest.raises(EngineError, match="not verified"):
+                    await action(engine, path)
+                refused += 1
+            with pytest.raises(EngineError, match="not verified"):
+                await release.delete_durable(engine, path, "/ceph")
+        assert (await engine.status(path)).cached == 100
+        return refused
+
+    assert world.engine(attempts) == 6
+
+
+def test_only_one_module_lets_go_of_data() -> None:
+    found = set()
+    for path in (ROOT / "avactl" / "cache").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                engine = ast.unparse(node.func.value).split(".")[-1].strip("_") == "engine"
+                unpins = node.func.attr == "pin" and "True" not in map(ast.unparse, node.args)
+                if engine and (node.func.attr in ("free", "delete", "rename") or unpins):
+                    found.add(path.name)
+    assert found == {"release.py"}
