@@ -49,6 +49,8 @@ class Channel:
             return await unary(request, timeout=timeout, metadata=metadata)
         except aio.AioRpcError as error:
             raise await self._failed(error, channel) from None
+        except asyncio.CancelledError:
+            raise _closed(self.address) from None
 
     async def stream(self, service: str, method: str, request: Any, answer: str, timeout: float) -> AsyncIterator[Any]:
         """Yield the answers of a call with a stream of them. Raises EngineError."""
@@ -62,6 +64,8 @@ class Channel:
                 yield each
         except aio.AioRpcError as error:
             raise await self._failed(error, channel) from None
+        except asyncio.CancelledError:
+            raise _closed(self.address) from None
         finally:
             call.cancel()
 
@@ -106,9 +110,11 @@ class Channel:
                 answer = await login.read()
             if answer is aio.EOF or answer.messageType != _SUCCESS:
                 raise EngineError(f"{self.address}: authentication refused")
-        except (aio.AioRpcError, TimeoutError, asyncio.InvalidStateError, EngineError) as error:
+        except BaseException as error:
             login.cancel()
             await channel.close()
+            if not isinstance(error, aio.AioRpcError | TimeoutError | asyncio.InvalidStateError | EngineError):
+                raise
             if isinstance(error, EngineError):
                 raise
             said = error.details() if isinstance(error, aio.AioRpcError) else "no answer"
@@ -139,6 +145,8 @@ class Exchange:
             await self._call.write(request)
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
+        except asyncio.CancelledError:
+            raise _closed(self._owner.address) from None
 
     async def read(self) -> Any:
         """Return the next message; None at the end. Raises EngineError."""
@@ -150,6 +158,8 @@ class Exchange:
                 raise await self._ended()
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
+        except asyncio.CancelledError:
+            raise _closed(self._owner.address) from None
         return None
 
     async def done(self) -> None:
@@ -158,6 +168,8 @@ class Exchange:
             await self._call.done_writing()
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise await self._error(error) from None
+        except asyncio.CancelledError:
+            raise _closed(self._owner.address) from None
 
     def cancel(self) -> None:
         """End the call; nothing happens if it has ended."""
@@ -172,6 +184,14 @@ class Exchange:
         code, details = await self._call.code(), await self._call.details()
         failure = aio.AioRpcError(code, aio.Metadata(), aio.Metadata(), details)
         return await self._owner._failed(failure, self._channel)
+
+
+def _closed(address: str) -> BaseException:
+    """Return what a call raises that was cancelled: by its own task, or with the channel, after another call failed."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return UnavailableError(f"{address}: the connection was closed")
 
 
 def _bytes(message: Any) -> bytes:
