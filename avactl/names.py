@@ -18,6 +18,8 @@ CONFIG_LABEL = f"{GROUP}/config"
 CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, CACHE_STATUS_CONFIG = "cache-tier", "cache-dataset", "cache-status"
 """Values of `CONFIG_LABEL` in the namespace of the cache tiers: a tier and a dataset, which the cache daemon
 reads, and the status that it writes."""
+SAFE_TO_DRAIN = "avactl.dev/safe-to-drain"
+"""Label of a cache worker that holds no data which is nowhere else: its PodDisruptionBudget does not select it."""
 CACHE_STATUS = "avactl-cache-status"
 """ConfigMap that the cache daemon writes."""
 TEAM_LABEL = f"{GROUP}/team"

@@ -15,10 +15,11 @@ from typing import Any
 from avactl.cache import metrics, names
 from avactl.cache.config import Dataset, Tier
 from avactl.cache.configs import Configs
-from avactl.cache.pods import PendingPods, TierPods
+from avactl.cache.drain import DrainGuard
+from avactl.cache.pods import CordonedNodes, PendingPods, TierPods
 from avactl.cache.runner import TierRunner
 from avactl.cache.status import StatusWriter
-from avactl.cache.writeback import Flush
+from avactl.cache.writeback import Flush, WriteBackTask
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, UnreachableError
@@ -56,7 +57,7 @@ class Daemon:
         if options.lease:
             identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
             self._leader = Leader(client, options.namespace, options.lease, identity)
-        self.pending_pods, self.tier_pods = PendingPods(), TierPods()
+        self.pending_pods, self.tier_pods, self.cordoned = PendingPods(), TierPods(), CordonedNodes()
         self.known_datasets: dict[str, Any] = {}
         self._wake = asyncio.Event()
         selector = f"{names.CONFIG_LABEL} in ({names.TIER_CONFIG},{names.DATASET_CONFIG},{names.FLUSH_CONFIG})"
@@ -65,6 +66,7 @@ class Daemon:
             Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
             Reflector(client, "/api/v1/pods", self.pending_pods, query={"fieldSelector": "status.phase=Pending"}),
             Reflector(client, f"/api/v1/namespaces/{options.namespace}/pods", self.tier_pods),
+            Reflector(client, "/api/v1/nodes", self.cordoned),
         ]
 
     def leading(self) -> bool:
@@ -145,6 +147,12 @@ class Daemon:
     def node_of(self, address: str) -> str:
         """Return the node of a worker's address."""
         return self.tier_pods.node_of(address)
+
+    def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard:
+        """Return the drain guard of a write tier."""
+        return DrainGuard(
+            self._client, self._options.namespace, tier, self.tier_pods, self.cordoned, write_back, self._event
+        )
 
     async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:
         """Write an event about a dataset's ConfigMap; one that fails is logged only."""

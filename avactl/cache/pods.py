@@ -68,3 +68,29 @@ class TierPods:
             if host in (status.get("podIP"), status.get("hostIP")) and pod["spec"].get("nodeName"):
                 return str(pod["spec"]["nodeName"])
         return host
+
+
+class CordonedNodes:
+    """A `Store` of nodes: the names of those that are cordoned."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._known: set[str] = set()
+
+    def put(self, item: dict[str, Any]) -> None:
+        """Add or update a node."""
+        name = item["metadata"]["name"]
+        self._known.add(name)
+        if item["spec"].get("unschedulable") is True:
+            self.names.add(name)
+        else:
+            self.names.discard(name)
+
+    def remove(self, key: str) -> None:
+        """Remove a node."""
+        self._known.discard(key)
+        self.names.discard(key)
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of all nodes."""
+        return list(self._known)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from avactl.cache import metrics
 from avactl.cache.alluxio.client import AlluxioEngine
 from avactl.cache.config import Dataset, Tier
+from avactl.cache.drain import DrainGuard
 from avactl.cache.engine import Engine, EngineError
 from avactl.cache.prewarm import Prewarmer
 from avactl.cache.status import MAX_TEXT
@@ -38,6 +39,8 @@ class World(Protocol):
     def flushes(self, tier: Tier) -> list[Flush]: ...
 
     def node_of(self, address: str) -> str: ...
+
+    def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard: ...
 
     async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None: ...
 
@@ -66,6 +69,9 @@ class TierRunner:
                 self.engine, tier, tier.write_back, self.facts, lambda: world.flushes(tier), world.leading
             )
             self.tasks.append(("writeback", self.write_back.tick))
+            guard = world.guard(tier.name, self.write_back)
+            self.write_back.hosts = guard.hosts
+            self.tasks.append(("drain", guard.tick))
 
     async def run(self) -> None:
         """Run until cancelled."""

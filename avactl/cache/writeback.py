@@ -37,6 +37,14 @@ class Flush(NamedTuple):
     path: str
 
 
+class Hosts(NamedTuple):
+    """Hosts of workers, as their pods tell: engines know of a lost worker minutes later."""
+
+    staying: frozenset[str]
+    leaving: frozenset[str]
+    """Of cordoned nodes."""
+
+
 class Dirty(NamedTuple):
     """A file that the object store is not verified to have."""
 
@@ -64,8 +72,11 @@ class WriteBackTask:
         self._flushes, self._leading = flushes, leading
         self.flushed: dict[str, dict[str, int]] = {}
         """Progress of flushes by name."""
+        self.hosts: Callable[[], Hosts] = lambda: Hosts(frozenset(), frozenset())
+        self.judged = self.hosts()
+        """Hosts as of the last look."""
         self.alone: dict[str, int] = {}
-        """Bytes that are on one worker only, and in no store, by its address."""
+        """Bytes in no store and on no other worker that stays, by the worker's address."""
         self._pushes: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         """Failed attempts in a row, and when the next is due, by path."""
@@ -74,7 +85,7 @@ class WriteBackTask:
 
     async def tick(self) -> None:
         """Look at all files; begin pushes that are due. Raises EngineError."""
-        flushes = list(self._flushes())
+        flushes, hosts = list(self._flushes()), self.hosts()
         self._mounts = {mount.path: mount for mount in await self._engine.mounts()}
         dirty: list[Dirty] = []
         unpinned: list[Dirty] = []
@@ -97,7 +108,7 @@ class WriteBackTask:
         # Before anything is persisted: the engine evicts what is persisted and not pinned.
         for each in unpinned:
             await self._engine.pin(each.file.path, True)
-        self._measure(dirty)
+        self._measure(dirty, hosts)
         self._report(flushes, dirty)
         # What was verified by a daemon that died before it went on.
         for file, source, target in clean:
@@ -113,7 +124,7 @@ class WriteBackTask:
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
-    def _measure(self, dirty: list[Dirty]) -> None:
+    def _measure(self, dirty: list[Dirty], hosts: Hosts) -> None:
         size = sum(each.file.size for each in dirty)
         oldest = max((time.time() - each.file.created for each in dirty), default=0.0)
         capacity = self._facts.get("capacityBytes") or 0
@@ -124,10 +135,11 @@ class WriteBackTask:
         lost = 0
         for file in (each.file for each in dirty if not each.file.persisted):
             for block in file.blocks:
-                if len(block.holders) == 1:
-                    alone[block.holders[0]] = alone.get(block.holders[0], 0) + block.size
+                for holder in block.holders:
+                    if not any(other != holder and _host(other) in hosts.staying for other in block.holders):
+                        alone[holder] = alone.get(holder, 0) + block.size
             lost += any(not block.holders for block in file.blocks)
-        self.alone = alone
+        self.alone, self.judged = alone, hosts
         self._facts |= {
             "dirtyBytes": size, "dirtyFiles": len(dirty), "oldestDirtySeconds": int(oldest),
             "pushing": self._pushing, "unreachableFiles": lost,
@@ -155,6 +167,11 @@ class WriteBackTask:
             file = each.file
             wanted = now - file.created >= self._settings.delay or (
                 self._pushing and rest > self._settings.low * capacity
+            )
+            # What only workers of a drained node hold is what the drain waits for.
+            wanted = wanted or (
+                not file.persisted
+                and any(held & self.judged.leaving and not held & self.judged.staying for held in _held(file))
             )
             if wanted or any(_below(file.path, flush.path) for flush in flushes):
                 due.append(each)
@@ -274,3 +291,12 @@ async def _hashed(chunks: AsyncIterator[bytes], digest: Any) -> AsyncIterator[by
 
 def _below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _held(file: CachedFile) -> list[set[str]]:
+    """Return the hosts that hold each block of a file."""
+    return [{_host(address) for address in block.holders} for block in file.blocks]

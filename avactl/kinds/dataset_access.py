@@ -133,12 +133,6 @@ def tier_path(tier: Item, url: str) -> str | None:
     return "/".join(filter(None, (store.mount.rstrip("/"), rest))) or "/"
 
 
-def store_secrets(tier: Item) -> set[str]:
-    """Names of the Secrets with the credentials of a tier's stores."""
-    stores = [*tier.spec.under_stores, *([tier.spec.write_back.durable] if pushes(tier) else ())]
-    return {store.secret for store in stores if store.secret}
-
-
 def pushes(tier: Item) -> bool:
     """Return True if a tier writes to a durable store, from which the cache daemon pushes to the under-stores."""
     back = tier.spec.write_back
@@ -159,11 +153,6 @@ def pushed_path(tier: Item, url: str) -> str | None:
 def unpersisted(tier: Item) -> bool:
     """Return True if a tier's workers may hold data that is not yet in a store."""
     return bool(tier.spec.role == "write" and tier.spec.write_back.mode == "async")
-
-
-def worker_budget(tier: Item) -> str:
-    """Name of the PodDisruptionBudget of a tier's workers."""
-    return f"{tier.name}-worker"
 
 
 def cached_files(tier: Item, program: Program) -> int:

@@ -1,6 +1,5 @@
 """CacheTier: an Alluxio cluster between object stores and jobs."""
 
-from avactl.kinds.cache_tier.alluxio.lower import EVICTIONS
 from avactl.kinds.cache_tier.check import check
 from avactl.kinds.cache_tier.check_machines import check_all
 from avactl.kinds.cache_tier.facts import facts
@@ -18,9 +17,7 @@ from avactl.kinds.cache_tier.spec import (
 )
 from avactl.kinds.registry import Kind
 
-KIND = Kind(
-    model=CacheTier, lower=lower, check=check, check_all=check_all, facts=facts, impact=impact, owned=(EVICTIONS,)
-)
+KIND = Kind(model=CacheTier, lower=lower, check=check, check_all=check_all, facts=facts, impact=impact)
 
 __all__ = [
     "KIND",

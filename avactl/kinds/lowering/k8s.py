@@ -135,12 +135,15 @@ def service(
 
 def disruption_budget(
     item: Item, cluster: str, name: str, namespace: str, select: Mapping[str, str], *, component: str,
-    owned: tuple[str, ...] = (), **spec: Any,
+    without: str | None = None, **spec: Any,
 ) -> Manifest:  # fmt: skip
-    """Build a PodDisruptionBudget; `spec` is `minAvailable` or `maxUnavailable`."""
+    """Build a PodDisruptionBudget of pods without the label `without`; `spec` is `minAvailable` or `maxUnavailable`."""
+    selector: Body = {"matchLabels": dict(select)}
+    if without:
+        selector["matchExpressions"] = [{"key": without, "operator": "DoesNotExist"}]
     return manifest(
-        item, cluster, "policy/v1", "PodDisruptionBudget", name, namespace=namespace, component=component, owned=owned,
-        spec={"selector": {"matchLabels": dict(select)}, **spec},
+        item, cluster, "policy/v1", "PodDisruptionBudget", name, namespace=namespace, component=component,
+        spec={"selector": selector, **spec},
     )  # fmt: skip
 
 

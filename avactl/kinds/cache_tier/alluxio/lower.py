@@ -12,16 +12,16 @@ from avactl.kinds.cache_tier.alluxio.properties import LOGGING, render, site
 from avactl.kinds.cache_tier.alluxio.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, job, shell_pod
 from avactl.kinds.cache_tier.alluxio.stores import environment, mount_script
 from avactl.kinds.cache_tier.alluxio.workers import worker_pod
-from avactl.kinds.dataset_access import CACHE_NAMESPACE, unpersisted, worker_budget
+from avactl.kinds.dataset_access import CACHE_NAMESPACE, unpersisted
 from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.lowering.storage import class_name
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.names import SAFE_TO_DRAIN
 
-EVICTIONS = Owned(
-    "PodDisruptionBudget", ("spec", "maxUnavailable"), "the cache daemon, of workers that hold unpersisted data"
-)
+_ALL = 1_000_000
+"""More pods than a tier has: `minAvailable` of a budget that allows no eviction. Of a DaemonSet's pods the disruption
+controller cannot count `maxUnavailable`."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
@@ -109,25 +109,19 @@ def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]
     )
     # In mode `async` a worker holds data that is not yet persisted.
     holds = {"holds_data": unpersisted(item) and item.spec.deletion_policy != "delete"}
+    guarded = unpersisted(item) and program.cluster_spec(item.spec.cluster).daemons.cache
+    # The cache daemon labels the workers that may go; without it, never more of them go than there are replicas.
+    limit: Body = {"minAvailable": _ALL, "without": SAFE_TO_DRAIN} if guarded else {"maxUnavailable": 1}
+    budget = k8s.disruption_budget(
+        item, item.spec.cluster, names.worker(item), CACHE_NAMESPACE, select, component="worker", **limit
+    )
     if workers.replicas is None:
         # Never evict more workers than there are replicas of unpersisted data.
         body["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
-        return [_object(item, "apps/v1", "DaemonSet", name, "worker", spec=body, **holds), service]
+        daemon_set = _object(item, "apps/v1", "DaemonSet", name, "worker", spec=body, **holds)
+        return [daemon_set, service, *([budget] if guarded else [])]
     spec = {"replicas": workers.replicas, "serviceName": name, "podManagementPolicy": "Parallel", **body}
-    return [
-        _object(item, "apps/v1", "StatefulSet", name, "worker", spec=spec, **holds),
-        service,
-        k8s.disruption_budget(
-            item, item.spec.cluster, worker_budget(item), CACHE_NAMESPACE, select, component="worker",
-            owned=budget_owned(item, program), maxUnavailable=1,
-        ),
-    ]  # fmt: skip
-
-
-def budget_owned(item: Item, program: Program) -> tuple[str, ...]:
-    """Fields of the workers' budget that the cache daemon writes: it holds drains back while data would be lost."""
-    daemon = program.cluster_spec(item.spec.cluster).daemons.cache
-    return (EVICTIONS.field,) if daemon and unpersisted(item) else ()
+    return [_object(item, "apps/v1", "StatefulSet", name, "worker", spec=spec, **holds), service, budget]
 
 
 def _fuse(item: Item, program: Program, configuration: str) -> Manifest:

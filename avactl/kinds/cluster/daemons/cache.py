@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.kinds.cluster.daemons import rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon, metrics_only
-from avactl.kinds.dataset_access import CACHE_NAMESPACE, store_secrets, unpersisted, worker_budget
+from avactl.kinds.dataset_access import CACHE_NAMESPACE, unpersisted
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import TMP, resources
 from avactl.kinds.manifest import Body, Manifest
@@ -12,8 +12,6 @@ from avactl.kinds.program import Item, Program
 
 NAME = "avactl-cache"
 COMPONENT = "cache"
-STORES = "/etc/avactl/stores"
-"""Directory with one directory for each Secret of an under-store, in the daemon's pod."""
 
 
 def objects(item: Item, program: Program) -> list[Manifest]:
@@ -23,14 +21,9 @@ def objects(item: Item, program: Program) -> list[Manifest]:
         return []
     daemon = Daemon(item, COMPONENT, NAME, CACHE_NAMESPACE)
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "1Gi"}})}
-    for index, secret in enumerate(sorted({name for tier in tiers for name in store_secrets(tier)})):
-        # The kubelet keeps the files up to date. A tier without its Secret must not stop the daemon of all others.
-        source = {"secret": {"secretName": secret, "optional": True, "defaultMode": 0o440}}
-        volumes[f"store-{index}"] = (f"{STORES}/{secret}", source)
-    budgets = sorted(worker_budget(tier) for tier in tiers if unpersisted(tier))
     return [
         *daemon.deployment(["--namespace", CACHE_NAMESPACE], resources("1", "1Gi"), volumes),
         *daemon.cluster_role(rbac.cache_cluster_rules()),
-        *daemon.role([*rbac.leader_rules(NAME), *rbac.cache_rules(budgets)]),
+        *daemon.role([*rbac.leader_rules(NAME), *rbac.cache_rules(any(unpersisted(tier) for tier in tiers))]),
         metrics_only(item, CACHE_NAMESPACE, k8s.selector(item, COMPONENT)),
     ]

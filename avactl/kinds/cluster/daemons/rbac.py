@@ -92,21 +92,19 @@ def cache_cluster_rules() -> list[Body]:
     ]
 
 
-def cache_rules(budgets: Sequence[str]) -> list[Body]:
+def cache_rules(drains: bool) -> list[Body]:
     """Rules of the cache daemon in the namespace of the cache tiers, besides its Lease.
 
-    `budgets`: names of the PodDisruptionBudgets of workers that may hold data which is not yet in a store.
+    `drains`: workers may hold data that is not yet in a store.
     """
     rules = [
-        # Tiers and datasets, and its status. RBAC cannot restrict `create` by name.
+        # Tiers and datasets, its status, and requests to flush. RBAC cannot restrict `create` by name.
         rule([""], ["configmaps"], (*WATCH, "create")),
         rule([""], ["configmaps"], ("update", "patch"), resourceNames=[CACHE_STATUS]),
-        # Workers that are drained.
-        rule(["policy"], ["poddisruptionbudgets"], WATCH),
     ]
-    if budgets:
-        # No worker is evicted while it alone holds data.
-        rules.append(rule(["policy"], ["poddisruptionbudgets"], ("patch",), resourceNames=list(budgets)))
+    if drains:
+        # The label of workers that may be evicted. RBAC cannot restrict `patch` to labels.
+        rules.append(rule([""], ["pods"], ("patch",)))
     return rules
 
 
