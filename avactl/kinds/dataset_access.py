@@ -10,9 +10,7 @@ from avactl.diagnostics.suggest import closest, one_of
 from avactl.kinds.fields.compute import DatasetMount
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.program import Item, Program
-
-CACHE_NAMESPACE = "avactl-cache"
-"""Namespace of all cache tiers in a cluster. FUSE needs the pod-security level `privileged` there."""
+from avactl.names import CACHE_NAMESPACE as CACHE_NAMESPACE
 
 PUSHED = ".pushed"
 """Suffix of the directory with pushed and evicted files, beside the directory that they were written to."""

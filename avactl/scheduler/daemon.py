@@ -23,6 +23,7 @@ from avactl.kube.leader import Leader, LostError
 from avactl.kube.reflector import Reflector
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.dataset_gate import DatasetGate
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
@@ -94,8 +95,17 @@ class Daemon:
         self.reporter.yield_to = lambda: self.binder.flying > 0
         self.budgets = DisruptionBudgets()
         evictor = Evictor(client, rate, self.reporter, self.leading, self._wanted, self._not_made)
+        self.gate = DatasetGate(self._warmed, policy.cache_daemon)
         self.cycle = SchedulingCycle(
-            self.cache, self.queue, self.binder, self.reporter, self.volumes, evictor, self.budgets, _PLANNING
+            self.cache,
+            self.queue,
+            self.binder,
+            self.reporter,
+            self.volumes,
+            evictor,
+            self.budgets,
+            _PLANNING,
+            self.gate,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
@@ -121,7 +131,12 @@ class Daemon:
         cache, volumes, dra = self.cache, self.volumes, "/apis/resource.k8s.io/v1"
         configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
         pods = resources.CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
+        # The account may read this one ConfigMap of the namespace only.
+        status = f"/api/v1/namespaces/{names.CACHE_NAMESPACE}/configmaps"
+        only = {"fieldSelector": f"metadata.name={names.CACHE_STATUS}"}
+        gate = [reflect(status, self.gate, query=only)] if self._options.policy.cache_daemon else []
         return [
+            *gate,
             reflect("/api/v1/nodes", resources.nodes(cache)),
             reflect("/api/v1/pods", pods),
             reflect("/api/v1/namespaces", resources.namespaces(cache)),
@@ -140,6 +155,11 @@ class Daemon:
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache), optional=True),
             reflect(f"{dra}/resourceclaims", resources.resource_claims(cache), optional=True),
         ]
+
+    def _warmed(self, wanted: str) -> None:
+        """The status of datasets changed."""
+        self.cache.tables.waits.arrived(wanted)
+        self._wake.set()
 
     def _returned(self, pod: PodInfo, result: str) -> None:
         """A binding failed."""
@@ -273,7 +293,13 @@ class Daemon:
             self.queue.retry(self.cache.tables.change_epoch)
         if now - self._ticked >= _TICK:
             self._ticked = now
-            for look in (self.reporter.later, self.gangs.tick, self.stale_nominations.tick, self.timeouts.tick):
+            for look in (
+                self.reporter.later,
+                self.gangs.tick,
+                self.stale_nominations.tick,
+                self.timeouts.tick,
+                self.gate.tick,
+            ):
                 self._guarded(look)
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]

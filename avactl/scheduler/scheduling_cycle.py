@@ -14,6 +14,7 @@ from avactl.placement.gang import Gang, Member, Role, contiguous, place_gang
 from avactl.placement.request import Request
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.dataset_gate import DatasetGate, GateError
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
@@ -89,6 +90,7 @@ class SchedulingCycle:
         evictor: EvictionSink | None = None,
         budgets: BudgetChecker | None = None,
         share: float = 1.0,
+        gate: DatasetGate | None = None,
     ) -> None:
         """Without an evictor nobody gives way to others. Budgets say which services are spared; without: none.
 
@@ -96,6 +98,7 @@ class SchedulingCycle:
         """
         self.cache, self.queue, self.binder, self.reporter, self.volumes = cache, queue, binder, reporter, volumes
         self.preemptor = Preemptor(cache, queue, budgets or DisruptionBudgets(), evictor, self._choose, share)
+        self._gate = gate
         self._full: dict[Hashable, tuple[int, str]] = {}
         """Demands that fitted nowhere: the change epoch of the attempt, and the reason."""
         self._learnt: set[str] = set()
@@ -140,7 +143,10 @@ class SchedulingCycle:
             outcome = self._place(unit, pods)
         except NotYetError as error:
             for pod in pods:
-                self.reporter.not_yet(pod, str(error))
+                if isinstance(error, GateError):
+                    self.reporter.unschedulable(pod, str(error))
+                else:
+                    self.reporter.not_yet(pod, str(error))
             self.queue.suspend(unit)
             self.cache.tables.waits.wait_for(error.wanted, unit.key)
             return False
@@ -178,6 +184,9 @@ class SchedulingCycle:
 
     def _place(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Placed | Blocked:
         """Find places for all of the pods. Raises RuleError, and NotYetError where something is on its way."""
+        if self._gate is not None:
+            for pod in pods:
+                self._gate.check(pod)
         within = unit.within if unit.gang else ""
         if within and within not in self.cache.tables.levels:
             known_levels = ", ".join(self.cache.tables.levels) or "none"

@@ -171,6 +171,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     system = "avactl-system"
     assert rules("ClusterRole", "avactl-scheduler") == documented("`avactl-scheduler`, in all namespaces")
     assert rules("Role", "avactl-scheduler", system) == documented("`avactl-scheduler`, in the system namespace")
+    assert rules("Role", "avactl-scheduler", "avactl-cache") == documented("`avactl-scheduler`, in `avactl-cache`")
     assert rules("ClusterRole", "avactl-topology") == documented("`avactl-topology`, on all nodes")
     assert rules("Role", "avactl-topology", "default") == documented("`avactl-topology`, in `default`")
     assert rules("ClusterRole", "avactl-cache") == documented("`avactl-cache`, in all namespaces")

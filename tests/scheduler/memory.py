@@ -8,6 +8,7 @@ from typing import Any
 from avactl import names
 from avactl.placement.quota import Limit, Quota
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.dataset_gate import DatasetGate
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers.pods import PodHandler
@@ -24,12 +25,16 @@ LEVELS = ("example.com/block", "example.com/rack")
 class Memory:
     """A cluster of V100 machines; it is what the decider binds, evicts and reports to."""
 
-    def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, **cache: Any) -> None:
+    def __init__(
+        self, machines: int = 2, gpus: int = 8, rack: int = 2, *, daemon: bool | None = None, **cache: Any
+    ) -> None:
+        """`daemon`: whether the cluster runs the cache daemon; None: nothing waits for datasets."""
         self.cache = ClusterCache(LEVELS, DraManager(""), **cache)
+        self.gate = None if daemon is None else DatasetGate(self.cache.tables.waits.arrived, daemon)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
         self.cycle = SchedulingCycle(
-            self.cache, self.queue, self, self, VolumeBinding(self.cache.tables), self, self.budgets
+            self.cache, self.queue, self, self, VolumeBinding(self.cache.tables), self, self.budgets, gate=self.gate
         )
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}

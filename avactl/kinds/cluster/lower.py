@@ -16,7 +16,7 @@ from avactl.kinds.program import Item, Program
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one cluster."""
-    config = policy(item)
+    config = policy(item, program)
     return [
         *_namespaces(item, program),
         *guard.policies(item),

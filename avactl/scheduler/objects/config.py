@@ -26,6 +26,8 @@ class Policy:
     """Node labels of the topology levels, widest first."""
     gpu_driver: str
     objective: Objective = "pack"
+    cache_daemon: bool = False
+    """True if the cluster runs the cache daemon, which reports the progress of datasets."""
 
     @classmethod
     def read(cls, path: Path) -> Policy:
@@ -56,6 +58,7 @@ class Policy:
             levels=tuple(reversed(levels)),
             gpu_driver=data["gpuDriver"],
             objective=objective,
+            cache_daemon=data.get("cacheDaemon") is True,
         )
 
 

@@ -66,6 +66,7 @@ class PodInfo:
         "timeout",
         "uid",
         "volumes",
+        "warm",
         "within",
     )  # fmt: skip
 
@@ -122,6 +123,8 @@ class PodInfo:
         """Time of its binding, according to the API server."""
         self.ends = 0.0
         """End of its termination grace period, Unix time; 0: it is not being deleted."""
+        self.warm: str = notes.get(names.START_WHEN_WARM, "") if self.managed else ""
+        """The annotation `names.START_WHEN_WARM`."""
         self.labels: Mapping[str, str] = _NOTHING
         self.node = ""
         self.devices: str | None = None

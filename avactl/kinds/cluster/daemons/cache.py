@@ -14,10 +14,15 @@ NAME = "avactl-cache"
 COMPONENT = "cache"
 
 
+def runs(item: Item, program: Program) -> bool:
+    """Return True if a cluster runs the daemon: it is enabled, and there is a tier."""
+    return bool(item.spec.daemons.cache and program.tiers(item.name))
+
+
 def objects(item: Item, program: Program) -> list[Manifest]:
     """Return the daemon's objects; none if it is disabled or the cluster has no tier."""
     tiers = program.tiers(item.name)
-    if not item.spec.daemons.cache or not tiers:
+    if not runs(item, program):
         return []
     daemon = Daemon(item, COMPONENT, NAME, CACHE_NAMESPACE)
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "1Gi"}})}

@@ -111,9 +111,9 @@ class Daemon(NamedTuple):
         """Return the ClusterRole and its binding."""
         return self._role("ClusterRole", None, rules)
 
-    def role(self, rules: list[Body]) -> list[Manifest]:
-        """Return the Role in the daemon's namespace and its binding."""
-        return self._role("Role", self.namespace, rules)
+    def role(self, rules: list[Body], namespace: str = "") -> list[Manifest]:
+        """Return a Role and its binding, by default in the daemon's own namespace."""
+        return self._role("Role", namespace or self.namespace, rules)
 
     def _role(self, kind: str, namespace: str | None, rules: list[Body]) -> list[Manifest]:
         subject = {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}

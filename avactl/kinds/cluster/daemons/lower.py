@@ -6,6 +6,7 @@ from avactl import names
 from avactl.kinds.base import GROUP
 from avactl.kinds.cluster.daemons import builtin, cache, rbac, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
+from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Manifest
@@ -15,7 +16,7 @@ POLICY = "avactl-policy"
 """ConfigMap in the system namespace with the placement policy, which the daemons read."""
 
 
-def policy(item: Item) -> Manifest:
+def policy(item: Item, program: Program) -> Manifest:
     """Return the ConfigMap with the placement policy."""
     spec = item.spec
     data = {
@@ -27,6 +28,8 @@ def policy(item: Item) -> Manifest:
         "schedulerName": names.SCHEDULER_NAME,
         "systemNamespace": spec.system_namespace,
     }
+    if cache.runs(item, program):
+        data["cacheDaemon"] = True
     return k8s.config_map(item, item.name, POLICY, spec.system_namespace, {"policy.json": k8s.json_text(data)})
 
 
@@ -36,7 +39,7 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
     result: list[Manifest] = []
     on = item.spec.daemons
     if on.scheduler:
-        result += _scheduler(item, config)
+        result += _scheduler(item, program, config)
     if on.topology:
         result += topology.daemon_sets(item, program, names.SYSTEM_PRIORITY)
     result += builtin.reconciler(item, names.SYSTEM_PRIORITY, HTTP_PORT)
@@ -45,12 +48,15 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
     return [*result, *cache.objects(item, program)]
 
 
-def _scheduler(item: Item, config: Manifest) -> list[Manifest]:
+def _scheduler(item: Item, program: Program, config: Manifest) -> list[Manifest]:
     daemon = Daemon(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
     # It reads its policy at startup: a changed digest restarts it.
     digest = {f"{GROUP}/config": k8s.digest(config.body["data"])}
     volumes = {"config": ("/etc/avactl", {"configMap": {"name": config.name}})}
+    # The progress of datasets, for pods that wait for them.
+    status = daemon.role([rbac.status_rule()], CACHE_NAMESPACE) if cache.runs(item, program) else []
     return [
+        *status,
         *daemon.deployment(["--config", "/etc/avactl/policy.json"], resources("1", "1Gi"), volumes, digest),
         *daemon.cluster_role(rbac.scheduler_cluster_rules()),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),

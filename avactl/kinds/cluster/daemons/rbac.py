@@ -78,6 +78,11 @@ def topology_event_rules() -> list[Body]:
     ]
 
 
+def status_rule() -> Body:
+    """Rule of the scheduler to read the cache daemon's status, and no other ConfigMap of its namespace."""
+    return rule([""], ["configmaps"], WATCH, resourceNames=[CACHE_STATUS])
+
+
 def cache_cluster_rules() -> list[Body]:
     """Rules of the cache daemon, in all namespaces. No Secrets; it writes nothing but events."""
     return [
