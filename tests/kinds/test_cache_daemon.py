@@ -265,3 +265,22 @@ def test_role_is_enough_and_no_more(plane: ControlPlane) -> None:
         assert refused(daemon.patch, {**budget, "metadata": {"name": "write-worker", "namespace": space}})
         assert refused(daemon.delete, "v1", "ConfigMap", "tier.read", space)
         assert refused(daemon.delete, "apps/v1", "StatefulSet", "read-master", space)
+
+
+def test_a_job_that_starts_warm_names_its_datasets() -> None:
+    job = """
+---
+kind: TrainingJob
+metadata: {name: train, team: video}
+spec:
+  strategy: single
+  image: registry.example.com/train:1
+  command: [python, train.py]
+  workers: {cpu: 2, memory: 4Gi}
+  datasets: [{name: clips}]
+  startWhen: {warm: 90%}
+"""
+    result = compiled(CLUSTER.replace("cache: true", "scheduler: true, cache: true") + READ + CLIPS + job)
+    template = next(m.body for m in result.manifests if m.kind == "Job" and m.namespace == "video")["spec"]["template"]
+    assert template["metadata"]["annotations"]["avactl.dev/start-when-warm"] == '{"video/clips/v2":90}'
+    assert told(result, "dataset.video.clips")["versions"][1]["claims"] == ["video"]

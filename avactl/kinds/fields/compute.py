@@ -8,7 +8,18 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model
-from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Name, NodePoolRef, RelPath, bad, label_key, want_length
+from avactl.kinds.fields.values import (
+    AbsPath,
+    Bytes,
+    Cpu,
+    Name,
+    NodePoolRef,
+    Percent,
+    RelPath,
+    bad,
+    label_key,
+    want_length,
+)
 
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
 """Slowest connection allowed between GPUs of one pod, best first. `any`: across sockets too."""
@@ -117,6 +128,15 @@ class Code(Model):
     """Source of the code if it is not in the image."""
 
     git: GitCode = Field(description="A git repository.")
+
+
+class StartWhen(Model):
+    """Conditions under which pods start."""
+
+    warm: Percent = Field(
+        description="Share of each mounted dataset that must be in its cache tier. Needs the scheduler and the cache "
+        "daemon."
+    )
 
 
 class DatasetMount(Model):

@@ -7,7 +7,7 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest, one_of
-from avactl.kinds.dataset_access import mount_problems
+from avactl.kinds.dataset_access import mount_problems, start_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.images import require_image
@@ -36,6 +36,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     for path, words in _commands(item.spec):
         yield from argument_problems(item, words, path)
     yield from mount_problems(item, program, item.spec.datasets, ("spec", "datasets"))
+    yield from start_problems(item, program)
     yield from place_problems(item, program)
     yield from _checkpoint(item, program)
     yield from _tensorboard(item, program)

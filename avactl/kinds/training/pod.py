@@ -68,6 +68,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         notes[names.GANG_SIZE] = str(gang_size(spec, made))
         if spec.workers.within:
             notes[names.WITHIN] = spec.workers.within
+    notes |= dataset_access.start_when_warm(item, program)
     if not spec.preemptible:
         notes[names.PREEMPTIBLE] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:

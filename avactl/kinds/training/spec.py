@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, PodUser
+from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, PodUser, StartWhen
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, ObjectUrl
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
@@ -93,6 +93,7 @@ class TrainingJobSpec(PodUser):
     )
     slots_per_worker: Count | None = Field(None, description="MPI slots per worker. Default: its number of GPUs, or 1.")
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
+    start_when: StartWhen | None = Field(None, description="What the pods wait for before they start.")
     checkpoint: Checkpoint | None = Field(None, description="Where and how often the job saves checkpoints.")
     priority: Priority = Field("normal", description="Scheduling priority within the team. Services preempt all jobs.")
     preemptible: bool = Field(True, description="Allow preemption; the job resumes later.")
