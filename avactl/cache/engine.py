@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -148,8 +148,3 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Close all connections."""
         ...
-
-
-def total(files: Iterable[CachedFile]) -> int:
-    """Return the bytes of files."""
-    return sum(file.size for file in files)

@@ -67,15 +67,6 @@ async def free(engine: Engine, path: str) -> None:
         await engine.free(path)
 
 
-async def drop_cached(engine: Engine, path: str) -> None:
-    """Drop the cached copies below a directory of a read tier: the under-store is their origin.
-
-    The engine itself refuses to drop what is not persisted.
-    """
-    await engine.pin(path, False, recursive=True)
-    await engine.free(path, recursive=True)
-
-
 async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
     """Delete the durable copy of a verified file; False if a writer has replaced it meanwhile. Raises EngineError."""
     file = await _clean(engine, path)

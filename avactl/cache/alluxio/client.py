@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 from avactl.cache.alluxio.messages import MESSAGES
@@ -258,15 +257,3 @@ def _file(info: Any) -> CachedFile:
 def _address(address: Any) -> str:
     # In pods the host is that of the machine, and the worker listens at its pod's own.
     return f"{address.containerHost or address.host}:{address.rpcPort}"
-
-
-async def patiently(action: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Return the result of an action; while processes do not answer, it is tried again. Raises EngineError."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while True:
-        try:
-            return await action()
-        except UnavailableError:
-            if asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(0.5)
