@@ -26,6 +26,8 @@ MEASURE = 60.0
 """Seconds between two looks at how much of a version is cached."""
 RETRY = 5.0
 """Seconds until a load is tried again that could not load everything."""
+MAX_CLAIMS = 500
+"""Namespaces in the status of one version."""
 MAX_HOLDERS = 500
 """Nodes in the status of one version."""
 _SETTLE, _LOOKS = 0.5, 6
@@ -74,6 +76,8 @@ class Prewarmer:
                 before = self._known.get(key)
                 entry = before if isinstance(before, dict) and before.get("path") == version.path else {}
                 self.entries[key] = entry = {"percent": 0.0, "since": int(time.time()), **entry, "path": version.path}
+            # Namespaces whose pods may wait for it (`startWhen`).
+            entry["claims"] = sorted(version.claims)[:MAX_CLAIMS]
             if key in self._loads and self._loads[key].done():
                 del self._loads[key]
             if key in self._loads:

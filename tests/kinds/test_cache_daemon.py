@@ -73,6 +73,19 @@ def test_the_daemon_runs_only_where_it_is_enabled() -> None:
     assert names(compiled(CLUSTER + READ), "Deployment") == ["avactl-cache/avactl-cache"]
 
 
+def test_what_a_writer_left_to_be_persisted_is_persisted_by_the_daemon() -> None:
+    wait = "alluxio.user.file.persistence.initial.wait.time="
+
+    def properties(text: str) -> str:
+        found: str = body(compiled(text), "ConfigMap", "write-alluxio", "avactl-cache")["data"][
+            "alluxio-site.properties"
+        ]
+        return found
+
+    assert f"{wait}-1\n" in properties(CLUSTER + ASYNC)
+    assert f"{wait}-1\n" not in properties(CLUSTER.replace("cache: true", "cache: false") + ASYNC)
+
+
 def test_it_holds_no_credentials() -> None:
     pod = body(compiled(CLUSTER + READ + ASYNC), "Deployment", "avactl-cache", "avactl-cache")["spec"]["template"][
         "spec"

@@ -26,7 +26,8 @@ controller cannot count `maxUnavailable`."""
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one tier."""
-    properties = render(site(item))
+    daemon = program.cluster_spec(item.spec.cluster).daemons.cache
+    properties = render(site(item, daemon))
     configuration = k8s.digest([properties, LOGGING])
     scripts = {
         "mount.sh": mount_script(item),

@@ -20,12 +20,15 @@ def _milliseconds(duration: str) -> str:
     return f"{int(seconds(duration) * 1000)}ms"
 
 
-def site(item: Item) -> dict[str, str]:
-    """Return all properties of a tier in output order; those of the spec come last."""
+def site(item: Item, daemon: bool = False) -> dict[str, str]:
+    """Return all properties of a tier in output order; those of the spec come last.
+
+    `daemon`: the cache daemon persists files, and the engine does not by itself.
+    """
     return {
         **_masters(item),
         **_storage(item),
-        **_clients(item),
+        **_clients(item, daemon),
         **_fuse(item),
         **item.spec.properties,
     }
@@ -73,7 +76,7 @@ def _storage(item: Item) -> dict[str, str]:
     return properties
 
 
-def _clients(item: Item) -> dict[str, str]:
+def _clients(item: Item, daemon: bool) -> dict[str, str]:
     """Return the client defaults; clients get them from the master."""
     spec = item.spec
     if spec.role == "read":
@@ -93,7 +96,9 @@ def _clients(item: Item) -> dict[str, str]:
         if back.mode == "async":
             properties["alluxio.user.file.writetype.default"] = "ASYNC_THROUGH"
             properties["alluxio.user.file.replication.durable"] = str(back.replicas)
-            properties["alluxio.user.file.persistence.initial.wait.time"] = _milliseconds(back.delay)
+            # What the engine persists by itself, it may evict before the daemon has compared it with the store.
+            wait = "-1" if daemon else _milliseconds(back.delay)
+            properties["alluxio.user.file.persistence.initial.wait.time"] = wait
         refresh = spec.refresh or "5m"
     properties["alluxio.user.file.metadata.sync.interval"] = _milliseconds(refresh) if refresh else "-1"
     # FREE drops only the cached copy; DELETE would delete the object in the store too.
