@@ -61,6 +61,8 @@ class WriteBack:
     evict: bool
     """Delete the durable copy of what the object store is verified to have."""
     replicas: int
+    capacity: int = 0
+    """Bytes of the durable store, of which `high` and `low` are shares; 0: of the workers' storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,12 @@ class Prewarm(NamedTuple):
     """`once`, `admitted`, or five fields of cron."""
     throttle: int
     """Bytes a second; 0: no limit."""
+    versions: frozenset[str] | None = None
+    """Names of the versions that are loaded; None: all."""
+
+    def loads(self, version: str) -> bool:
+        """Return True if a version is one of those that are loaded."""
+        return self.versions is None or version in self.versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +118,6 @@ class Dataset:
     tier: str
     versions: tuple[Version, ...]
     prewarm: Prewarm | None
-    keep: float
-    """Seconds without a read after which its cached copy is dropped; 0: never."""
 
 
 def parse_tier(text: Any) -> Tier:
@@ -143,7 +149,6 @@ def parse_dataset(text: Any) -> Dataset:
         tier=_matching(data, "tier", _NAME),
         versions=versions,
         prewarm=_prewarm(data["prewarm"]) if data.get("prewarm") else None,
-        keep=_number(data, "keep", MAX_SECONDS, default=0),
     )
 
 
@@ -177,13 +182,14 @@ def _write_back(data: Any, mounts: set[str], stores: tuple[Store, ...]) -> Write
     if low > high:
         raise ConfigError("`writeBack.push.low` is above `high`")
     return WriteBack(
-        mode=_one_of(data, "mode", ("through", "async")),
+        mode=_one_of(data, "mode", ("through", "async", "push")),
         targets=targets or {store.mount: store.mount for store in stores if not store.read_only},
         high=high,
         low=low,
         delay=_number(push, "delaySeconds", MAX_SECONDS, default=600),
         evict=data.get("evict") is True,
         replicas=int(_number(data, "replicas", 100, default=1)),
+        capacity=int(_number(data, "capacity", MAX_BYTES, default=0)),
     )
 
 
@@ -211,7 +217,15 @@ def _prewarm(data: Any) -> Prewarm:
             parse_cron(when)
         except ValueError:
             raise ConfigError("`prewarm.when` is not `once`, `admitted` or a schedule") from None
-    return Prewarm(data.get("pin") is True, when, int(_number(data, "throttle", MAX_BYTES, default=0)))
+    versions = data.get("versions")
+    if versions is not None and (not isinstance(versions, list) or len(versions) > MAX_VERSIONS):
+        raise ConfigError("`prewarm.versions` is not a list")
+    return Prewarm(
+        data.get("pin") is True,
+        when,
+        int(_number(data, "throttle", MAX_BYTES, default=0)),
+        None if versions is None else frozenset(map(str, versions)),
+    )
 
 
 # -- values ----------------------------------------------------------------------------------------------------------

@@ -95,7 +95,11 @@ class Prewarmer:
         await asyncio.gather(*self._loads.values(), return_exceptions=True)
 
     def _due(self, key: str, dataset: Dataset, version: Version, entry: Entry) -> bool:
-        if dataset.prewarm is None or time.monotonic() < self._retry.get(key, 0.0):
+        if (
+            dataset.prewarm is None
+            or not dataset.prewarm.loads(version.name)
+            or time.monotonic() < self._retry.get(key, 0.0)
+        ):
             return False
         if entry.get("loading"):
             return True  # the last leader ended before its load did

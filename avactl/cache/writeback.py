@@ -127,7 +127,7 @@ class WriteBackTask:
     def _measure(self, dirty: list[Dirty], hosts: Hosts) -> None:
         size = sum(each.file.size for each in dirty)
         oldest = max((time.time() - each.file.created for each in dirty), default=0.0)
-        capacity = self._facts.get("capacityBytes") or 0
+        capacity = self._capacity()
         share = size / capacity if capacity else 0.0
         # Hysteresis: from the high mark on until the low one.
         self._pushing = share >= self._settings.high or (self._pushing and share > self._settings.low)
@@ -149,6 +149,10 @@ class WriteBackTask:
         metrics.DIRTY_FILES.labels(name).set(len(dirty))
         metrics.OLDEST.labels(name).set(oldest)
 
+    def _capacity(self) -> int:
+        """Return the bytes that `high` and `low` are shares of."""
+        return self._settings.capacity or int(self._facts.get("capacityBytes") or 0)
+
     def _pressed(self) -> bool:
         return self._pushing or self._facts.get("fill", 0.0) >= self._settings.high
 
@@ -160,7 +164,7 @@ class WriteBackTask:
 
     def _due(self, dirty: list[Dirty], flushes: list[Flush]) -> list[Dirty]:
         """Return what is to be pushed, oldest first."""
-        now, capacity = time.time(), self._facts.get("capacityBytes") or 0
+        now, capacity = time.time(), self._capacity()
         rest = sum(each.file.size for each in dirty)
         due = []
         for each in sorted(dirty, key=lambda each: (each.file.created, each.file.path)):

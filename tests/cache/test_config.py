@@ -24,7 +24,7 @@ TIER: dict[str, Any] = {
 DATASET: dict[str, Any] = {
     "namespace": "vision", "name": "imagenet", "tier": "read",
     "versions": [{"name": "v3", "path": "/imagenet/v3", "bytes": 1, "files": 2, "claims": ["vision"]}],
-    "prewarm": {"pin": True, "when": "0 3 * * 1-5", "throttle": 1000}, "keep": 86400,
+    "prewarm": {"pin": True, "when": "0 3 * * 1-5", "throttle": 1000},
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_the_compiled_documents_are_read() -> None:
     dataset = parse_dataset(json.dumps(DATASET))
     assert dataset.versions[0].claims == {"vision"}
     assert dataset.prewarm is not None
-    assert (dataset.prewarm.throttle, dataset.keep) == (1000, 86400)
+    assert dataset.prewarm.throttle == 1000
 
 
 def test_without_a_durable_directory_each_store_is_its_own_target() -> None:
@@ -70,7 +70,7 @@ def test_a_wrong_tier_is_refused(path: str, value: Any) -> None:
 @pytest.mark.parametrize(("path", "value"), [
     ("namespace", "A"), ("versions", None), ("versions.0.name", "../.."), ("versions.0.path", "relative"),
     ("versions.0.bytes", 1e40), ("versions.0.claims", "all"), ("prewarm", "now"), ("prewarm.when", "x" * 200),
-    ("prewarm.throttle", -1), ("keep", "1d"), ("versions", [DATASET["versions"][0]] * 2),
+    ("prewarm.throttle", -1), ("prewarm.versions", "all"), ("versions", [DATASET["versions"][0]] * 2),
 ])  # fmt: skip
 def test_a_wrong_dataset_is_refused(path: str, value: Any) -> None:
     with pytest.raises(ConfigError):

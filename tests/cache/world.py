@@ -94,12 +94,12 @@ class World:
             "quota": {"MEM": MEM}, "stores": stores, "writeBack": None, **more,
         })  # fmt: skip
 
-    def dataset(self, name: str, path: str, prewarm: Any = None, claims: list[str] | None = None, keep: Any = None,
+    def dataset(self, name: str, path: str, prewarm: Any = None, claims: list[str] | None = None,
                 version: str = "v1") -> None:  # fmt: skip
         """Declare a dataset with one version."""
         entry = {"name": version, "path": path, "bytes": 0, "files": 0, "claims": claims or []}
         self.config(f"dataset-{name}", "cache-dataset", {
-            "namespace": "team", "name": name, "tier": "tier", "versions": [entry], "prewarm": prewarm, "keep": keep,
+            "namespace": "team", "name": name, "tier": "tier", "versions": [entry], "prewarm": prewarm,
         })  # fmt: skip
 
     def status(self) -> dict[str, Any]:

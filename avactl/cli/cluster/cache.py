@@ -57,7 +57,7 @@ def run(
     interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between passes over a tier.")] = 2.0,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
-    """Run the daemon: prewarm datasets, write data back, guard drains and FUSE mounts."""
+    """Run the daemon: prewarm datasets, write data back, guard drains."""
     with packages():
         from avactl.cache import daemon, names
     options = daemon.Options(

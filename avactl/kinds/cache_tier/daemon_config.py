@@ -57,6 +57,8 @@ def _write_back(item: Item) -> Body | None:
         return None
     back = item.spec.write_back
     result: Body = {"mode": back.mode, "replicas": back.replicas, "evict": bool(back.evict)}
+    if back.mode == "async":
+        return {**result, "push": {"delaySeconds": int(seconds(back.delay))}}
     if not pushes(item):
         return result
     (mount,) = (s.mount.rstrip("/") for s in item.spec.under_stores if not s.read_only)

@@ -181,10 +181,16 @@ def _tier(item: Item, tier: Item) -> Iterator[Diagnostic]:
 
 
 def _daemon(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
-    """Yield settings that only the cache daemon carries out, on a cluster without one."""
+    """Yield settings that only the cache daemon carries out, on a cluster without one, and one that it does not."""
     prewarm = item.spec.prewarm
     cluster = program.find_cluster(tier.spec.cluster)
-    if prewarm is None or cluster is None or cluster.spec.daemons.cache:
+    if prewarm is None or cluster is None:
+        return
+    if cluster.spec.daemons.cache:
+        if prewarm.replicas > 1:
+            yield _without_effect(
+                item, ("spec", "prewarm", "replicas"), "the cache daemon loads one copy of each block"
+            )
         return
     for key, used in (("when", prewarm.when != "once"), ("pin", prewarm.pin)):
         if used:

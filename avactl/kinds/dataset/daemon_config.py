@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from avactl.kinds.dataset_access import CACHE_NAMESPACE
-from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -26,7 +25,6 @@ def config_map(
         "tier": tier.name,
         "versions": [_version(item, version, paths[version.name], claims) for version in item.spec.versions],
         "prewarm": _prewarm(item, prewarmed),
-        "keep": int(seconds(item.spec.keep)) if item.spec.keep else None,
     }
     return k8s.config_map(
         item, tier.spec.cluster, f"dataset.{namespace}.{item.name}", CACHE_NAMESPACE,
@@ -53,7 +51,6 @@ def _prewarm(item: Item, prewarmed: list[Any]) -> Body | None:
         return None
     return {
         "versions": [version.name for version in prewarmed],
-        "replicas": prewarm.replicas,
         "pin": prewarm.pin,
         "when": prewarm.when,
         "throttle": int(quantity(prewarm.bandwidth)) if prewarm.bandwidth else None,

@@ -41,9 +41,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
             if version.name in names:
                 result += _volume(item, program, tier, version, cluster, namespace, team)
     if program.cluster_spec(tier.spec.cluster).daemons.cache:
-        # The daemon loads and frees.
-        return [*result, _for_daemon(item, program, tier)]
-    if item.spec.prewarm is not None:
+        result.append(_for_daemon(item, program, tier))
+    elif item.spec.prewarm is not None:
         result.append(_prewarm(item, program, tier))
     if item.spec.keep:
         result.append(_free(item, program, tier))
