@@ -246,7 +246,7 @@ def test_role_is_enough_and_no_more(plane: ControlPlane) -> None:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worker", "namespace": space}}
         admin.create({**pod, "spec": {"containers": [main]}})
     with plane.client(plane.service_account_token(space, "avactl-cache")) as daemon:
-        for kind in ("Pod", "PersistentVolumeClaim", "Node"):
+        for kind in ("Pod", "Node"):
             daemon.list("v1", kind)
         assert daemon.list("v1", "ConfigMap", space)
         status = {

@@ -16,7 +16,8 @@ from tools.alluxio.fuse import Fuse
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
 
 ROOT = Path(__file__).resolve().parents[2]
-ENDPOINT = "https://s3.example.com"  # of the example's stores
+ENDPOINTS = ("https://s3.example.com", "https://ceph.example.com")
+"""Endpoints of the example's stores."""
 MIB = 1024 * 1024
 
 SMALL = {
@@ -39,7 +40,10 @@ class Tier:
 
     def script(self, name: str, store: ObjectStore) -> str:
         """A script with the store's address, which looks for progress more often."""
-        return self.data[name].replace(ENDPOINT, store.url).replace("sleep 10", "sleep 0.5")
+        text = self.data[name].replace("sleep 10", "sleep 0.5")
+        for endpoint in ENDPOINTS:
+            text = text.replace(endpoint, store.url)
+        return text
 
     def fuse(self, cluster: Alluxio) -> Fuse:
         """The tier's FUSE container, which does not wait for others at its start."""

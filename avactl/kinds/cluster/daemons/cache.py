@@ -27,7 +27,7 @@ def objects(item: Item, program: Program) -> list[Manifest]:
     daemon = Daemon(item, COMPONENT, NAME, CACHE_NAMESPACE)
     volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "1Gi"}})}
     return [
-        *daemon.deployment(["--namespace", CACHE_NAMESPACE], resources("1", "1Gi"), volumes),
+        *daemon.deployment(["run", "--namespace", CACHE_NAMESPACE], resources("1", "1Gi"), volumes),
         *daemon.cluster_role(rbac.cache_cluster_rules()),
         *daemon.role([*rbac.leader_rules(NAME), *rbac.cache_rules(any(unpersisted(tier) for tier in tiers))]),
         metrics_only(item, CACHE_NAMESPACE, k8s.selector(item, COMPONENT)),

@@ -88,12 +88,10 @@ def cache_cluster_rules() -> list[Body]:
     return [
         # Drains of machines with workers.
         rule([""], ["nodes"], WATCH),
-        # Jobs that wait for a dataset, readers of a mount that failed, and the tiers' own pods.
+        # Jobs that wait for a dataset, and the tiers' own pods.
         rule([""], ["pods"], WATCH),
-        # Claims of dataset versions, which show their readers.
-        rule([""], ["persistentvolumeclaims"], WATCH),
-        # Progress of datasets, and failed mounts, at the pods that they concern.
-        rule(["events.k8s.io"], ["events"], ("create", "patch")),
+        # Progress of datasets and drains.
+        rule(["events.k8s.io"], ["events"], ("create",)),
     ]
 
 
