@@ -1,6 +1,6 @@
 """No input makes a traceback, a hang, or a problem that points nowhere.
 
-20,000 cases, the same ones each time; `HYPOTHESIS_PROFILE=soak` takes ten times as many, others each time.
+10,000 cases, the same ones each time; `make soak` takes twenty times as many, others each time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tests.fuzz.properties import check
 from tests.fuzz.strategies import WORLD, noise, repositories, texts
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
-PARTS = range(4)
-"""Each form is cut into so many tests, so that workers share them."""
+PARTS = [pytest.param(part, marks=[pytest.mark.slow] if part > 1 else []) for part in range(4)]
+"""Each form is cut into so many tests, so that workers share them; `make test` runs half of them."""
 
 
 def fuzz(count: int, part: int, files: st.SearchStrategy[Mapping[str, bytes]]) -> None:

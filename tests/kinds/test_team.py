@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -390,6 +391,13 @@ def test_another_team_cannot_bind_a_buckets_volume(admin: KubeClient, user: Call
         "volumeName": "vision-bucket-raw",
     }
     theft = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "theft", "namespace": "web"}}
+    # A policy takes effect some time after it was created.
+    for _ in range(200):
+        try:
+            bob.create({**theft, "spec": spec}, dry_run=True)
+        except ApiError:
+            break
+        time.sleep(0.05)
     with pytest.raises(ApiError, match="volume-name: "):
         bob.create({**theft, "spec": spec})
     # And where the platform binds it: the volume names its claim.
