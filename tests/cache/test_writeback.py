@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,21 @@ def test_a_flush_returns_when_all_files_are_verified(world: World, object_store:
 
 def test_what_the_store_got_wrong_is_not_clean(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
     files = write(world, tmp_path, "/ceph/wrong", [1_300_000, 20], "CACHE_THROUGH")
-    object_store.faults = Faults(corrupt=0.5, errors=0.2, cuts=0.1, methods=frozenset({"PUT", "GET"}))
     world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}})
-    world.start()
-    world.wait(lambda: facts(world).get("dirtyFiles") == 0 and "pushing" in facts(world))
+
+    def broken(kind: str) -> int:
+        return object_store.traffic.faults[kind]
+
+    for kind, faults in (("corrupt", Faults(corrupt=1.0)), ("error", Faults(errors=1.0)), ("cut", Faults(cuts=1.0))):
+        object_store.faults = replace(faults, methods=frozenset({"PUT", "GET"}))
+        if kind == "corrupt":
+            world.start()
+        world.wait(partial(lambda kind, before: broken(kind) >= before + 4, kind, broken(kind)))
+        world.wait(lambda: "pushError" in facts(world))
+        assert facts(world)["dirtyFiles"] == 2
+        assert not any(release.is_clean(file) for file in listed(world, "/ceph/wrong"))
+    object_store.faults = Faults()
+    world.wait(lambda: facts(world)["dirtyFiles"] == 0)
     assert stored(object_store, "wrong") == files
     assert all(release.is_clean(file) for file in listed(world, "/ceph/wrong"))
 

@@ -21,7 +21,7 @@ from tools.alluxio.tiers import MIB, ROOT, SMALL
 from tools.controlplane import ControlPlane, KubeClient
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
 
-PATIENCE = 30.0  # seconds
+PATIENCE = 90.0  # seconds
 MEM = 64 * MIB  # of each worker
 LEVEL = "alluxio.worker.tieredstore.level"
 T = TypeVar("T")

@@ -69,6 +69,16 @@ def jobs() -> Compilation:
     return compiled(PLATFORM + "".join(training(name, spec) for name, spec in JOBS.items()))
 
 
+def workloads(jobs: Compilation) -> dict[str, int]:
+    """Return the number of pods of each Job."""
+    return {m.name: m.body["spec"]["completions"] for m in jobs.manifests if m.kind == "Job"}
+
+
+def wait_until_active(kube: KubeClient, name: str, count: int) -> None:
+    """Wait until the controller has made all pods of a Job."""
+    kube.wait_for("batch/v1", "Job", name, "vision", until=lambda job: job.get("status", {}).get("active") == count)
+
+
 @pytest.fixture(scope="module")
 def plane(control_plane_binaries: None, jobs: Compilation) -> Iterator[ControlPlane]:
     """A plane of this module's own: priority classes are cluster-wide."""
@@ -78,6 +88,8 @@ def plane(control_plane_binaries: None, jobs: Compilation) -> Iterator[ControlPl
         level = body(jobs, "Namespace", "vision")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
         assert level == "restricted"
         assert len(applied) > 60
+        for name, count in workloads(jobs).items():
+            wait_until_active(kube, name, count)
         yield started
 
 
@@ -92,14 +104,8 @@ def pods_of(kube: KubeClient, name: str) -> list[dict[str, Any]]:
 
 
 def test_every_pod_of_every_job_is_admitted(admin: KubeClient, jobs: Compilation) -> None:
-    expected = {m.name: m.body["spec"]["completions"] for m in jobs.manifests if m.kind == "Job"}
+    expected = workloads(jobs)
     assert len(expected) == 13
-    for name, count in expected.items():
-
-        def all_made(found: dict[str, Any], count: int = count) -> bool:
-            return bool(found.get("status", {}).get("active") == count)
-
-        admin.wait_for("batch/v1", "Job", name, "vision", until=all_made)
     made = Counter(
         pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] for name in expected for pod in pods_of(admin, name)
     )
@@ -131,9 +137,6 @@ def test_pods_are_called_as_the_rendezvous_says(admin: KubeClient, jobs: Compila
     assert sorted(f"{spec['hostname']}.{spec['subdomain']}.vision.svc" for spec in specs) == named
     # The first elastic worker is the only one that the Service of its name finds.
     select = body(jobs, "Service", "waves-worker-0", "vision")["spec"]["selector"]
-    admin.wait_for(
-        "batch/v1", "Job", "waves-worker", "vision", until=lambda job: bool(job.get("status", {}).get("active"))
-    )
     found = admin.list("v1", "Pod", "vision", label_selector=",".join(f"{k}={v}" for k, v in select.items()))
     assert [pod["spec"]["hostname"] for pod in found] == ["waves-worker-0"]
 
