@@ -74,8 +74,6 @@ class Tier:
     role: str
     masters: tuple[str, ...]
     fuse_directory: str
-    quota: Mapping[str, int]
-    """Bytes of each worker by medium."""
     stores: tuple[Store, ...]
     write_back: WriteBack | None
 
@@ -131,7 +129,6 @@ def parse_tier(text: Any) -> Tier:
         role=_one_of(data, "role", ("read", "write")),
         masters=_list(data, "masters", MAX_MASTERS, _address, least=1),
         fuse_directory=_matching(data, "fuseDirectory", _PATH) if data.get("fuseDirectory") else "",
-        quota={str(key)[:8]: _number(data["quota"], key, MAX_BYTES) for key in list(_mapping(data, "quota"))[:8]},
         stores=stores,
         write_back=_write_back(data["writeBack"], mounts, stores) if data.get("writeBack") else None,
     )

@@ -9,6 +9,7 @@ from avactl.cache import names
 from avactl.cache.config import ConfigError, Dataset, Tier, parse_dataset, parse_flush, parse_tier
 from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
+from avactl.names import CACHE_DATASET_CONFIG, CACHE_TIER_CONFIG, CONFIG_LABEL
 
 MAX_OBJECTS = 5_000
 """ConfigMaps that are read; the rest are errors."""
@@ -32,8 +33,8 @@ class Configs:
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a ConfigMap."""
         key, metadata = object_key(item), item["metadata"]
-        kind = (metadata.get("labels") or {}).get(names.CONFIG_LABEL)
-        if kind not in (names.TIER_CONFIG, names.DATASET_CONFIG, names.FLUSH_CONFIG):
+        kind = (metadata.get("labels") or {}).get(CONFIG_LABEL)
+        if kind not in (CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, names.FLUSH_CONFIG):
             return
         previous = self.errors.get(key)
         self._forget(key)
@@ -45,7 +46,7 @@ class Configs:
         try:
             if len(self.references) > MAX_OBJECTS:
                 raise ConfigError(f"more than {MAX_OBJECTS} objects")
-            if kind == names.TIER_CONFIG:
+            if kind == CACHE_TIER_CONFIG:
                 self.tiers[key] = self._unique_tier(key, parse_tier(data.get(names.TIER_KEY)))
             elif kind == names.FLUSH_CONFIG:
                 asked = unix_time(metadata["creationTimestamp"])

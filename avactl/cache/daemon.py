@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -23,10 +22,12 @@ from avactl.cache.writeback import Flush, WriteBackTask
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.daemons import run_elected, run_until_signal
 from avactl.kube.events import events_path, new_event
 from avactl.kube.http_server import serve
-from avactl.kube.leader import Leader, LostError
+from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
+from avactl.names import CACHE_DATASET_CONFIG, CACHE_NAMESPACE, CACHE_TIER_CONFIG, CONFIG_LABEL
 
 _MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
 """Flushes that are served at once, and the seconds for which one is."""
@@ -36,7 +37,7 @@ _MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
 class Options:
     """Options of a replica."""
 
-    namespace: str = names.NAMESPACE
+    namespace: str = CACHE_NAMESPACE
     lease: str = ""
     """Name of the Lease; empty for a single replica without leader election."""
     listen: str = ""
@@ -60,7 +61,7 @@ class Daemon:
         self.pending_pods, self.tier_pods, self.cordoned = PendingPods(), TierPods(), CordonedNodes()
         self.known_datasets: dict[str, Any] = {}
         self._wake = asyncio.Event()
-        selector = f"{names.CONFIG_LABEL} in ({names.TIER_CONFIG},{names.DATASET_CONFIG},{names.FLUSH_CONFIG})"
+        selector = f"{CONFIG_LABEL} in ({CACHE_TIER_CONFIG},{CACHE_DATASET_CONFIG},{names.FLUSH_CONFIG})"
         path = f"/api/v1/namespaces/{options.namespace}/configmaps"
         self._reflectors = [
             Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
@@ -221,23 +222,6 @@ class Daemon:
 
 async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    logs.configure()
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(_always(access, options))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    logs.info("stopped")
-
-
-async def _always(access: Access, options: Options) -> None:
-    while True:
-        async with Client(access, names.CONTROLLER) as client:
-            try:
-                await Daemon(client, options).run()
-            except ExceptionGroup as group:
-                lost, others = group.split(LostError)
-                if lost is None or others is not None:
-                    raise
-                logs.error("lease lost", error=str(lost.exceptions[0]))
+    await run_until_signal(
+        lambda: run_elected(lambda: Client(access, names.CONTROLLER), lambda client: Daemon(client, options).run())
+    )

@@ -12,6 +12,7 @@ import orjson
 from avactl.cache import names
 from avactl.cache.status import StatusWriter
 from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.names import CONFIG_LABEL, MANAGED_BY, MANAGER
 from avactl.quantity import format_quantity
 from avactl.terminal import plural
 
@@ -24,7 +25,7 @@ async def flush(client: Client, namespace: str, path: str, timeout: float, tell:
     Files that were closed before the call count. Raises ApiError and UnreachableError.
     """
     name, configs = f"flush-{uuid.uuid4().hex[:12]}", f"/api/v1/namespaces/{namespace}/configmaps"
-    labels = {names.CONFIG_LABEL: names.FLUSH_CONFIG, names.MANAGED_BY: names.MANAGER}
+    labels = {CONFIG_LABEL: names.FLUSH_CONFIG, MANAGED_BY: MANAGER}
     body = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "data": {names.FLUSH_KEY: orjson.dumps({"path": path}).decode()},

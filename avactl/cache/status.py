@@ -10,6 +10,7 @@ import orjson
 
 from avactl.cache import names
 from avactl.kube.client import MERGE, ApiError, Client
+from avactl.names import CACHE_STATUS, CACHE_STATUS_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
 
 MAX_BYTES = 900_000
 """The API server takes 1 MiB for an object."""
@@ -29,7 +30,7 @@ class StatusWriter:
     async def read(self) -> dict[str, Any]:
         """Return what the last leader wrote; {} without it. Raises ApiError and UnreachableError."""
         try:
-            found = await self._client.request("GET", f"{self._path}/{names.STATUS}")
+            found = await self._client.request("GET", f"{self._path}/{CACHE_STATUS}")
         except ApiError as error:
             if error.status == 404:
                 return {}
@@ -44,12 +45,12 @@ class StatusWriter:
                 return
             data = {names.STATUS_KEY: text.decode()}
             try:
-                await self._client.send("PATCH", f"{self._path}/{names.STATUS}", {"data": data}, content_type=MERGE)
+                await self._client.send("PATCH", f"{self._path}/{CACHE_STATUS}", {"data": data}, content_type=MERGE)
             except ApiError as error:
                 if error.status != 404:
                     raise
-                labels = {names.CONFIG_LABEL: names.STATUS_CONFIG, names.MANAGED_BY: names.MANAGER}
-                metadata = {"name": names.STATUS, "namespace": self._namespace, "labels": labels}
+                labels = {CONFIG_LABEL: CACHE_STATUS_CONFIG, MANAGED_BY: MANAGER}
+                metadata = {"name": CACHE_STATUS, "namespace": self._namespace, "labels": labels}
                 await self._client.send(
                     "POST", self._path,
                     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data},

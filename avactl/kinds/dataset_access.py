@@ -12,8 +12,8 @@ from avactl.diagnostics.suggest import closest, one_of
 from avactl.kinds.fields.compute import DatasetMount
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import percent
+from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE as CACHE_NAMESPACE
 
 PUSHED = ".pushed"
 """Suffix of the directory with pushed and evicted files, beside the directory that they were written to."""
@@ -144,8 +144,7 @@ def start_problems(item: Item, program: Program) -> list[Diagnostic]:
         message = f"{item} would wait for {len(cached)} datasets; the limit is {MOST_AWAITED}"
         problems.append(Diagnostic("invalid-value", message, here, hint="mount fewer datasets"))
     if not cached and not program.broken:
-        message = "`startWhen` has no effect here: no mounted dataset has a cache tier"
-        problems.append(Diagnostic("without-effect", message, here, severity="warning", hint="remove the key"))
+        problems.append(without_effect(item, ("spec", "startWhen"), "no mounted dataset has a cache tier"))
     cluster = program.find_cluster(item.cluster)
     if cluster is None or not cached:
         return problems

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
 import traceback
 import uuid
 from collections.abc import Callable
@@ -18,8 +17,9 @@ from avactl import names
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import Client, Rate
+from avactl.kube.daemons import run_elected, run_until_signal
 from avactl.kube.http_server import serve
-from avactl.kube.leader import Leader, LostError
+from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -337,26 +337,10 @@ class Daemon:
 
 async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    logs.configure()
     # Objects that come are trees, which end without it: to look for cycles took half of the time of reading lists.
     gc.set_threshold(*_COLLECT)
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(_always(access, options))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    logs.info("stopped")
-
-
-async def _always(access: Access, options: Options) -> None:
-    while True:
-        async with Client(access, names.CONTROLLER, compressed=False) as client:
-            try:
-                await Daemon(client, options).run()
-            except ExceptionGroup as group:
-                lost, others = group.split(LostError)
-                if lost is None or others is not None:
-                    raise
-                # What this replica believes may be another's by now: all is forgotten, and asked for anew.
-                logs.error("lease lost", error=str(lost.exceptions[0]))
+    await run_until_signal(
+        lambda: run_elected(
+            lambda: Client(access, names.CONTROLLER, compressed=False), lambda client: Daemon(client, options).run()
+        )
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from avactl.hardware.topo_verdict import Verdict, judge, unknown
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
+from avactl.kube.daemons import run_until_signal
 from avactl.kube.events import events_path, new_event
 from avactl.kube.timestamps import timestamp
 from avactl.terminal import shortened, visible
@@ -145,16 +145,9 @@ async def _some(stream: asyncio.StreamReader) -> bytes:
 
 async def run(access: Access, options: Options) -> None:
     """Run checks until SIGTERM or SIGINT."""
-    logs.configure()
-    loop = asyncio.get_running_loop()
 
-    async def always() -> None:
+    async def watch() -> None:
         async with Client(access, CONTROLLER, connections=2) as client:
             await Watcher(client, options).run()
 
-    task = asyncio.ensure_future(always())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    logs.info("stopped")
+    await run_until_signal(watch)

@@ -11,13 +11,13 @@ from avactl.cache.config import ConfigError, parse_dataset, parse_tier
 
 TIER: dict[str, Any] = {
     "name": "write", "engine": "alluxio", "role": "write", "masters": ["write-master-0.write-master:19998"],
-    "webPorts": {"master": 19999, "worker": 30000}, "fuseDirectory": "/mnt/avactl/write", "quota": {"MEM": 1 << 30},
+    "fuseDirectory": "/mnt/avactl/write",
     "stores": [
-        {"mount": "/ceph", "url": "cephfs://ceph/", "endpoint": None, "readOnly": False},
-        {"mount": "/results", "url": "s3://results", "endpoint": "https://s3", "readOnly": False},
+        {"mount": "/ceph", "url": "cephfs://ceph/", "readOnly": False},
+        {"mount": "/results", "url": "s3://results", "readOnly": False},
     ],
     "writeBack": {
-        "mode": "through", "durable": "/ceph", "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
+        "mode": "through", "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
         "targets": {"/ceph": "/results"}, "evict": True, "replicas": 2,
     },
 }  # fmt: skip
@@ -57,8 +57,8 @@ def test_without_a_durable_directory_each_store_is_its_own_target() -> None:
 @pytest.mark.parametrize(("path", "value"), [
     ("name", "../x"), ("name", None), ("engine", "other"), ("role", []), ("masters", []), ("masters", ["x"] * 10),
     ("masters", ["http://x:1"]), ("masters", [7]), ("stores", {}), ("stores", [1]), ("stores.0.mount", "/a/../b"),
-    ("stores.0.url", "x" * 2000), ("quota", []), ("quota", {"MEM": -1}), ("quota", {"MEM": 1 << 61}),
-    ("quota", {"MEM": True}), ("writeBack", 3), ("writeBack.mode", "x"), ("writeBack.targets", {"/x": "/results"}),
+    ("stores.0.url", "x" * 2000),
+    ("writeBack", 3), ("writeBack.mode", "x"), ("writeBack.targets", {"/x": "/results"}),
     ("writeBack.targets", {"/ceph": "/ceph"}), ("writeBack.push.high", 2), ("writeBack.push.low", 0.9),
     ("writeBack.push.delaySeconds", 1e300), ("writeBack.push.delaySeconds", "1"),
 ])  # fmt: skip

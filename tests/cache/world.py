@@ -87,11 +87,11 @@ class World:
     def tier(self, **more: Any) -> None:
         """Declare the tier."""
         mounts = ("/datasets", True), ("/results", False), ("/ceph", False)
-        stores = [{"mount": path, "url": f"s3://of{path}", "endpoint": None, "readOnly": only} for path, only in mounts]
+        stores = [{"mount": path, "url": f"s3://of{path}", "readOnly": only} for path, only in mounts]
         self.config("tier", "cache-tier", {
             "name": "tier", "engine": "alluxio", "role": "read", "masters": self.cluster.masters,
-            "webPorts": {"master": 19999, "worker": 30000}, "fuseDirectory": "/mnt/avactl/tier",
-            "quota": {"MEM": MEM}, "stores": stores, "writeBack": None, **more,
+            "fuseDirectory": "/mnt/avactl/tier",
+            "stores": stores, "writeBack": None, **more,
         })  # fmt: skip
 
     def dataset(self, name: str, path: str, prewarm: Any = None, claims: list[str] | None = None,

@@ -59,9 +59,10 @@ def run(
 ) -> None:
     """Run the daemon: prewarm datasets, write data back, guard drains."""
     with packages():
-        from avactl.cache import daemon, names
+        from avactl.cache import daemon
+        from avactl.names import CACHE_NAMESPACE
     options = daemon.Options(
-        namespace or os.environ.get("POD_NAMESPACE", "") or names.NAMESPACE, lease, listen, interval
+        namespace or os.environ.get("POD_NAMESPACE", "") or CACHE_NAMESPACE, lease, listen, interval
     )
     with listening(listen):
         asyncio.run(daemon.run(connection(kubeconfig), options))

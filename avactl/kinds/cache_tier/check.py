@@ -10,11 +10,12 @@ from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory, pools
 from avactl.kinds.cache_tier.check_properties import properties
 from avactl.kinds.cache_tier.check_stores import stores
-from avactl.kinds.cache_tier.check_write_back import without_effect, write_back
+from avactl.kinds.cache_tier.check_write_back import write_back
 from avactl.kinds.dataset_access import cached_files
 from avactl.kinds.feasibility.cache_overhead import worker_memory
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.quantity import format_quantity, quantity
 

@@ -8,6 +8,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.alluxio.pods import worker_count
 from avactl.kinds.cache_tier.alluxio.stores import foreign
 from avactl.kinds.fields.values import percent
+from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program
 
 Path = tuple[str | int, ...]
@@ -160,14 +161,3 @@ def _durable(item: Item) -> Iterator[Diagnostic]:
                 hint="use a bucket of its own for `durable`",
                 notes=(Note(item.span("spec", "underStores", index, "url"), "the under-store"),),
             )
-
-
-def without_effect(item: Item, path: Path, why: str) -> Diagnostic:
-    """Return the warning about a key that changes nothing."""
-    return Diagnostic(
-        "without-effect",
-        f"`{path[-1]}` has no effect here: {why}",
-        item.span(*path, key=True),
-        severity="warning",
-        hint="remove the key",
-    )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from avactl.kinds.cache_tier.alluxio import names as alluxio
 from avactl.kinds.cache_tier.alluxio.stores import mounted
-from avactl.kinds.dataset_access import CACHE_NAMESPACE, PUSHED, host_path, pushes
+from avactl.kinds.dataset_access import PUSHED, host_path, pushes
 from avactl.kinds.fields.values import percent, seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_TIER_CONFIG, CONFIG_LABEL
+from avactl.names import CACHE_NAMESPACE, CACHE_TIER_CONFIG, CONFIG_LABEL
 from avactl.quantity import quantity
 
 
@@ -27,27 +27,15 @@ def config_map(item: Item, program: Program) -> list[Manifest]:
 
 
 def document(item: Item) -> Body:
-    """Return `tier.json`. Sizes are bytes, and `quota` is that of one worker."""
+    """Return `tier.json`. Sizes are bytes."""
     spec = item.spec
     return {
         "name": item.name,
         "engine": spec.engine,
         "role": spec.role,
         "masters": [f"{host}:{alluxio.MASTER_PORT}" for host in alluxio.master_hosts(item)],
-        "webPorts": {"master": alluxio.MASTER_WEB_PORT, "worker": alluxio.WORKER_WEB_PORT},
         "fuseDirectory": host_path(item, "/") if spec.fuse.enabled else None,
-        "quota": {tier.medium: int(quantity(tier.quota)) for tier in spec.workers.tiers},
-        "stores": [
-            {
-                "mount": store.mount,
-                "url": store.url,
-                "endpoint": store.endpoint,
-                "secret": store.secret,
-                "options": dict(store.options),
-                "readOnly": store.read_only,
-            }
-            for store in mounted(item)
-        ],
+        "stores": [{"mount": store.mount, "url": store.url, "readOnly": store.read_only} for store in mounted(item)],
         "writeBack": _write_back(item),
     }
 
@@ -64,7 +52,6 @@ def _write_back(item: Item) -> Body | None:
     (mount,) = (s.mount.rstrip("/") for s in item.spec.under_stores if not s.read_only)
     return {
         **result,
-        "durable": mount,
         "capacity": int(quantity(back.durable.capacity)),
         "push": {
             "high": percent(back.push.high) / 100,
@@ -72,5 +59,4 @@ def _write_back(item: Item) -> Body | None:
             "delaySeconds": int(seconds(back.push.delay)),
         },
         "targets": {mount: f"{mount}{PUSHED}"},
-        "pushedPath": {mount: f"{mount}{PUSHED}"},
     }

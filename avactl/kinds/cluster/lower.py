@@ -8,10 +8,10 @@ from avactl.kinds.cluster.daemons.lower import daemons, policy
 from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import follow
 from avactl.kinds.cluster.priorities import priority_classes
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import namespaces
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:

@@ -15,6 +15,7 @@ from avactl.kinds.dataset.overlaps import overlaps
 from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program
 from avactl.quantity import format_quantity, quantity
 from avactl.source.tree import MAX_INPUT
@@ -71,7 +72,7 @@ def _version(item: Item, program: Program, version: Any, path: Path) -> Iterator
         return
     if version.url:
         if version.sha256:
-            yield _without_effect(item, (*path, "sha256"), "it applies to a manifest, and the version has none")
+            yield without_effect(item, (*path, "sha256"), "it applies to a manifest, and the version has none")
         if item.spec.tier:
             yield from url_in_tier(item, program, item.spec.tier, version.url, (*path, "url"))
     elif item.spec.tier is None:
@@ -177,7 +178,7 @@ def _tier(item: Item, tier: Item) -> Iterator[Diagnostic]:
             notes=(Note(tier.span("spec", "fuse", "enabled"), "FUSE is disabled here"),),
         )
     if spec.secret is not None:
-        yield _without_effect(item, ("spec", "secret"), "the cache tier has its own credentials")
+        yield without_effect(item, ("spec", "secret"), "the cache tier has its own credentials")
 
 
 def _daemon(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
@@ -188,9 +189,7 @@ def _daemon(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
         return
     if cluster.spec.daemons.cache:
         if prewarm.replicas > 1:
-            yield _without_effect(
-                item, ("spec", "prewarm", "replicas"), "the cache daemon loads one copy of each block"
-            )
+            yield without_effect(item, ("spec", "prewarm", "replicas"), "the cache daemon loads one copy of each block")
         return
     for key, used in (("when", prewarm.when != "once"), ("pin", prewarm.pin)):
         if used:
@@ -293,7 +292,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 def _shared(item: Item) -> Iterator[Diagnostic]:
     for index, team in enumerate(item.spec.shared_with):
         if item.team is None:
-            yield _without_effect(item, ("spec", "sharedWith"), "every team may read a platform dataset")
+            yield without_effect(item, ("spec", "sharedWith"), "every team may read a platform dataset")
             return
         if team == item.team:
             yield Diagnostic(
@@ -315,13 +314,3 @@ def _prewarm_versions(item: Item) -> Iterator[Diagnostic]:
                 item.span("spec", "prewarm", "versions", index),
                 hint=did_you_mean(name, set(known), "its versions"),
             )
-
-
-def _without_effect(item: Item, path: Path, why: str) -> Diagnostic:
-    return Diagnostic(
-        "without-effect",
-        f"`{path[-1]}` has no effect here: {why}",
-        item.span(*path, key=True),
-        severity="warning",
-        hint="remove the key",
-    )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_DATASET_CONFIG, CONFIG_LABEL
+from avactl.names import CACHE_DATASET_CONFIG, CACHE_NAMESPACE, CONFIG_LABEL
 from avactl.quantity import quantity
 
 

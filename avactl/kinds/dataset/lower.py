@@ -9,18 +9,12 @@ from avactl.kinds.cache_tier.alluxio.pods import template
 from avactl.kinds.cache_tier.alluxio.shell import job, shell_pod
 from avactl.kinds.dataset.daemon_config import config_map
 from avactl.kinds.dataset.listing import listing
-from avactl.kinds.dataset_access import (
-    CACHE_NAMESPACE,
-    claim_name,
-    host_path,
-    list_in_pods,
-    mounted,
-    tier_path,
-)
+from avactl.kinds.dataset_access import claim_name, host_path, list_in_pods, mounted, tier_path
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE
 from avactl.quantity import quantity
 
 Place = tuple[str, str, str | None]

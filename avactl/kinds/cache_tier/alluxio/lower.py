@@ -12,12 +12,12 @@ from avactl.kinds.cache_tier.alluxio.properties import LOGGING, render, site
 from avactl.kinds.cache_tier.alluxio.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, job, shell_pod
 from avactl.kinds.cache_tier.alluxio.stores import environment, mount_script
 from avactl.kinds.cache_tier.alluxio.workers import worker_pod
-from avactl.kinds.dataset_access import CACHE_NAMESPACE, unpersisted
+from avactl.kinds.dataset_access import unpersisted
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.storage import class_name
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.names import SAFE_TO_DRAIN
+from avactl.names import CACHE_NAMESPACE, SAFE_TO_DRAIN
 
 _ALL = 1_000_000
 """More pods than a tier has: `minAvailable` of a budget that allows no eviction. Of a DaemonSet's pods the disruption

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import SITE_MOUNT, config_volume, image, java, pod, spare_tolerations
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import container_security, resources
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE
 
 MEMORY = 1024
 """Memory of a shell, in MiB. Listing a directory of a million files takes a few hundred."""

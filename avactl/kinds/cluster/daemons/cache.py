@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from avactl.kinds.cluster.daemons import rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon, metrics_only
-from avactl.kinds.dataset_access import CACHE_NAMESPACE, unpersisted
+from avactl.kinds.dataset_access import unpersisted
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import TMP, resources
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE
 
 NAME = "avactl-cache"
 COMPONENT = "cache"

@@ -6,11 +6,11 @@ from avactl import names
 from avactl.kinds.base import GROUP
 from avactl.kinds.cluster.daemons import builtin, cache, rbac, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
-from avactl.kinds.dataset_access import CACHE_NAMESPACE
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE
 
 POLICY = "avactl-policy"
 """ConfigMap in the system namespace with the placement policy, which the daemons read."""
