@@ -102,7 +102,7 @@ class Preemptor:
         for key, nomination in list(self._nominations.items()):
             nomination.keys = {each for each in nomination.keys if self._held(each)}
             if not any(place.pod.waiting for place in nomination.places):
-                del self._nominations[key]  # somebody else has bound them
+                self._drop(key)  # somebody else has bound them
             elif now > nomination.until or any(place.node not in slots for place in nomination.places):
                 logs.warn("room given up", unit=key, left=len(nomination.keys))
                 self.abandon(key)
@@ -160,15 +160,20 @@ class Preemptor:
 
     def abandon(self, key: str) -> None:
         """Drop the nomination of a unit and its reservations."""
-        nomination = self._nominations.pop(key, None)
+        nomination = self._drop(key)
         if nomination is None:
             return
-        for pod in nomination.victims:
-            pod.evicting = False
         self._hold()
         self._again[key] = monotonic() + _AGAIN
         self._clear([place.pod for place in nomination.places])
         self._cache.tables.change_epoch += 1
+
+    def _drop(self, key: str) -> Nomination | None:
+        """Remove a nomination. Victims that were not deleted yet are no victims any more."""
+        nomination = self._nominations.pop(key, None)
+        for pod in nomination.victims if nomination is not None else ():
+            pod.evicting = False
+        return nomination
 
     def _clear(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
@@ -194,7 +199,7 @@ class Preemptor:
             return
         if not nomination.keys and not self._counted(nomination):
             # All of it is there: it starts now, or not for this.
-            del self._nominations[unit.key]
+            self._drop(unit.key)
             self._again[unit.key] = monotonic() + _AGAIN
         self._holds.release(unit.key)
         self._keep(without=unit.key)
@@ -205,7 +210,7 @@ class Preemptor:
             self.lifted = False
             pods = [place.pod for place in nomination.places]
             if not any(pod.waiting for pod in pods):
-                self._nominations.pop(unit.key, None)
+                self._drop(unit.key)
                 self._again.pop(unit.key, None)
             elif unit.key not in self._nominations:
                 logs.warn("unit did not fit after preemption", unit=unit.key)
