@@ -31,6 +31,8 @@ ALLOWED = {
     "avactl/compiler/resolve.py": {"MachineType", "NodePool"},
     # Writes and checks machine types, without the specs around them.
     "avactl/cli/cluster/topo.py": {"MachineType"},
+    # Cache engines say what their tiers reserve on machines.
+    "avactl/kinds/feasibility/cache_overhead.py": {"CacheTier"},
     # Capacity is counted on machines, and limited by quotas.
     "avactl/kinds/feasibility/fit.py": {"MachineType"},
     "avactl/diff/capacity.py": {"Quota"},

@@ -68,6 +68,11 @@ def claim_name(dataset: Item, version: str, reader: str | None) -> str:
     return f"dataset-{owner}{dataset.name}-{version}"
 
 
+def full_name(dataset: Item) -> str:
+    """Name of a dataset in a namespace with those of other teams."""
+    return f"{dataset.team}-{dataset.name}" if dataset.team else dataset.name
+
+
 def bucket_claim(bucket: str) -> str:
     """Name of the claim for a team's bucket in the team's namespaces."""
     return f"bucket-{bucket}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cache_tier.alluxio.pods import pools
 from avactl.kinds.cache_tier.check_together import together
-from avactl.kinds.feasibility.cache_overhead import worker_memory
+from avactl.kinds.cache_tier.engines import engine_of
+from avactl.kinds.cache_tier.machines import pools
 from avactl.kinds.program import Item, Program
 from avactl.quantity import format_quantity, quantity
 
@@ -29,7 +29,7 @@ def _memory(program: Program) -> Iterator[Diagnostic]:
     for name, tiers in on_pool.items():
         pool = program.get("NodePool", name)
         has = quantity(program.machine(pool).memory)
-        needs = [worker_memory(tier) for tier in tiers]
+        needs = [engine_of(tier).worker(tier).memory for tier in tiers]
         if len(tiers) < 2 or max(needs) > has or sum(needs) <= has:
             continue
         last = tiers[-1]

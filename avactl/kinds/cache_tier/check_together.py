@@ -7,7 +7,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.cache_tier.engines import engine_of
+from avactl.kinds.cache_tier.machines import machine_dir
 from avactl.kinds.dataset_access import host_path
 from avactl.kinds.program import Item, Program
 
@@ -79,9 +80,9 @@ def _places(tier: Item) -> Iterator[_Place]:
     for index, level in enumerate(spec.workers.tiers):
         if level.medium != "MEM":
             path: Path = ("spec", "workers", "tiers", index, "path" if level.path else "medium")
-            directory = names.machine_dir(tier, level.medium, level.path)
+            directory = machine_dir(tier, level.medium, level.path)
             yield _Place(tier, directory, path, f"{level.medium} directory of {tier.spec_name}", False)
-    if spec.fuse.enabled:
+    if spec.fuse.enabled and engine_of(tier).host_mount:
         path = ("spec", "fuse", "path") if "path" in spec.fuse.model_fields_set else ("metadata", "name")
         yield _Place(tier, host_path(tier, "/"), path, f"FUSE mount of {tier.spec_name}", True)
 
@@ -93,10 +94,11 @@ def _nested(places: list[_Place]) -> Iterator[Diagnostic]:
             continue
         if inner.tier is outer.tier and not (inner.mount or outer.mount) and inner.directory == outer.directory:
             continue  # reported by the tier's own checks
+        engine = engine_of(outer.tier).title
         yield Diagnostic(
             "mount-conflict",
             f"`{inner.directory}` is inside `{outer.directory}`: "
-            + ("the mount hides it" if outer.mount else "Alluxio deletes files there that are not its own"),
+            + ("the mount hides it" if outer.mount else f"{engine} deletes files there that are not its own"),
             inner.tier.span(*inner.path),
             label=inner.what,
             hint="use directories that are not inside each other",

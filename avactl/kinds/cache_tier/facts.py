@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.cache_tier.alluxio.pods import worker_count
-from avactl.kinds.cache_tier.check import RESERVED
+from avactl.kinds.cache_tier.engines import engine_of
+from avactl.kinds.cache_tier.machines import worker_count
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact
 from avactl.quantity import format_quantity, quantity
@@ -31,8 +31,13 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
 
 
 def capacity(item: Item, program: Program) -> int | None:
-    """Return a tier's capacity over all workers, in bytes; None if the number of workers is unknown."""
+    """Return the bytes of data that a tier holds: over all workers, or on each machine if every one has its own copy.
+
+    None if the number of workers is unknown.
+    """
     workers = worker_count(item, program)
     if not workers or any(pool in {name for _, name in program.broken} for pool in item.spec.workers.pools):
         return None
-    return sum(int(quantity(tier.quota)) - RESERVED for tier in item.spec.workers.tiers) * workers
+    engine = engine_of(item)
+    each = sum(int(quantity(tier.quota)) - engine.reserved for tier in item.spec.workers.tiers)
+    return each * workers if engine.shared else each

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
+from avactl.kinds.cache_tier import engines
 from avactl.kinds.fields.values import (
     AbsPath,
     Bytes,
@@ -21,6 +22,11 @@ from avactl.kinds.fields.values import (
     Percent,
     TeamRef,
 )
+
+if TYPE_CHECKING:
+    EngineName = str
+else:
+    EngineName = Literal[tuple(engines.names())]
 
 
 class StorageTier(Model):
@@ -154,7 +160,7 @@ class CacheTierSpec(Model):
     """A cache in front of object stores."""
 
     cluster: ClusterRef = Field(description="Cluster to run on.")
-    engine: Literal["alluxio"] = Field("alluxio", description="Cache engine: Alluxio 2.9.")
+    engine: EngineName = Field(engines.DEFAULT, description="Cache engine.")
     role: Literal["read", "write"] = Field(description="`read`: caches reads. `write`: buffers writes.")
     masters: Masters = Field(default_factory=Masters, description="Alluxio masters.")
     workers: Workers = Field(description="Alluxio workers and their storage.")

@@ -8,13 +8,13 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.cache_tier.facts import capacity
 from avactl.kinds.dataset.listing import MAX_LIST, listing
 from avactl.kinds.dataset.lower import prewarmed
 from avactl.kinds.dataset.overlaps import overlaps
 from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.fields.values import seconds
 from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program
 from avactl.quantity import format_quantity, quantity
@@ -37,16 +37,10 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from _tier(item, tier)
         yield from _daemon(item, program, tier)
         yield from _capacity(item, program, tier)
+        yield from engine_of(tier).check_dataset(item, program, tier)
     yield from _small_files(item)
     for index, version in enumerate(spec.versions):
         yield from _version(item, program, version, ("spec", "versions", index))
-    if spec.keep and seconds(spec.keep) < 2 * 86400:
-        yield Diagnostic(
-            "invalid-value",
-            f"spec.keep: `{spec.keep}` is too short: Alluxio records reads with a resolution of one day",
-            item.span("spec", "keep"),
-            hint="write `2d` or more",
-        )
 
 
 # -- versions ------------------------------------------------------------------------------------------------------

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds import registry
-from avactl.kinds.cache_tier.alluxio.pods import template
-from avactl.kinds.cache_tier.alluxio.shell import job, shell_pod
+from avactl.kinds.cache_tier.engines import Loaded, engine_of
 from avactl.kinds.dataset.daemon_config import config_map
 from avactl.kinds.dataset.listing import listing
-from avactl.kinds.dataset_access import claim_name, host_path, list_in_pods, mounted, tier_path
-from avactl.kinds.fields.values import seconds
+from avactl.kinds.dataset_access import claim_name, list_in_pods, mounted, tier_path
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
 from avactl.quantity import quantity
 
 Place = tuple[str, str, str | None]
@@ -34,13 +31,18 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         for version in item.spec.versions:
             if version.name in names:
                 result += _volume(item, program, tier, version, cluster, namespace, team)
-    if program.cluster_spec(tier.spec.cluster).daemons.cache:
+    engine = engine_of(tier)
+    if engine.daemon is not None and program.cluster_spec(tier.spec.cluster).daemons.cache:
         result.append(_for_daemon(item, program, tier))
-    elif item.spec.prewarm is not None:
-        result.append(_prewarm(item, program, tier))
-    if item.spec.keep:
-        result.append(_free(item, program, tier))
-    return result
+    return result + engine.dataset(item, program, tier, _loaded(item, program, tier))
+
+
+def _loaded(item: Item, program: Program, tier: Item) -> list[Loaded]:
+    ahead = prewarmed(item)
+    return [
+        Loaded(each.name, source(item, program, each), _path(item, program, tier, each), each in ahead)
+        for each in item.spec.versions
+    ]
 
 
 def clusters(item: Item, tier: Item | None) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ def _path(item: Item, program: Program, tier: Item, version: Any) -> str:
 def _volume(
     item: Item, program: Program, tier: Item, version: Any, cluster: str, namespace: str, team: str | None
 ) -> list[Manifest]:
-    """Return a read-only PersistentVolume on the tier's FUSE mount, its claim, and the object list if there is one."""
+    """Return a read-only PersistentVolume on the tier, its claim, and the object list if there is one."""
     claim = claim_name(item, version.name, team)
     volume = f"{namespace}-{claim}"
     volume_spec: Body = {
@@ -110,8 +112,7 @@ def _volume(
         "storageClassName": "",
         # No other namespace can bind it.
         "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath.
-        "hostPath": {"path": host_path(tier, _path(item, program, tier, version)), "type": "Directory"},
+        **engine_of(tier).volume(tier, program, volume, _path(item, program, tier, version), True),
     }
     claim_spec: Body = {
         "accessModes": ["ReadOnlyMany"],
@@ -178,45 +179,9 @@ def _for_daemon(item: Item, program: Program, tier: Item) -> Manifest:
     return config_map(item, program, tier, paths, prewarmed(item), claims)
 
 
-# -- loading and freeing -------------------------------------------------------------------------------------------
-
-
-def _full_name(item: Item) -> str:
-    return f"{item.team}-{item.name}" if item.team else item.name
-
-
 def prewarmed(item: Item) -> list[Any]:
     """Versions to prewarm."""
     prewarm = item.spec.prewarm
     if prewarm is None:
         return []
     return [v for v in item.spec.versions if v.name in prewarm.versions] or [item.spec.versions[-1]]
-
-
-def _prewarm(item: Item, program: Program, tier: Item) -> Manifest:
-    """Return the Job that prewarms the versions; a new version makes it run again."""
-    prewarm = item.spec.prewarm
-    bandwidth = str(int(quantity(prewarm.bandwidth))) if prewarm.bandwidth else "0"
-    paths = [_path(item, program, tier, version) for version in prewarmed(item)]
-    pod = shell_pod(tier, program, "load.sh", [str(prewarm.replicas), bandwidth, *paths])
-    labelled = template(item, "prewarm", k8s.digest(paths), pod)
-    return job(item, tier.spec.cluster, k8s.short_name(f"prewarm-{_full_name(item)}", 52), "prewarm", labelled)
-
-
-def _free(item: Item, program: Program, tier: Item) -> Manifest:
-    """Return the CronJob that frees unused versions; its start time at night is derived from the name."""
-    paths = [_path(item, program, tier, version) for version in item.spec.versions]
-    pod = shell_pod(tier, program, "free.sh", [str(int(seconds(item.spec.keep))), *paths])
-    moment = int(k8s.digest(item.key, 8), 16)
-    spec: Body = {
-        "schedule": f"{moment % 60} {moment // 60 % 5} * * *",
-        "concurrencyPolicy": "Forbid",
-        "startingDeadlineSeconds": 3600,
-        "successfulJobsHistoryLimit": 1,
-        "failedJobsHistoryLimit": 1,
-        "jobTemplate": {"spec": {"backoffLimit": 2, "template": template(item, "free", k8s.digest(paths), pod)}},
-    }
-    name = k8s.short_name(f"free-{_full_name(item)}", 52)
-    return k8s.manifest(
-        item, tier.spec.cluster, "batch/v1", "CronJob", name, namespace=CACHE_NAMESPACE, component="free", spec=spec
-    )  # fmt: skip

@@ -5,11 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
+from avactl.kinds.cache_tier.engines import Needs, engine_of
 from avactl.kinds.program import Item, Program
-from avactl.quantity import quantity
-
-JOB_WORKER_CPU = "500m"
-"""CPU requested by the job worker next to each cache worker."""
 
 
 class Taken(NamedTuple):
@@ -21,27 +18,12 @@ class Taken(NamedTuple):
     """Names of the cache tiers."""
 
 
-def worker_memory(item: Item) -> int:
-    """Memory of a cache worker's pod, in bytes: its processes plus the MEM tier, whose files count as pod memory."""
-    workers = item.spec.workers
-    in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
-    return int(quantity(workers.memory) + in_memory)
-
-
 def _of_tier(item: Item, program: Program) -> tuple[str, tuple[str, ...], str, int, str, int]:
     """Cluster; pools, CPU and memory of workers that run on every machine; CPU and memory of FUSE."""
-    workers, fuse = item.spec.workers, item.spec.fuse
-    everywhere = workers.replicas is None
-    cpu = quantity(workers.cpu) + quantity(JOB_WORKER_CPU) if everywhere else Fraction(0)
-    mounting = quantity(fuse.cpu) if fuse.enabled else Fraction(0)
-    return (
-        item.spec.cluster,
-        tuple(workers.pools),
-        str(cpu),
-        worker_memory(item) if everywhere else 0,
-        str(mounting),
-        int(quantity(fuse.memory)) if fuse.enabled else 0,
-    )
+    workers, engine = item.spec.workers, engine_of(item)
+    worker = engine.worker(item) if workers.replicas is None else Needs()
+    fuse = engine.fuse(item)
+    return item.spec.cluster, tuple(workers.pools), worker.cpu, worker.memory, fuse.cpu, fuse.memory
 
 
 def taken(program: Program, pool: Item) -> Taken:

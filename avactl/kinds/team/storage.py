@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds import dataset_access
-from avactl.kinds.cache_tier.alluxio.pods import template
-from avactl.kinds.cache_tier.alluxio.shell import job, shell_pod
+from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -27,11 +26,11 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
         if tier is not None and tier.spec.cluster == cluster:
             claim = dataset_access.bucket_claim(bucket.name)
             read = bucket.access == "read"
-            result += _volume(item, tier, _path(tier, bucket), claim, cluster, namespace, read_only=read)
+            result += _volume(item, program, tier, _path(tier, bucket), claim, cluster, namespace, read_only=read)
             pushed = dataset_access.pushed_path(tier, bucket.url)
             if pushed is not None:
                 claim = dataset_access.pushed_claim(bucket.name)
-                result += _volume(item, tier, pushed, claim, cluster, namespace, read_only=True)
+                result += _volume(item, program, tier, pushed, claim, cluster, namespace, read_only=True)
     return result
 
 
@@ -48,9 +47,11 @@ def prefixes(item: Item, program: Program, cluster: str) -> list[Manifest]:
             paths.setdefault(bucket.tier, set()).update(path for path in created if path)
     found = []
     for name, wanted in sorted(paths.items()):
-        pod = shell_pod(program.tier(name), program, "prefixes.sh", sorted(wanted))
-        body = template(item, "buckets", k8s.digest(sorted(wanted)), pod)
-        found.append(job(item, cluster, k8s.short_name(f"buckets-{item.name}-{name}", 52), "buckets", body))
+        tier = program.tier(name)
+        create = engine_of(tier).directories
+        if create is not None:
+            job = k8s.short_name(f"buckets-{item.name}-{name}", 52)
+            found.append(create(item, program, tier, job, sorted(wanted)))
     return found
 
 
@@ -62,9 +63,9 @@ def _path(tier: Item, bucket: Any) -> str:
 
 
 def _volume(
-    item: Item, tier: Item, path: str, claim: str, cluster: str, namespace: str, *, read_only: bool
+    item: Item, program: Program, tier: Item, path: str, claim: str, cluster: str, namespace: str, *, read_only: bool
 ) -> list[Manifest]:
-    """Return a PersistentVolume on the tier's FUSE mount, and the only claim that can bind it.
+    """Return a PersistentVolume on the tier, and the only claim that can bind it.
 
     Neither holds data: it is in the object store, which deleting them does not touch.
     """
@@ -77,9 +78,7 @@ def _volume(
         "storageClassName": "",
         # No other namespace can bind it.
         "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-        # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath. With
-        # `DirectoryOrCreate` the kubelet would create it on the machine's own disk while FUSE is not mounted.
-        "hostPath": {"path": dataset_access.host_path(tier, path), "type": "Directory"},
+        **engine_of(tier).volume(tier, program, volume, path, read_only),
     }
     claim_spec: Body = {
         "accessModes": [mode],

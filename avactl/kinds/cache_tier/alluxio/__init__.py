@@ -1,1 +1,27 @@
-"""Engine `alluxio`: the objects of an Alluxio 2.9 cluster."""
+"""Engine `alluxio`: an Alluxio 2.9 cluster."""
+
+from avactl.kinds.cache_tier.alluxio import dataset, fuse, workers
+from avactl.kinds.cache_tier.alluxio.checks.tier import check
+from avactl.kinds.cache_tier.alluxio.daemon_config import document
+from avactl.kinds.cache_tier.alluxio.lower import lower
+from avactl.kinds.cache_tier.engines import Engine
+
+ENGINE = Engine(
+    title="Alluxio",
+    image="alluxio",
+    check=check,
+    lower=lower,
+    volume=dataset.volume,
+    worker=workers.needs,
+    shared=True,
+    fuse=fuse.needs,
+    host_mount=True,
+    # alluxio.worker.management.tier.align.reserved.bytes: a worker with a smaller tier does not start.
+    reserved=1024**3,
+    check_dataset=dataset.check,
+    dataset=dataset.dataset,
+    daemon=document,
+    directories=dataset.directories,
+)
+
+__all__ = ["ENGINE"]

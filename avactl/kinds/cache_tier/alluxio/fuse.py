@@ -13,15 +13,22 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     image,
     java,
     mebibytes,
-    pod,
     socket_volume,
-    tolerations,
 )
 from avactl.kinds.cache_tier.alluxio.properties import fuse_options
+from avactl.kinds.cache_tier.engines import Needs
+from avactl.kinds.cache_tier.pods import pod, tolerations
 from avactl.kinds.dataset_access import host_path
 from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program, pool_size
+from avactl.quantity import quantity
+
+
+def needs(item: Item) -> Needs:
+    """Return the requests of the FUSE pod on each machine."""
+    fuse = item.spec.fuse
+    return Needs(str(quantity(fuse.cpu)), int(quantity(fuse.memory))) if fuse.enabled else Needs()
 
 
 def start_spread(item: Item, program: Program) -> int:

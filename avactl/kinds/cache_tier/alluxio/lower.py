@@ -7,11 +7,11 @@ from typing import Any
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.fuse import fuse_pod, fuse_script
 from avactl.kinds.cache_tier.alluxio.masters import master_pod
-from avactl.kinds.cache_tier.alluxio.pods import template
 from avactl.kinds.cache_tier.alluxio.properties import LOGGING, render, site
-from avactl.kinds.cache_tier.alluxio.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, job, shell_pod
+from avactl.kinds.cache_tier.alluxio.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, shell_pod
 from avactl.kinds.cache_tier.alluxio.stores import environment, mount_script
 from avactl.kinds.cache_tier.alluxio.workers import worker_pod
+from avactl.kinds.cache_tier.pods import job, template
 from avactl.kinds.dataset_access import unpersisted
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.storage import class_name

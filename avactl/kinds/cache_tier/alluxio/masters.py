@@ -6,17 +6,15 @@ from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
     SITE_MOUNT,
-    apart,
     config_volume,
     durable,
     field,
     java,
     master_memory,
-    pod,
     process,
-    spare_tolerations,
     split_memory,
 )
+from avactl.kinds.cache_tier.pods import apart, pod, spare_tolerations
 from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program

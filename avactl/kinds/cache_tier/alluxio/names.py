@@ -53,8 +53,3 @@ def master_hosts(item: Item) -> list[str]:
 def storage_dir(medium: str) -> str:
     """Directory of a storage medium in the worker container."""
     return f"/cache/{medium.lower()}"
-
-
-def machine_dir(item: Item, medium: str, path: str | None) -> str:
-    """Directory on the machine for a tier's storage medium. Several tiers may share a disk."""
-    return f"{(path or f'/mnt/{medium.lower()}').rstrip('/')}/{item.name}"

@@ -6,11 +6,9 @@ from typing import Any
 
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.dataset_access import cached_files, pushes
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import container_security, pod_security
+from avactl.kinds.lowering.pods import container_security
 from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program, pool_size
-from avactl.names import POOL_LABEL, SYSTEM_PRIORITY
+from avactl.kinds.program import Item, Program
 from avactl.quantity import format_quantity, quantity
 
 MIB = 1024 * 1024
@@ -113,81 +111,6 @@ LOGGING_MOUNT: Body = {
 
 def config_volume(item: Item) -> Body:
     return {"name": "config", "configMap": {"name": names.config(item), "defaultMode": 0o444}}
-
-
-def pod(item: Item, program: Program, **fields: Any) -> Body:
-    """Build a pod spec with the fields shared by a tier's pods. None of them talks to the Kubernetes API."""
-    cluster = program.cluster_spec(item.spec.cluster)
-    return k8s.compact(
-        automountServiceAccountToken=False,
-        enableServiceLinks=False,
-        priorityClassName=SYSTEM_PRIORITY,
-        securityContext=pod_security(),
-        imagePullSecrets=[{"name": name} for name in cluster.pull_secrets] or None,
-        **fields,
-    )
-
-
-def template(item: Item, component: str, configuration: str, spec: Body) -> Body:
-    """Build a pod template; pods restart when the configuration changes."""
-    return {
-        "metadata": {
-            "labels": k8s.labels(item, component),
-            "annotations": {"avactl.dev/configuration": configuration},
-        },
-        "spec": spec,
-    }
-
-
-# -- where pods run ------------------------------------------------------------------------------------------------
-
-
-def pools(item: Item, program: Program) -> list[Item]:
-    """Return the pools that the workers run on: the named ones, else all of the cluster."""
-    wanted = item.spec.workers.pools
-    return [pool for pool in program.pools(item.spec.cluster) if not wanted or pool.name in wanted]
-
-
-def worker_count(item: Item, program: Program) -> int:
-    """Return the maximum number of workers; 0 if the specs do not say."""
-    replicas: int | None = item.spec.workers.replicas
-    return replicas if replicas is not None else sum(pool_size(pool) for pool in pools(item, program))
-
-
-def tolerations(some: list[Item]) -> list[Body] | None:
-    seen: dict[tuple[str, str, str], Body] = {}
-    for taint in (taint for pool in some for taint in pool.spec.taints):
-        seen[taint.key, taint.value, taint.effect] = k8s.compact(
-            key=taint.key, operator="Equal" if taint.value else "Exists",
-            value=taint.value or None, effect=taint.effect,
-        )  # fmt: skip
-    return list(seen.values()) or None
-
-
-def spare_tolerations(item: Item, program: Program) -> list[Body] | None:
-    """Tolerations of pods without a pool: they avoid tainted machines unless all machines are tainted."""
-    all_pools = program.pools(item.spec.cluster)
-    keeping_off = [any(taint.effect != "PreferNoSchedule" for taint in pool.spec.taints) for pool in all_pools]
-    return tolerations(all_pools) if all(keeping_off) else None
-
-
-def on_pools(item: Item, program: Program) -> Body | None:
-    """Node affinity of workers to their pools."""
-    wanted = item.spec.workers.pools
-    if not wanted and not program.pools(item.spec.cluster):
-        return None
-    expression: Body = {"key": POOL_LABEL, "operator": "Exists"}
-    if wanted:
-        expression = {"key": POOL_LABEL, "operator": "In", "values": sorted(set(wanted))}
-    return {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-    }
-
-
-def apart(item: Item, component: str) -> Body:
-    """Pod anti-affinity: one pod of a component per machine."""
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": k8s.selector(item, component)}}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
 def durable(item: Item) -> tuple[list[Body], list[Body]]:

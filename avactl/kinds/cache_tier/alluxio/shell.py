@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.cache_tier.alluxio.pods import SITE_MOUNT, config_volume, image, java, pod, spare_tolerations
-from avactl.kinds.lowering import k8s
+from avactl.kinds.cache_tier.alluxio.pods import SITE_MOUNT, config_volume, image, java
+from avactl.kinds.cache_tier.pods import pod, spare_tolerations
 from avactl.kinds.lowering.pods import container_security, resources
-from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
 
 MEMORY = 1024
 """Memory of a shell, in MiB. Listing a directory of a million files takes a few hundred."""
@@ -33,19 +32,6 @@ def shell_pod(tier: Item, program: Program, script: str, args: Sequence[str], en
         tolerations=spare_tolerations(tier, program),
         containers=[container],
         volumes=[config_volume(tier)],
-    )  # fmt: skip
-
-
-def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -> Manifest:
-    """Build a Job that runs once for each content of its template.
-
-    A Job's template is immutable, so its name carries a digest: a change creates a new Job, and the old one is
-    pruned. It has no TTL: a deleted Job would count as drift and run again.
-    """
-    spec: Body = {"backoffLimit": 10, "template": template}
-    return k8s.manifest(
-        item, cluster, "batch/v1", "Job", f"{prefix}-{k8s.digest(spec)}",
-        namespace=CACHE_NAMESPACE, component=component, spec=spec,
     )  # fmt: skip
 
 

@@ -7,26 +7,38 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
     MIB,
     SITE_MOUNT,
-    apart,
     config_volume,
     durable,
     field,
     image,
     java,
-    on_pools,
-    pod,
-    pools,
     process,
     socket_volume,
     split_memory,
-    tolerations,
 )
-from avactl.kinds.feasibility.cache_overhead import JOB_WORKER_CPU, worker_memory
+from avactl.kinds.cache_tier.engines import Needs
+from avactl.kinds.cache_tier.machines import machine_dir, pools
+from avactl.kinds.cache_tier.pods import apart, on_pools, pod, tolerations
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import USER_ID, resources
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity
+from avactl.quantity import format_quantity, quantity
+
+JOB_WORKER_CPU = "500m"
+"""CPU requested by the job worker next to each cache worker."""
+
+
+def worker_memory(item: Item) -> int:
+    """Memory of a worker's pod, in bytes: its processes plus the MEM tier, whose files count as pod memory."""
+    workers = item.spec.workers
+    in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
+    return int(quantity(workers.memory) + in_memory)
+
+
+def needs(item: Item) -> Needs:
+    """Return the requests of a worker's pod."""
+    return Needs(str(quantity(item.spec.workers.cpu) + quantity(JOB_WORKER_CPU)), worker_memory(item))
 
 
 def worker_pod(item: Item, program: Program) -> Body:
@@ -47,7 +59,7 @@ def worker_pod(item: Item, program: Program) -> Body:
         if tier.medium == "MEM":
             volumes.append({"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": tier.quota}})
         else:
-            path = names.machine_dir(item, tier.medium, tier.path)
+            path = machine_dir(item, tier.medium, tier.path)
             volumes.append({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
             on_machine.append(mount)
     sockets: list[Body] = []

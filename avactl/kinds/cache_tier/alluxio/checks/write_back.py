@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cache_tier.alluxio.pods import worker_count
 from avactl.kinds.cache_tier.alluxio.stores import foreign
+from avactl.kinds.cache_tier.machines import worker_count
 from avactl.kinds.fields.values import percent
 from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program

@@ -7,8 +7,8 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
+from avactl.kinds.cache_tier.alluxio.checks.properties import credentials, options
 from avactl.kinds.cache_tier.alluxio.stores import scheme
-from avactl.kinds.cache_tier.check_properties import credentials, options
 from avactl.kinds.dataset_access import PUSHED, pushes
 from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item

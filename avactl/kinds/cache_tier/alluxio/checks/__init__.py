@@ -1,0 +1,1 @@
+"""Checks of tiers and datasets on Alluxio."""

@@ -1,0 +1,94 @@
+"""Checks of a tier's masters, memory and times: settings with which Alluxio does not start or work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.cache_tier.alluxio.checks.properties import properties
+from avactl.kinds.cache_tier.alluxio.checks.stores import stores
+from avactl.kinds.cache_tier.alluxio.checks.write_back import write_back
+from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory
+from avactl.kinds.dataset_access import cached_files
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.program import Item, Program, pool_size
+from avactl.quantity import format_quantity, quantity
+
+GIB = 1024**3
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of one tier."""
+    yield from _masters(item, program)
+    yield from _memory(item)
+    yield from stores(item)
+    yield from write_back(item, program)
+    yield from properties(item)
+    if item.spec.ttl and seconds(item.spec.ttl) < 3600:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.ttl: `{item.spec.ttl}` is shorter than Alluxio's one-hour check interval",
+            item.span("spec", "ttl"),
+            hint="write `1h` or more",
+        )
+
+
+def _masters(item: Item, program: Program) -> Iterator[Diagnostic]:
+    masters = item.spec.masters
+    if masters.replicas % 2 == 0:
+        fewer, more = masters.replicas - 1, masters.replicas + 1
+        yield Diagnostic(
+            "even-quorum",
+            f"{masters.replicas} masters tolerate no more failures than {fewer}: a quorum needs a majority",
+            item.span("spec", "masters", "replicas"),
+            hint=f"write {fewer} or {more}",
+        )
+    machines = sum(pool_size(pool) for pool in program.pools(item.spec.cluster))
+    if 0 < machines < masters.replicas and not program.lacks_machines:
+        own = "replicas" in masters.model_fields_set
+        yield Diagnostic(
+            "masters-share-machine",
+            f"{masters.replicas} masters need {masters.replicas} machines, because those on one machine fail together; "
+            f"the pools of cluster {item.spec.cluster} have {machines}",
+            item.span("spec", "masters", "replicas") if own else item.span("spec", key=True),
+            severity="warning",
+            label="" if own else f"{masters.replicas} masters by default",
+            hint="write `masters: {replicas: 1}`, or add machines",
+        )
+    files = cached_files(item, program)
+    if "memory" in masters.model_fields_set and quantity(masters.memory) < files_memory(item, program):
+        yield Diagnostic(
+            "masters-too-small",
+            f"the datasets of the tier have {files:,} files, and a master of {masters.memory} holds about "
+            f"{int(quantity(masters.memory)) * 3 // 4 // FILE_BYTES:,}",
+            item.span("spec", "masters", "memory"),
+            severity="warning",
+            hint=f"write {format_quantity(files_memory(item, program))}, remove the key, or pack the files: "
+            "`avactl dataset pack`",
+        )
+    if quantity(masters.journal) < 10 * GIB:
+        yield Diagnostic(
+            "journal-too-small",
+            f"a journal volume of {masters.journal} is too small for logs, checkpoints and the file table",
+            item.span("spec", "masters", "journal"),
+            severity="warning",
+            hint="write 10Gi or more, plus about 1Gi per million files",
+        )
+
+
+def _memory(item: Item) -> Iterator[Diagnostic]:
+    spec = item.spec
+    parts = [
+        (("spec", "masters", "memory"), spec.masters.memory, "a master and its job master", 2),
+        (("spec", "workers", "memory"), spec.workers.memory, "a worker and its job worker", 2),
+    ]
+    if spec.fuse.enabled:
+        parts.append((("spec", "fuse", "memory"), spec.fuse.memory, "FUSE", 1))
+    for path, memory, what, least in parts:
+        if quantity(memory) < least * GIB:
+            yield Diagnostic(
+                "memory-too-small",
+                f"{memory} is not enough for {what}: the Java heap and buffers need more",
+                item.span(*path),
+                hint=f"write {least}Gi or more",
+            )

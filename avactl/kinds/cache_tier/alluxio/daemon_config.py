@@ -1,0 +1,47 @@
+"""`tier.json` of a tier for the cache daemon: the addresses, stores and limits that it needs."""
+
+from __future__ import annotations
+
+from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.cache_tier.alluxio.stores import mounted
+from avactl.kinds.dataset_access import PUSHED, host_path, pushes
+from avactl.kinds.fields.values import percent, seconds
+from avactl.kinds.manifest import Body
+from avactl.kinds.program import Item
+from avactl.quantity import quantity
+
+
+def document(item: Item) -> Body:
+    """Return `tier.json`. Sizes are bytes."""
+    spec = item.spec
+    return {
+        "name": item.name,
+        "engine": spec.engine,
+        "role": spec.role,
+        "masters": [f"{host}:{names.MASTER_PORT}" for host in names.master_hosts(item)],
+        "fuseDirectory": host_path(item, "/") if spec.fuse.enabled else None,
+        "stores": [{"mount": store.mount, "url": store.url, "readOnly": store.read_only} for store in mounted(item)],
+        "writeBack": _write_back(item),
+    }
+
+
+def _write_back(item: Item) -> Body | None:
+    if item.spec.role == "read":
+        return None
+    back = item.spec.write_back
+    result: Body = {"mode": back.mode, "replicas": back.replicas, "evict": bool(back.evict)}
+    if back.mode == "async":
+        return {**result, "push": {"delaySeconds": int(seconds(back.delay))}}
+    if not pushes(item):
+        return result
+    (mount,) = (s.mount.rstrip("/") for s in item.spec.under_stores if not s.read_only)
+    return {
+        **result,
+        "capacity": int(quantity(back.durable.capacity)),
+        "push": {
+            "high": percent(back.push.high) / 100,
+            "low": percent(back.push.low) / 100,
+            "delaySeconds": int(seconds(back.push.delay)),
+        },
+        "targets": {mount: f"{mount}{PUSHED}"},
+    }

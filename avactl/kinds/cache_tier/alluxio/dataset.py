@@ -1,0 +1,80 @@
+"""Datasets in a tier, and the Jobs that prewarm, free and create directories with the Alluxio shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.cache_tier.alluxio.shell import shell_pod
+from avactl.kinds.cache_tier.engines import Loaded
+from avactl.kinds.cache_tier.pods import job, template
+from avactl.kinds.dataset_access import full_name, host_path
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE
+from avactl.quantity import quantity
+
+
+def check(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
+    """Yield the problems of one dataset in a tier."""
+    spec = item.spec
+    if spec.keep and seconds(spec.keep) < 2 * 86400:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.keep: `{spec.keep}` is too short: Alluxio records reads with a resolution of one day",
+            item.span("spec", "keep"),
+            hint="write `2d` or more",
+        )
+
+
+def volume(tier: Item, program: Program, name: str, path: str, read_only: bool) -> Body:
+    """Return the source of a volume on the tier's FUSE mount."""
+    # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath. With
+    # `DirectoryOrCreate` the kubelet would create it on the machine's own disk while FUSE is not mounted.
+    return {"hostPath": {"path": host_path(tier, path), "type": "Directory"}}
+
+
+def dataset(item: Item, program: Program, tier: Item, versions: Sequence[Loaded]) -> list[Manifest]:
+    """Return the Jobs that load and free the versions; the cache daemon, where it runs, loads them."""
+    result = []
+    if item.spec.prewarm is not None and not program.cluster_spec(tier.spec.cluster).daemons.cache:
+        result.append(_prewarm(item, program, tier, [version.path for version in versions if version.prewarm]))
+    if item.spec.keep:
+        result.append(_free(item, program, tier, [version.path for version in versions]))
+    return result
+
+
+def _prewarm(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Manifest:
+    """Return the Job that prewarms the versions; a new version makes it run again."""
+    prewarm = item.spec.prewarm
+    bandwidth = str(int(quantity(prewarm.bandwidth))) if prewarm.bandwidth else "0"
+    pod = shell_pod(tier, program, "load.sh", [str(prewarm.replicas), bandwidth, *paths])
+    labelled = template(item, "prewarm", k8s.digest(paths), pod)
+    name = k8s.short_name(f"prewarm-{full_name(item)}", 52)
+    return job(item, tier.spec.cluster, name, "prewarm", labelled)
+
+
+def _free(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Manifest:
+    """Return the CronJob that frees unused versions; its start time at night is derived from the name."""
+    pod = shell_pod(tier, program, "free.sh", [str(int(seconds(item.spec.keep))), *paths])
+    moment = int(k8s.digest(item.key, 8), 16)
+    spec: Body = {
+        "schedule": f"{moment % 60} {moment // 60 % 5} * * *",
+        "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": 3600,
+        "successfulJobsHistoryLimit": 1,
+        "failedJobsHistoryLimit": 1,
+        "jobTemplate": {"spec": {"backoffLimit": 2, "template": template(item, "free", k8s.digest(paths), pod)}},
+    }
+    name = k8s.short_name(f"free-{full_name(item)}", 52)
+    return k8s.manifest(
+        item, tier.spec.cluster, "batch/v1", "CronJob", name, namespace=CACHE_NAMESPACE, component="free", spec=spec
+    )  # fmt: skip
+
+
+def directories(item: Item, program: Program, tier: Item, name: str, paths: Sequence[str]) -> Manifest:
+    """Return a Job that creates directories in the stores."""
+    pod = shell_pod(tier, program, "prefixes.sh", paths)
+    return job(item, tier.spec.cluster, name, "buckets", template(item, "buckets", k8s.digest(paths), pod))
