@@ -238,10 +238,18 @@ def directories(pod: Pod) -> Iterator[str]:
     for source in filter(None, claimed(pod)):
         claim = pod.world.get("PersistentVolumeClaim", pod.namespace, source["claimName"]) or {"spec": {}}
         volume = pod.world.get("PersistentVolume", "", claim["spec"].get("volumeName", "")) or {"spec": {}}
-        path = volume["spec"].get("hostPath", {}).get("path", "")
+        place = volume["spec"].get("hostPath", {}).get("path", "")
+        if not place:
+            continue
         written = "ReadWriteMany" in volume["spec"].get("accessModes", ())
-        if path and written and not any(path.endswith(each) for each in created if each.startswith("/")):
-            yield f"nothing creates {path}"
+        tier, _, name = place.rpartition("/.volumes/")[2].partition("/")
+        listed = pod.world.get("ConfigMap", "avactl-cache", f"{tier}-volumes") or {"data": {"volumes": ""}}
+        lines = [line.split(" ", 1) for line in listed["data"]["volumes"].splitlines()]
+        paths = [path for known, path in lines if known == name]
+        if len(paths) != 1:
+            yield f"nothing mounts {place}"
+        elif written and paths[0] not in created:
+            yield f"nothing creates {paths[0]}"
 
 
 def config_maps(pod: Pod) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -233,6 +235,17 @@ def cached_files(tier: Item, program: Program) -> int:
 def host_path(tier: Item, path: str) -> str:
     """Directory on each machine where FUSE exposes a path of the tier's namespace."""
     return f"{tier.spec.fuse.path.rstrip('/')}/{tier.name}{path if path != '/' else ''}"
+
+
+def volume_directory(tier: Item) -> str:
+    """Directory on each machine with the volumes of a tier."""
+    return f"{tier.spec.fuse.path.rstrip('/')}/.volumes/{tier.name}"
+
+
+def volume_path(tier: Item, path: str) -> str:
+    """Directory on each machine that pods mount for a path of the tier's namespace."""
+    words = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[:40].strip("-")
+    return f"{volume_directory(tier)}/{words}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 def mount_problems(

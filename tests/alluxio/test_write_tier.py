@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tools.alluxio import Alluxio
 from tools.alluxio.fuse import Fuse, require_fuse
-from tools.alluxio.tiers import MIB, Tier, complaints, running
+from tools.alluxio.tiers import MIB, Tier, complaints, objects, running
 from tools.controlplane import UnavailableError
 from tools.objectstore import ObjectStore
 
@@ -20,6 +21,8 @@ TIER = Tier("write")
 MEM = 64 * MIB  # of each worker
 PATIENCE = 60.0  # seconds
 MISSPELT = "alluxio.no.such.property"
+VOLUME = objects()["PersistentVolume", "ads-bucket-results"]["spec"]["hostPath"]["path"]
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +71,68 @@ def test_a_write_returns_when_the_store_has_it(cluster: Alluxio, store: ObjectSt
     assert reply["Body"].read() == b"w" * 3_000_000
 
 
-def test_fuse_comes_back_after_a_kill(cluster: Alluxio, fuse: Fuse, store: ObjectStore) -> None:
-    pod = fuse.pod()
-    (fuse.path / "results" / "checkpoint").write_bytes(b"c" * 2_000_000)
-    assert (pod / "results" / "checkpoint").read_bytes() == b"c" * 2_000_000
-    fuse.kill()
-    assert not fuse.mounted(pod)
-    fuse.start()
-    assert (fuse.path / "results" / "checkpoint").read_bytes() == b"c" * 2_000_000
-    assert (pod / "results" / "checkpoint").read_bytes() == b"c" * 2_000_000
-    (pod / "results" / "later").write_bytes(b"l" * 1000)
+def wait(what: Callable[[], T]) -> T:
+    """Return the first true value; a mount that is gone is none."""
     deadline = time.monotonic() + PATIENCE
-    while not (objects := store.client().list_objects_v2(Bucket="ava-write", Prefix="later").get("Contents")):
+    while True:
+        try:
+            if found := what():
+                return found
+        except OSError:
+            pass
         assert time.monotonic() < deadline
-        time.sleep(0.5)
-    assert [each["Size"] for each in objects] == [1000]
+        time.sleep(0.1)
+
+
+def test_pods_see_their_volumes_again_after_fuse_was_killed(cluster: Alluxio, fuse: Fuse, store: ObjectStore) -> None:
+    cluster.fs("mkdir", "/results/ads")
+    fuse.keep_volumes()
+    pod = fuse.pod_with(VOLUME)
+    checkpoint = b"c" * 2_000_000
+    (pod / "checkpoint").write_bytes(checkpoint)
+    assert (fuse.path / "results" / "ads" / "checkpoint").read_bytes() == checkpoint
+    for _ in range(2):
+        fuse.kill()
+        assert not fuse.mounted(pod)
+        fuse.start()
+        assert wait((pod / "checkpoint").read_bytes) == checkpoint
+        # One that starts after it sees the next one, too.
+        later = fuse.pod_with(VOLUME)
+        assert wait((later / "checkpoint").read_bytes) == checkpoint
+        pod, first = later, pod
+        assert (first / "checkpoint").read_bytes() == checkpoint
+    (first / "later").write_bytes(b"l" * 1000)
+    stored = wait(lambda: store.client().list_objects_v2(Bucket="ava-write", Prefix="ads/later").get("Contents"))
+    assert [each["Size"] for each in stored] == [1000]
+
+
+def test_volumes_follow_the_list(cluster: Alluxio, fuse: Fuse) -> None:
+    """A volume that no spec has any more stays until FUSE is mounted anew."""
+    fuse.keep_volumes()
+    wait(lambda: fuse.volume(VOLUME).is_dir())
+    names = fuse.volumes.read_text()
+    line = next(line for line in names.splitlines() if line.endswith(" /results/ads"))
+    fuse.volumes.write_text(names.replace(f"{line}\n", ""))
+    assert fuse.volume(VOLUME).is_dir()
+    fuse.kill()
+    fuse.start()
+    wait(lambda: not fuse.volume(VOLUME).is_symlink())
+    fuse.volumes.write_text(names)
+    wait(lambda: fuse.volume(VOLUME).is_dir())
+    assert (fuse.path / "results" / "ads").is_dir()
+
+
+def test_a_fuse_process_that_hangs_is_found(cluster: Alluxio, fuse: Fuse) -> None:
+    def healthy() -> bool:
+        return fuse.run("/config/health.sh").returncode == 0
+
+    assert healthy()
+    with fuse.frozen():
+        # Not while no master answers: it would be no better after a restart.
+        done = fuse.run("/config/health.sh")
+        assert (done.returncode, done.stdout) == (1, "no answer in 1 s\n")
+    assert healthy()
+    fuse.kill()
+    assert not healthy()
+    fuse.start()
+    assert healthy()

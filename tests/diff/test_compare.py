@@ -312,7 +312,8 @@ def test_members_of_a_team_and_directories_of_machines_are_shown() -> None:
     tier = tier.replace("STORES", 'underStores: [{mount: /t, url: "s3://t", secret: keys}]')
     tier = tier.replace("DISK", "{medium: SSD, quota: 1Ti, path: /data/ssd}")
     (text,) = texts(the(changes([], [tier]), "t"), "security")
-    assert text == ("Secrets keys · host paths /dev/fuse, /mnt/avactl, /run/avactl/t, /data/ssd/t · privileged fuse")
+    paths = "/dev/fuse, /mnt/avactl, /run/avactl/t, /data/ssd/t"
+    assert text == f"Secrets keys · host paths {paths} · privileged fuse, volumes"
 
 
 def test_a_job_with_other_rights_does_not_hide_among_others() -> None:

@@ -61,3 +61,15 @@ def apply(kube: KubeClient, manifests: Iterable[Manifest]) -> list[dict[str, Any
         applied.append(reply.body)
     assert applied, "nothing was applied"
     return applied
+
+
+def cached_path(result: Compilation, volume: str) -> str:
+    """The directory in its tier's namespace that a PersistentVolume shows, by the list that its machine follows."""
+    source = body(result, "PersistentVolume", volume)["spec"]["hostPath"]
+    assert source["type"] == "Directory"
+    directory, _, name = source["path"].rpartition("/")
+    base, _, tier = directory.rpartition("/")
+    assert base == "/mnt/avactl/.volumes"
+    lines = body(result, "ConfigMap", f"{tier}-volumes", "avactl-cache")["data"]["volumes"].splitlines()
+    (found,) = (path for known, path in (line.split(" ", 1) for line in lines) if known == name)
+    return f"{tier}:{found}"

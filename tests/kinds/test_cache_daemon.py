@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
-from tests.kinds.compiling import DIGEST, apply, body, compiled, names
+from tests.kinds.compiling import DIGEST, apply, body, cached_path, compiled, names
 from tests.kinds.test_cluster import refused
 from tools.controlplane import ControlPlane
 
@@ -178,7 +178,7 @@ def test_a_tier_that_pushes_writes_to_the_durable_store_first() -> None:
 def test_pushed_files_are_beside_the_bucket_and_read_only() -> None:
     result = compiled(CLUSTER + PUSH)
     volume = body(result, "PersistentVolume", "ads-pushed-bucket-out")["spec"]
-    assert volume["hostPath"]["path"] == "/mnt/avactl/write/results.pushed/ads"
+    assert cached_path(result, "ads-pushed-bucket-out") == "write:/results.pushed/ads"
     assert volume["accessModes"] == ["ReadOnlyMany"]
     pod = next(m.body for m in result.manifests if m.kind == "StatefulSet" and m.namespace == "ads")["spec"]["template"]
     mounts = {m["mountPath"]: m.get("readOnly", False) for c in pod["spec"]["containers"] for m in c["volumeMounts"]}

@@ -8,6 +8,7 @@ from typing import Any
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.dataset.listing import MAX_LIST, MAX_PROBLEMS, parse
 from avactl.source.tree import MemoryTree
+from tests.kinds.compiling import cached_path
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
 
@@ -77,8 +78,9 @@ def test_a_dataset_of_the_platform_is_only_where_it_is_mounted() -> None:
 
 
 def test_a_volume_is_one_directory_for_one_claim_read_only() -> None:
-    volume = named(compiled(CLIPS), "PersistentVolume")["/video-dataset-clips-v2"]["spec"]
-    assert volume["hostPath"] == {"path": "/mnt/avactl/read/imagenet/clips/v2", "type": "Directory"}
+    result = compiled(CLIPS)
+    volume = named(result, "PersistentVolume")["/video-dataset-clips-v2"]["spec"]
+    assert cached_path(result, "video-dataset-clips-v2") == "read:/imagenet/clips/v2"
     assert volume["claimRef"]["namespace"] == "video"
     assert volume["accessModes"] == ["ReadOnlyMany"]
     assert volume["persistentVolumeReclaimPolicy"] == "Retain"
@@ -121,8 +123,7 @@ LINES = "".join(
 
 
 def test_a_manifest_version_is_the_directory_of_all_its_objects() -> None:
-    volume = named(compiled(PICKED, v2__jsonl=LINES), "PersistentVolume")["/video-dataset-clips-v2"]["spec"]
-    assert volume["hostPath"]["path"] == "/mnt/avactl/read/imagenet/clips"
+    assert cached_path(compiled(PICKED, v2__jsonl=LINES), "video-dataset-clips-v2") == "read:/imagenet/clips"
 
 
 def test_pods_get_the_list_beside_the_data() -> None:

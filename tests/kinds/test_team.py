@@ -12,7 +12,7 @@ from avactl.compiler import Compilation
 from avactl.kinds import registry
 from avactl.kinds.dataset_access import TEAM_BUCKETS
 from avactl.kinds.team.names import RUN_ACCOUNT
-from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
+from tests.kinds.compiling import DIGEST, apply, body, cached_path, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 CLUSTER = f"""
@@ -154,7 +154,7 @@ def test_egress_leaves_the_metadata_service_out(allowed: str, blocks: list[Any])
 def test_a_bucket_is_a_volume_for_one_namespace_only() -> None:
     result = compiled(PLATFORM)
     volume = body(result, "PersistentVolume", "vision-bucket-raw")["spec"]
-    assert volume["hostPath"] == {"path": "/mnt/avactl/read/raw", "type": "Directory"}
+    assert cached_path(result, "vision-bucket-raw") == "read:/raw"
     assert (volume["claimRef"]["namespace"], volume["claimRef"]["name"]) == ("vision", "bucket-raw")
     assert volume["persistentVolumeReclaimPolicy"] == "Retain"
     assert volume["accessModes"] == ["ReadOnlyMany"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes.util
 import os
 import shutil
+import signal
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tools.alluxio.cluster import Alluxio
@@ -44,7 +47,10 @@ class Fuse:
         self._base = cluster.folder / "mnt"
         self._base.mkdir()
         self._at = self._base / Path(path).name
-        places = {path: str(self._at), "/entrypoint.sh": str(cluster.folder / "entrypoint.sh")}
+        self._volumes = self._base / ".volumes" / self._at.name
+        volumes = Path(path).parent / ".volumes" / self._at.name
+        places = {path: str(self._at), str(volumes): str(self._volumes)}
+        places |= {"/entrypoint.sh": str(cluster.folder / "entrypoint.sh")}
         places |= {name: f"{cluster.folder}/fuse{name}" for name in files}
         for name, text in files.items():
             for inside, outside in places.items():
@@ -62,6 +68,36 @@ class Fuse:
     def path(self) -> Path:
         """The mounted tier, on the machine."""
         return _inside(self._cluster.pid("machine"), self._at)
+
+    def keep_volumes(self) -> None:
+        """Start the container that keeps the volumes of pods, unless it runs."""
+        if not self._cluster.running("volumes"):
+            script = f"{self._cluster.folder}/fuse/config/volumes.sh"
+            self._cluster.spawn("volumes", [*self._enter(), "bash", script])
+
+    @property
+    def volumes(self) -> Path:
+        """The list of volumes that the container follows."""
+        return self._cluster.folder / "fuse" / "volumes" / "volumes"
+
+    def volume(self, path: str) -> Path:
+        """A volume on the machine, by its directory as compiled."""
+        return _inside(self._cluster.pid("machine"), self._volumes / Path(path).name)
+
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a script of the container, as the kubelet runs a probe."""
+        command = [*self._enter(), "bash", f"{self._cluster.folder}/fuse{script}"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the FUSE process for the length of a block, so that it answers nothing."""
+        group = os.getpgid(self._cluster.pid("fuse"))
+        os.killpg(group, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(group, signal.SIGCONT)
 
     def start(self) -> None:
         """Start the FUSE container, and wait until it is mounted. Raises StartError."""
@@ -86,6 +122,26 @@ class Fuse:
         self._wait(name, marker)
         return _inside(self._cluster.pid(name), self._at)
 
+    def pod_with(self, volume: str) -> Path:
+        """Start a pod with a volume, by its directory on the machine, as the kubelet does; return its mount.
+
+        Raises StartError unless the volume is there within a minute.
+        """
+        self._pods += 1
+        name, marker = f"pod-{self._pods}", self._base / f".pod-{self._pods}"
+        source, target = self._volumes / Path(volume).name, self._cluster.folder / name
+        target.mkdir()
+        deadline = time.monotonic() + START_TIMEOUT
+        while not _is_directory(self.volume(volume)):
+            if time.monotonic() > deadline:
+                raise StartError(f"no volume {source}:\n{process.tail(self._cluster.log('volumes'), 30)}")
+            time.sleep(POLL)
+        command = 'mount --rbind "$1" "$2" && mount --make-rslave "$2" && touch "$0" && exec sleep infinity'
+        unshare = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", command]
+        self._cluster.spawn(name, [*self._enter(), *unshare, str(marker), str(source), str(target)])
+        self._wait(name, marker)
+        return _inside(self._cluster.pid(name), target)
+
     def mounted(self, path: Path) -> bool:
         """Return True if a view of the tier is a mount that answers."""
         try:
@@ -102,6 +158,14 @@ class Fuse:
             if not self._cluster.running(name) or time.monotonic() > deadline:
                 raise StartError(f"{name} did not start:\n{process.tail(self._cluster.log(name), 30)}")
             time.sleep(POLL)
+
+
+def _is_directory(path: Path) -> bool:
+    """Return True for a directory that answers; False for the mount of a process that has ended."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _tool(name: str) -> str:

@@ -34,6 +34,7 @@ class Tier:
     """One compiled tier."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.data: Mapping[str, str] = objects()["ConfigMap", f"{name}-alluxio"]["data"]
         """The ConfigMap: properties and scripts by file name."""
         self.properties = dict(line.split("=", 1) for line in self.data["alluxio-site.properties"].splitlines())
@@ -48,7 +49,14 @@ class Tier:
     def fuse(self, cluster: Alluxio) -> Fuse:
         """The tier's FUSE container, which does not wait for others at its start."""
         script = re.sub(r"sleep \$\(\(RANDOM % \d+\)\)", "sleep 0", self.data["fuse.sh"])
-        return Fuse(cluster, self.properties["alluxio.fuse.mount.point"], {"/config/fuse.sh": script})
+        files = {f"/config/{name}": self.data[name] for name in ("volumes.sh", "health.sh")}
+        files["/config/fuse.sh"] = script
+        # Masters of one machine; a test does not wait as long as a probe.
+        hosts = re.sub(r"for host in .*; do", "for host in 127.0.0.1; do", files["/config/health.sh"])
+        port = str(cluster.masters[0].rpartition(":")[2])
+        files["/config/health.sh"] = re.sub(r"\b20\b", "1", hosts).replace("19998", port)
+        files["/volumes/volumes"] = objects()["ConfigMap", f"{self.name}-volumes"]["data"]["volumes"]
+        return Fuse(cluster, self.properties["alluxio.fuse.mount.point"], files)
 
 
 @cache

@@ -8,7 +8,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.kinds.cache_tier.alluxio.shell import shell_pod
 from avactl.kinds.cache_tier.engines import Loaded
 from avactl.kinds.cache_tier.pods import job, template
-from avactl.kinds.dataset_access import full_name, host_path
+from avactl.kinds.dataset_access import full_name, volume_path
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
@@ -33,7 +33,7 @@ def volume(tier: Item, program: Program, name: str, path: str, read_only: bool) 
     """Return the source of a volume on the tier's FUSE mount."""
     # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath. With
     # `DirectoryOrCreate` the kubelet would create it on the machine's own disk while FUSE is not mounted.
-    return {"hostPath": {"path": host_path(tier, path), "type": "Directory"}}
+    return {"hostPath": {"path": volume_path(tier, path), "type": "Directory"}}
 
 
 def dataset(item: Item, program: Program, tier: Item, versions: Sequence[Loaded]) -> list[Manifest]:

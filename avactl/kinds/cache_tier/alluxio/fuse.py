@@ -31,6 +31,10 @@ def needs(item: Item) -> Needs:
     return Needs(str(quantity(fuse.cpu)), int(quantity(fuse.memory))) if fuse.enabled else Needs()
 
 
+_ANSWER = 20
+"""Seconds in which FUSE answers a request, if it does not hang."""
+
+
 def start_spread(item: Item, program: Program) -> int:
     """Seconds over which FUSE starts are spread, about one per second.
 
@@ -62,12 +66,39 @@ exec /entrypoint.sh fuse --fuse-opts={",".join(fuse_options(item))} "$MOUNT_POIN
 """
 
 
+def health_script(item: Item) -> str:
+    """Return the liveness probe's script: FUSE answers, be it with an error, or no master does.
+
+    While no master answers, requests wait for one, and a restart of FUSE would not help.
+    """
+    at = shlex.quote(host_path(item, "/"))
+    masters = " ".join(names.master_hosts(item))
+    return f"""\
+#!/bin/bash
+grep -q " "{at}" fuse" /proc/mounts || {{ echo "not mounted"; exit 1; }}
+# A name that no cache has.
+error=$(timeout -k 1 {_ANSWER} stat {at}/.health-$RANDOM$RANDOM 2>&1)
+code=$?
+case "$code $error" in *"not connected"*) echo "$error"; exit 1 ;; esac
+# 124 and 137: no answer in time.
+[ "$code" != 124 ] && [ "$code" != 137 ] && exit 0
+for host in {masters}; do
+  if timeout 2 bash -c "echo >/dev/tcp/$host/{names.MASTER_PORT}" 2>/dev/null; then
+    echo "no answer in {_ANSWER} s"
+    exit 1
+  fi
+done
+"""
+
+
 def fuse_pod(item: Item, program: Program) -> Body:
     """Build the FUSE DaemonSet's pod. The machine and other pods must see its mount, so it has to be privileged."""
     fuse = item.spec.fuse
     at = host_path(item, "/")
     memory = mebibytes(fuse.memory)
     options = f"{java(memory, direct=True)} -Dalluxio.user.hostname=$(HOST_IP)"
+    mount: Body = {"name": "mounts", "mountPath": fuse.path, "mountPropagation": "Bidirectional"}
+    privileged: Body = {"privileged": True, "runAsUser": 0, "runAsNonRoot": False}
     container: Body = {
         "name": "fuse",
         "image": image(item, program),
@@ -79,15 +110,39 @@ def fuse_pod(item: Item, program: Program) -> Body:
             "exec": {"command": ["grep", "-q", f" {at} fuse", "/proc/mounts"]},
             "periodSeconds": 10,
         },
+        # The first start waits for its turn.
+        "startupProbe": {
+            "exec": {"command": ["grep", "-q", f" {at} fuse", "/proc/mounts"]},
+            "periodSeconds": 10,
+            "failureThreshold": 60,
+        },
+        "livenessProbe": {
+            "exec": {"command": ["/bin/bash", "/config/health.sh"]},
+            "periodSeconds": 30,
+            "timeoutSeconds": _ANSWER + 2 * item.spec.masters.replicas + 5,
+            "failureThreshold": 2,
+        },
         "lifecycle": {"preStop": {"exec": {"command": ["umount", "-l", at]}}},
-        "securityContext": {"privileged": True, "runAsUser": 0, "runAsNonRoot": False},
+        "securityContext": privileged,
         "volumeMounts": [
             SITE_MOUNT,
             LOGGING_MOUNT,
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "device", "mountPath": "/dev/fuse"},
-            {"name": "mounts", "mountPath": fuse.path, "mountPropagation": "Bidirectional"},
+            mount,
             {"name": "sockets", "mountPath": names.SOCKET_DIR},
+        ],
+    }
+    volumes: Body = {
+        "name": "volumes",
+        "image": image(item, program),
+        "command": ["/bin/bash", "/config/volumes.sh"],
+        "resources": resources("10m", "64Mi"),
+        "securityContext": privileged,
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+            {"name": "volumes", "mountPath": names.VOLUMES_DIR, "readOnly": True},
+            mount,
         ],
     }
     return pod(
@@ -95,10 +150,11 @@ def fuse_pod(item: Item, program: Program) -> Body:
         # Pods without GPUs run on any machine, so FUSE does too.
         nodeSelector={"kubernetes.io/os": "linux"},
         tolerations=tolerations(program.pools(item.spec.cluster)),
-        containers=[container],
+        containers=[container, volumes],
         terminationGracePeriodSeconds=60,
         volumes=[
             config_volume(item),
+            {"name": "volumes", "configMap": {"name": names.volumes(item)}},
             {"name": "device", "hostPath": {"path": "/dev/fuse", "type": "CharDevice"}},
             {"name": "mounts", "hostPath": {"path": fuse.path, "type": "DirectoryOrCreate"}},
             socket_volume(item),

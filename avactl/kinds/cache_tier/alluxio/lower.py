@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.cache_tier.alluxio.fuse import fuse_pod, fuse_script
+from avactl.kinds.cache_tier.alluxio.fuse import fuse_pod, fuse_script, health_script
 from avactl.kinds.cache_tier.alluxio.masters import master_pod
 from avactl.kinds.cache_tier.alluxio.properties import LOGGING, render, site
 from avactl.kinds.cache_tier.alluxio.shell import FREE_SCRIPT, LOAD_SCRIPT, PREFIXES_SCRIPT, shell_pod
 from avactl.kinds.cache_tier.alluxio.stores import environment, mount_script
+from avactl.kinds.cache_tier.alluxio.volumes import KEY, volume_list, volumes_script
 from avactl.kinds.cache_tier.alluxio.workers import worker_pod
 from avactl.kinds.cache_tier.pods import job, template
 from avactl.kinds.dataset_access import unpersisted
@@ -37,6 +38,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     }
     if item.spec.fuse.enabled:
         scripts["fuse.sh"] = fuse_script(item, program)
+        scripts["health.sh"] = health_script(item)
+        scripts["volumes.sh"] = volumes_script(item)
     data = {"alluxio-site.properties": properties, "log4j.properties": LOGGING, **scripts}
     result = [
         k8s.config_map(item, item.spec.cluster, names.config(item), CACHE_NAMESPACE, data),
@@ -46,6 +49,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         _mounts(item, program, k8s.digest(scripts["mount.sh"])),
     ]
     if item.spec.fuse.enabled:
+        data = {KEY: volume_list(item, program)}
+        result.append(k8s.config_map(item, item.spec.cluster, names.volumes(item), CACHE_NAMESPACE, data))
         result.append(_fuse(item, program, configuration))
     return result
 
@@ -128,8 +133,8 @@ def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]
 def _fuse(item: Item, program: Program, configuration: str) -> Manifest:
     spec: Body = {
         "selector": {"matchLabels": k8s.selector(item, "fuse")},
-        # Restarting FUSE breaks the mounts of all running pods on its machine, so restart it only on purpose, pod by
-        # pod, when the machine is idle.
+        # After a restart of FUSE, files that pods on its machine have open report errors, so it is restarted only on
+        # purpose, pod by pod, when the machine is idle.
         "updateStrategy": {"type": "OnDelete"},
         "template": template(item, "fuse", configuration, fuse_pod(item, program)),
     }

@@ -18,6 +18,8 @@ DURABLE_DIR = "/durable"
 """Directory of `writeBack.durable.claim` in master and worker containers."""
 SOCKET_DIR = "/run/alluxio"
 """Directory with the machine's worker sockets, in worker and FUSE containers."""
+VOLUMES_DIR = "/volumes"
+"""Directory with the list of the tier's volumes, in FUSE pods."""
 
 
 def config(item: Item) -> str:
@@ -38,6 +40,11 @@ def worker(item: Item) -> str:
 def fuse(item: Item) -> str:
     """Name of the FUSE DaemonSet."""
     return f"{item.name}-fuse"
+
+
+def volumes(item: Item) -> str:
+    """Name of the ConfigMap with the tier's volumes."""
+    return f"{item.name}-volumes"
 
 
 def master_host(item: Item, pod: str) -> str:

@@ -1,0 +1,98 @@
+"""Volumes of pods on a machine: bind mounts of directories in FUSE, which outlive a FUSE process that is killed.
+
+A pod's volume is a bind mount of one directory. If that directory were in FUSE itself, the pod would keep the mount of
+a FUSE process that has ended. It is a bind mount of its own instead, and once FUSE is mounted anew, a new bind mount is
+put over it: mount propagation (`HostToContainer`) puts it over the pod's mount too.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+
+from avactl.kinds.cache_tier.alluxio import names
+from avactl.kinds.dataset.listing import listing
+from avactl.kinds.dataset_access import host_path, pushed_path, tier_path, volume_directory, volume_path
+from avactl.kinds.program import Item, Program
+
+KEY = "volumes"
+"""Key of the list in its ConfigMap."""
+_PASS = 2
+"""Seconds between two looks at the mounts."""
+_PATIENCE = 30
+"""Seconds for a request to FUSE, which can hang."""
+
+
+def paths(tier: Item, program: Program) -> set[str]:
+    """Return the paths of a tier's namespace that pods may mount: versions of datasets, and buckets of teams."""
+    found: set[str | None] = set()
+    for dataset in program.datasets():
+        if dataset.spec.tier == tier.name:
+            for version in dataset.spec.versions:
+                listed = None if version.url else listing(dataset, program, version)
+                url = version.url or (listed.prefix if listed is not None else "")
+                found.add(tier_path(tier, url) if url else None)
+    for team in program.of("Team"):
+        for bucket in team.spec.buckets:
+            if bucket.tier == tier.name:
+                found |= {tier_path(tier, bucket.url), pushed_path(tier, bucket.url)}
+    return {path for path in found if path is not None}
+
+
+def volume_list(tier: Item, program: Program) -> str:
+    """Return the list that the script follows: a line `NAME PATH` for each volume."""
+    return "".join(f"{posixpath.basename(volume_path(tier, path))} {path}\n" for path in sorted(paths(tier, program)))
+
+
+def volumes_script(tier: Item) -> str:
+    """Return the script that keeps the bind mounts."""
+    fuse, volumes = host_path(tier, "/"), volume_directory(tier)
+    return f"""\
+#!/bin/bash
+# Keeps a bind mount of each volume's directory in FUSE. One that belongs to a FUSE process that has ended stays, and
+# gets another one over it: pods that run see that one, and lose both if the first is unmounted.
+set -u
+fuse={shlex.quote(fuse)}
+volumes={shlex.quote(volumes)}
+trap 'exit 0' TERM
+while sleep {_PASS} & wait $!; do
+  unset device wanted
+  declare -A device wanted
+  while read -r _ _ number _ point _; do device[$point]=$number; done </proc/self/mountinfo
+  now=${{device[{shlex.quote(_escaped(fuse))}]:-}}
+  [ -n "$now" ] || continue
+  if [ -z "${{device[{shlex.quote(_escaped(volumes))}]:-}}" ]; then
+    # In memory: after a reboot no empty directory is left that a pod could take for its volume.
+    mkdir -p "$volumes"
+    mount -t tmpfs -o mode=755,size=16m volumes "$volumes"
+    continue
+  fi
+  mkdir -p "$volumes/.mounts"
+  while read -r name path; do
+    wanted[$name]=1
+    at=$volumes/.mounts/$name
+    if [ "${{device[{shlex.quote(_escaped(volumes))}/.mounts/$name]:-}}" != "$now" ]; then
+      timeout {_PATIENCE} test -d "$fuse$path" || continue
+      mkdir "$at" 2>/dev/null || true
+      timeout {_PATIENCE} mount --bind "$fuse$path" "$at" || continue
+    fi
+    # Pods mount this name: it must not lead to a directory before that is mounted.
+    [ -L "$volumes/$name" ] || ln -s ".mounts/$name" "$volumes/$name"
+  done <{names.VOLUMES_DIR}/{KEY}
+  for at in "$volumes"/.mounts/*; do
+    name=${{at##*/}}
+    number=${{device[{shlex.quote(_escaped(volumes))}/.mounts/$name]:-}}
+    # A volume that no spec has any more goes when its FUSE process has ended: pods may still use it before.
+    if [ -n "${{wanted[$name]:-}}" ] || [ "$number" = "$now" ] || [ "$name" = "*" ]; then continue; fi
+    rm -f "$volumes/$name"
+    while umount -l "$at" 2>/dev/null; do :; done
+    rmdir "$at" || true
+  done
+done
+"""
+
+
+def _escaped(path: str) -> str:
+    """Return a path as in /proc/self/mountinfo."""
+    return re.sub(r"[ \\]", lambda match: f"\\{ord(match[0]):03o}", path)
