@@ -1,4 +1,4 @@
-"""What the processes of all daemons do: run until a signal, and begin anew after a lost lease."""
+"""Run loops of daemons: until a signal, and anew after a lost lease."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from avactl.scheduler.writers.stale_gangs import partial
 from tests.scheduler.memory import Memory
 from tests.scheduler.test_room import HIGH, evicted
 from tests.scheduler.test_room import lent as lent
@@ -63,3 +64,22 @@ def test_a_state_built_anew_keeps_what_was_kept(lent: Memory) -> None:
     lent.settle()
     assert "mine" in lent.where()
     assert len(lent.evictions) == 1
+
+
+def test_victims_stay_if_the_unit_starts_without_them(lent: Memory) -> None:
+    lent.pod("guest", "a", 8)
+    lent.gang("guest", "b", 2, 4)
+    lent.settle()
+    lent.pod("owner", "mine", 8)
+    lent.settle()
+    victims = [victim.pod for victim in lent.evictions[0].victims]
+    assert {pod.name for pod in victims} == {"b-0", "b-1"}
+    # Another machine comes free before they are deleted, so they are not.
+    lent.drop("guest", "a")
+    lent.settle()
+    assert lent.where()["mine"] == "n0"
+    assert not any(pod.evicting for pod in victims)
+    # Half of the gang is lost later: the rest is a part of a gang like any other.
+    lent.drop("guest", "b-0")
+    lent.settle()
+    assert partial(lent.queue.units[victims[1].gang])

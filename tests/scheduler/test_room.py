@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from avactl import names
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.scheduler.preemption import preemptor
-from avactl.scheduler.writers.stale_gangs import partial
 from tests.scheduler.memory import Memory
 
 HIGH: dict[str, Any] = {"priority": 10_000}
@@ -303,25 +302,6 @@ def test_a_reservation_ends_with_its_pod(lent: Memory) -> None:
     lent.settle()
     assert "next" in lent.where()
     assert not [key for key in lent.cache.tables.state.bookings if isinstance(key, tuple)]
-
-
-def test_victims_stay_if_the_unit_starts_without_them(lent: Memory) -> None:
-    lent.pod("guest", "a", 8)
-    lent.gang("guest", "b", 2, 4)
-    lent.settle()
-    lent.pod("owner", "mine", 8)
-    lent.settle()
-    victims = [victim.pod for victim in lent.evictions[0].victims]
-    assert {pod.name for pod in victims} == {"b-0", "b-1"}
-    # Another machine comes free before they are deleted, so they are not.
-    lent.drop("guest", "a")
-    lent.settle()
-    assert lent.where()["mine"] == "n0"
-    assert not any(pod.evicting for pod in victims)
-    # Half of the gang is lost later: the rest is a part of a gang like any other.
-    lent.drop("guest", "b-0")
-    lent.settle()
-    assert partial(lent.queue.units[victims[1].gang])
 
 
 def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
