@@ -16,8 +16,9 @@ GPU_LABEL = f"{GROUP}/gpu"
 CONFIG_LABEL = f"{GROUP}/config"
 """Label of ConfigMaps that the scheduler reads, with the kind of their content: `topology` or `quota`."""
 CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, CACHE_STATUS_CONFIG = "cache-tier", "cache-dataset", "cache-status"
-"""Values of `CONFIG_LABEL` in the namespace of the cache tiers: a tier and a dataset, which the cache daemon
-reads, and the status that it writes."""
+CACHE_FLUSH_CONFIG = "cache-flush"
+"""Values of `CONFIG_LABEL` in the namespace of the cache tiers: a tier, a dataset and a request to flush, which the
+cache daemon reads, and the status that it writes."""
 SAFE_TO_DRAIN = "avactl.dev/safe-to-drain"
 """Label of a cache worker that holds no data which is nowhere else: its PodDisruptionBudget does not select it."""
 CACHE_NAMESPACE = "avactl-cache"

@@ -15,6 +15,8 @@ import orjson
 
 from avactl.cache.cron import parse_cron
 
+TIER_KEY, DATASET_KEY, STATUS_KEY, FLUSH_KEY = "tier.json", "dataset.json", "status.json", "flush.json"
+"""Keys of the daemon's ConfigMaps."""
 MAX_TEXT = 512 * 1024
 """Bytes of one document."""
 MAX_VERSIONS = 1_000
@@ -74,6 +76,8 @@ class Tier:
     role: str
     masters: tuple[str, ...]
     fuse_directory: str
+    volume_directory: str
+    """Directory of pods' volumes on each machine; "" without FUSE."""
     stores: tuple[Store, ...]
     write_back: WriteBack | None
 
@@ -129,6 +133,7 @@ def parse_tier(text: Any) -> Tier:
         role=_one_of(data, "role", ("read", "write")),
         masters=_list(data, "masters", MAX_MASTERS, _address, least=1),
         fuse_directory=_matching(data, "fuseDirectory", _PATH) if data.get("fuseDirectory") else "",
+        volume_directory=_matching(data, "volumeDirectory", _PATH) if data.get("volumeDirectory") else "",
         stores=stores,
         write_back=_write_back(data["writeBack"], mounts, stores) if data.get("writeBack") else None,
     )

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from avactl.cache import names
-from avactl.cache.config import ConfigError, Dataset, Tier, parse_dataset, parse_flush, parse_tier
+from avactl.cache.config import (
+    DATASET_KEY,
+    FLUSH_KEY,
+    TIER_KEY,
+    ConfigError,
+    Dataset,
+    Tier,
+    parse_dataset,
+    parse_flush,
+    parse_tier,
+)
 from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
-from avactl.names import CACHE_DATASET_CONFIG, CACHE_TIER_CONFIG, CONFIG_LABEL
+from avactl.names import CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG, CACHE_TIER_CONFIG, CONFIG_LABEL
 
 MAX_OBJECTS = 5_000
 """ConfigMaps that are read; the rest are errors."""
@@ -34,7 +43,7 @@ class Configs:
         """Add or update a ConfigMap."""
         key, metadata = object_key(item), item["metadata"]
         kind = (metadata.get("labels") or {}).get(CONFIG_LABEL)
-        if kind not in (CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, names.FLUSH_CONFIG):
+        if kind not in (CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG):
             return
         previous = self.errors.get(key)
         self._forget(key)
@@ -47,12 +56,12 @@ class Configs:
             if len(self.references) > MAX_OBJECTS:
                 raise ConfigError(f"more than {MAX_OBJECTS} objects")
             if kind == CACHE_TIER_CONFIG:
-                self.tiers[key] = self._unique_tier(key, parse_tier(data.get(names.TIER_KEY)))
-            elif kind == names.FLUSH_CONFIG:
+                self.tiers[key] = self._unique_tier(key, parse_tier(data.get(TIER_KEY)))
+            elif kind == CACHE_FLUSH_CONFIG:
                 asked = unix_time(metadata["creationTimestamp"])
-                self.flushes[key] = (parse_flush(data.get(names.FLUSH_KEY)), asked)
+                self.flushes[key] = (parse_flush(data.get(FLUSH_KEY)), asked)
             else:
-                self.datasets[key] = self._unique_dataset(key, parse_dataset(data.get(names.DATASET_KEY)))
+                self.datasets[key] = self._unique_dataset(key, parse_dataset(data.get(DATASET_KEY)))
         except ConfigError as error:
             self.errors[key] = str(error)
             if self.errors[key] != previous:

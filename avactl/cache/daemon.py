@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from avactl.cache import metrics, names
+from avactl.cache import metrics
 from avactl.cache.config import Dataset, Tier
 from avactl.cache.configs import Configs
 from avactl.cache.drain import DrainGuard
-from avactl.cache.pods import CordonedNodes, PendingPods, TierPods
+from avactl.cache.fuse_mounts import FuseMounts
+from avactl.cache.pods import CordonedNodes, PendingPods, TierPods, TierVolumes
 from avactl.cache.runner import TierRunner
 from avactl.cache.status import StatusWriter
 from avactl.cache.writeback import Flush, WriteBackTask
@@ -27,8 +28,18 @@ from avactl.kube.events import events_path, new_event
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
-from avactl.names import CACHE_DATASET_CONFIG, CACHE_NAMESPACE, CACHE_TIER_CONFIG, CONFIG_LABEL
+from avactl.names import (
+    CACHE_DATASET_CONFIG,
+    CACHE_FLUSH_CONFIG,
+    CACHE_NAMESPACE,
+    CACHE_TIER_CONFIG,
+    CONFIG_LABEL,
+    MANAGED_BY,
+    MANAGER,
+)
 
+CONTROLLER = "avactl-cache"
+"""Reporting controller of events, and user agent."""
 _MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
 """Flushes that are served at once, and the seconds for which one is."""
 
@@ -59,15 +70,19 @@ class Daemon:
             identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
             self._leader = Leader(client, options.namespace, options.lease, identity)
         self.pending_pods, self.tier_pods, self.cordoned = PendingPods(), TierPods(), CordonedNodes()
+        self.volumes = TierVolumes()
         self.known_datasets: dict[str, Any] = {}
         self._wake = asyncio.Event()
-        selector = f"{CONFIG_LABEL} in ({CACHE_TIER_CONFIG},{CACHE_DATASET_CONFIG},{names.FLUSH_CONFIG})"
+        selector = f"{CONFIG_LABEL} in ({CACHE_TIER_CONFIG},{CACHE_DATASET_CONFIG},{CACHE_FLUSH_CONFIG})"
         path = f"/api/v1/namespaces/{options.namespace}/configmaps"
         self._reflectors = [
             Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
             Reflector(client, "/api/v1/pods", self.pending_pods, query={"fieldSelector": "status.phase=Pending"}),
             Reflector(client, f"/api/v1/namespaces/{options.namespace}/pods", self.tier_pods),
             Reflector(client, "/api/v1/nodes", self.cordoned),
+            Reflector(
+                client, "/api/v1/persistentvolumes", self.volumes, query={"labelSelector": f"{MANAGED_BY}={MANAGER}"}
+            ),
         ]
 
     def leading(self) -> bool:
@@ -155,6 +170,12 @@ class Daemon:
             self._client, self._options.namespace, tier, self.tier_pods, self.cordoned, write_back, self._event
         )
 
+    def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts:
+        """Return what follows the FUSE mounts of a tier."""
+        return FuseMounts(
+            self._client, tier.name, tier.volume_directory, self.tier_pods, self.volumes, self._event, facts
+        )
+
     async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:
         """Write an event about a dataset's ConfigMap; one that fails is logged only."""
         name = f"{dataset.namespace}/{dataset.name}"
@@ -207,7 +228,7 @@ class Daemon:
             await self._event(self.configs.references[key], "InvalidConfiguration", self.configs.errors[key], True)
 
     async def _event(self, regarding: dict[str, str], reason: str, note: str, warning: bool = False) -> None:
-        event = new_event(names.CONTROLLER, "Caching", regarding, reason, note, warning=warning)
+        event = new_event(CONTROLLER, "Caching", regarding, reason, note, warning=warning)
         try:
             await self._client.send("POST", events_path(event), event)
         except (ApiError, UnreachableError) as error:
@@ -223,5 +244,5 @@ class Daemon:
 async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
     await run_until_signal(
-        lambda: run_elected(lambda: Client(access, names.CONTROLLER), lambda client: Daemon(client, options).run())
+        lambda: run_elected(lambda: Client(access, CONTROLLER), lambda client: Daemon(client, options).run())
     )

@@ -44,7 +44,7 @@ class DrainGuard:
         for pod in self._pods.of(self._tier, "worker"):
             if pod["spec"].get("nodeName") in self._nodes.names:
                 leaving |= _hosts(pod)
-            elif _ready(pod):
+            elif is_ready(pod):
                 staying |= _hosts(pod)
         return Hosts(frozenset(staying), frozenset(leaving))
 
@@ -65,10 +65,10 @@ class DrainGuard:
             if drained and size and uid not in self._told:
                 self._told.add(uid)
                 note = f"eviction waits: {format_quantity(size)} bytes are in no store and on no other worker"
-                await self._tell(_reference(pod), "DrainHeldBack", note, True)
+                await self._tell(reference(pod), "DrainHeldBack", note, True)
             elif safe and uid in self._told:
                 self._told.discard(uid)
-                await self._tell(_reference(pod), "SafeToDrain", "all data is persisted or on other workers", False)
+                await self._tell(reference(pod), "SafeToDrain", "all data is persisted or on other workers", False)
 
     async def _label(self, pod: dict[str, Any], safe: bool) -> None:
         metadata = pod["metadata"]
@@ -88,13 +88,15 @@ def _hosts(pod: dict[str, Any]) -> set[str]:
     return {str(status[key]) for key in ("podIP", "hostIP") if status.get(key)}
 
 
-def _ready(pod: dict[str, Any]) -> bool:
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Return True if a pod is ready, and is not being deleted."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
-def _reference(pod: dict[str, Any]) -> dict[str, str]:
+def reference(pod: dict[str, Any]) -> dict[str, str]:
+    """Return the reference of a pod for events."""
     metadata = pod["metadata"]
     return {
         "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "namespace": metadata["namespace"],

@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import orjson
 
-from avactl.cache import names
+from avactl.cache.config import FLUSH_KEY
 from avactl.cache.status import StatusWriter
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.names import CONFIG_LABEL, MANAGED_BY, MANAGER
+from avactl.names import CACHE_FLUSH_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
 from avactl.quantity import format_quantity
 from avactl.terminal import plural
 
@@ -25,10 +25,10 @@ async def flush(client: Client, namespace: str, path: str, timeout: float, tell:
     Files that were closed before the call count. Raises ApiError and UnreachableError.
     """
     name, configs = f"flush-{uuid.uuid4().hex[:12]}", f"/api/v1/namespaces/{namespace}/configmaps"
-    labels = {CONFIG_LABEL: names.FLUSH_CONFIG, MANAGED_BY: MANAGER}
+    labels = {CONFIG_LABEL: CACHE_FLUSH_CONFIG, MANAGED_BY: MANAGER}
     body = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "data": {names.FLUSH_KEY: orjson.dumps({"path": path}).decode()},
+        "data": {FLUSH_KEY: orjson.dumps({"path": path}).decode()},
     }  # fmt: skip
     await client.send("POST", configs, body)
     left, said = -1, ""

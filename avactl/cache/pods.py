@@ -1,4 +1,4 @@
-"""Pods as far as the daemon needs them: those that wait for data, and those of tiers."""
+"""Pods and volumes as far as the daemon needs them: pods that wait for data, those of tiers, and volumes in tiers."""
 
 from __future__ import annotations
 
@@ -94,3 +94,30 @@ class CordonedNodes:
     def keys(self) -> Iterable[str]:
         """Return the names of all nodes."""
         return list(self._known)
+
+
+class TierVolumes:
+    """A `Store` of the PersistentVolumes that avactl compiles on directories of machines."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, tuple[str, tuple[str, str]]] = {}
+
+    def put(self, item: dict[str, Any]) -> None:
+        """Add or update a volume."""
+        spec = item["spec"]
+        claim, path = spec.get("claimRef") or {}, (spec.get("hostPath") or {}).get("path")
+        if path and claim:
+            found = str(claim.get("namespace")), str(claim.get("name"))
+            self._claims[object_key(item)] = (str(path), found)
+
+    def remove(self, key: str) -> None:
+        """Remove a volume."""
+        self._claims.pop(key, None)
+
+    def keys(self) -> Iterable[str]:
+        """Return the keys of all volumes."""
+        return list(self._claims)
+
+    def claims(self, directory: str) -> set[tuple[str, str]]:
+        """Return namespaces and names of the claims for volumes below a directory of machines."""
+        return {claim for path, claim in self._claims.values() if path.startswith(f"{directory}/")}

@@ -14,6 +14,7 @@ from avactl.cache.alluxio.client import AlluxioEngine
 from avactl.cache.config import Dataset, Tier
 from avactl.cache.drain import DrainGuard
 from avactl.cache.engine import Engine, EngineError
+from avactl.cache.fuse_mounts import FuseMounts
 from avactl.cache.prewarm import Prewarmer
 from avactl.cache.status import MAX_TEXT
 from avactl.cache.writeback import Flush, WriteBackTask
@@ -42,6 +43,8 @@ class World(Protocol):
 
     def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard: ...
 
+    def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts: ...
+
     async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None: ...
 
 
@@ -63,6 +66,8 @@ class TierRunner:
             ("capacity", self._measure),
             ("prewarm", self.prewarmer.tick),
         ]
+        if tier.volume_directory:
+            self.tasks.append(("fuse", world.fuse_mounts(tier, self.facts).tick))
         self.write_back: WriteBackTask | None = None
         if tier.write_back is not None:
             self.write_back = WriteBackTask(

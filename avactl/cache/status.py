@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from avactl.cache import names
+from avactl.cache.config import STATUS_KEY
 from avactl.kube.client import MERGE, ApiError, Client
 from avactl.names import CACHE_STATUS, CACHE_STATUS_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
 
@@ -35,7 +35,7 @@ class StatusWriter:
             if error.status == 404:
                 return {}
             raise
-        return parse_status((found.get("data") or {}).get(names.STATUS_KEY))
+        return parse_status((found.get("data") or {}).get(STATUS_KEY))
 
     async def write(self, status: Mapping[str, Any]) -> None:
         """Write a status. Raises ApiError and UnreachableError."""
@@ -43,7 +43,7 @@ class StatusWriter:
             text = _bounded(status)
             if text == self._written:
                 return
-            data = {names.STATUS_KEY: text.decode()}
+            data = {STATUS_KEY: text.decode()}
             try:
                 await self._client.send("PATCH", f"{self._path}/{CACHE_STATUS}", {"data": data}, content_type=MERGE)
             except ApiError as error:

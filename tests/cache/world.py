@@ -90,7 +90,7 @@ class World:
         stores = [{"mount": path, "url": f"s3://of{path}", "readOnly": only} for path, only in mounts]
         self.config("tier", "cache-tier", {
             "name": "tier", "engine": "alluxio", "role": "read", "masters": self.cluster.masters,
-            "fuseDirectory": "/mnt/avactl/tier",
+            "fuseDirectory": "/mnt/avactl/tier", "volumeDirectory": "/mnt/avactl/.volumes/tier",
             "stores": stores, "writeBack": None, **more,
         })  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.stores import mounted
-from avactl.kinds.dataset_access import PUSHED, host_path, pushes
+from avactl.kinds.dataset_access import PUSHED, host_path, pushes, volume_directory
 from avactl.kinds.fields.values import percent, seconds
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
@@ -20,6 +20,7 @@ def document(item: Item) -> Body:
         "role": spec.role,
         "masters": [f"{host}:{names.MASTER_PORT}" for host in names.master_hosts(item)],
         "fuseDirectory": host_path(item, "/") if spec.fuse.enabled else None,
+        "volumeDirectory": volume_directory(item) if spec.fuse.enabled else None,
         "stores": [{"mount": store.mount, "url": store.url, "readOnly": store.read_only} for store in mounted(item)],
         "writeBack": _write_back(item),
     }

@@ -90,7 +90,9 @@ def cache_cluster_rules() -> list[Body]:
         rule([""], ["nodes"], WATCH),
         # Jobs that wait for a dataset, and the tiers' own pods.
         rule([""], ["pods"], WATCH),
-        # Progress of datasets and drains.
+        # Pods that read through a FUSE mount.
+        rule([""], ["persistentvolumes"], WATCH),
+        # Progress of datasets and drains, and mounts that were lost.
         rule(["events.k8s.io"], ["events"], ("create",)),
     ]
 
