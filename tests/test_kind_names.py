@@ -31,8 +31,9 @@ ALLOWED = {
     "avactl/compiler/resolve.py": {"MachineType", "NodePool"},
     # Writes and checks machine types, without the specs around them.
     "avactl/cli/cluster/topo.py": {"MachineType"},
-    # Cache engines say what their tiers reserve on machines.
+    # Cache engines say what their tiers reserve on machines, and whether pods can wait for them.
     "avactl/kinds/feasibility/cache_overhead.py": {"CacheTier"},
+    "avactl/kinds/dataset_start.py": {"CacheTier"},
     # Capacity is counted on machines, and limited by quotas.
     "avactl/kinds/feasibility/fit.py": {"MachineType"},
     "avactl/diff/capacity.py": {"Quota"},

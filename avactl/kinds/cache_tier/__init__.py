@@ -1,4 +1,4 @@
-"""CacheTier: an Alluxio cluster between object stores and jobs."""
+"""CacheTier: a cache between object stores and jobs."""
 
 from avactl.kinds.cache_tier.check import check
 from avactl.kinds.cache_tier.check_machines import check_all
@@ -12,6 +12,7 @@ from avactl.kinds.cache_tier.spec import (
     Masters,
     StorageTier,
     UnderStore,
+    Volume,
     Workers,
     WriteBack,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "Masters",
     "StorageTier",
     "UnderStore",
+    "Volume",
     "Workers",
     "WriteBack",
 ]

@@ -17,7 +17,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     workers = worker_count(item, program)
     result: dict[str, Fact] = {
         "role": spec.role if spec.role == "read" else f"write, {spec.write_back.mode}",
-        "masters": spec.masters.replicas,
+        **({"masters": spec.masters.replicas} if engine_of(item).shared else {"engine": spec.engine}),
         "workers": workers or "one a machine",
     }
     for tier in spec.workers.tiers:

@@ -1,4 +1,4 @@
-"""The CacheTier kind: an Alluxio cluster between object stores and jobs."""
+"""The CacheTier kind: a cache between object stores and jobs."""
 
 from __future__ import annotations
 
@@ -156,15 +156,32 @@ class WriteBack(Model):
     delay: Duration = Field("0s", description="Delay before persisting, in mode `async`.")
 
 
+class Volume(Model):
+    """A JuiceFS volume, formatted or to be formatted by its CSI driver."""
+
+    secret: Name = Field(
+        description="Secret in namespace `avactl-cache` for the CSI driver: `name`, `metaurl` (Redis, PostgreSQL, "
+        "TiKV, …), `storage`, `bucket`, `access-key`, `secret-key`."
+    )
+
+
 class CacheTierSpec(Model):
     """A cache in front of object stores."""
 
     cluster: ClusterRef = Field(description="Cluster to run on.")
-    engine: EngineName = Field(engines.DEFAULT, description="Cache engine.")
+    engine: EngineName = Field(
+        engines.DEFAULT,
+        description="Cache engine. `alluxio`: Alluxio 2.9, one cache of all workers. `juicefs`: JuiceFS Community "
+        "Edition 1.4, a cache on each machine; read tiers only.",
+    )
     role: Literal["read", "write"] = Field(description="`read`: caches reads. `write`: buffers writes.")
     masters: Masters = Field(default_factory=Masters, description="Alluxio masters.")
     workers: Workers = Field(description="Alluxio workers and their storage.")
-    under_stores: list[UnderStore] = Field(min_length=1, description="Object stores, by mount directory.")
+    under_stores: list[UnderStore] = Field(
+        min_length=1,
+        description="Object stores, by mount directory. Engine `juicefs` imports dataset versions from them.",
+    )
+    volume: Volume | None = Field(None, description="JuiceFS volume; required by engine `juicefs`.")
     fuse: Fuse = Field(default_factory=Fuse, description="FUSE mount on each machine.")
     write_back: WriteBack = Field(default_factory=WriteBack, description="Persistence of written data to the store.")
     ttl: Duration | None = Field(
@@ -178,7 +195,10 @@ class CacheTierSpec(Model):
         "Default: unlimited for read tiers, because datasets do not change; 5m for write tiers.",
     )
     properties: dict[str, str] = Field(
-        default_factory=dict, description="Additional Alluxio properties. Dangerous ones are rejected."
+        default_factory=dict,
+        description="Additional properties of the engine: Alluxio properties, or JuiceFS mount options (flags have "
+        "the value `"
+        "`). Unknown and dangerous ones are rejected.",
     )
     deletion_policy: Literal["retain", "delete"] = Field(
         "retain", description="What happens to the masters' journals when the spec is deleted."
@@ -186,10 +206,11 @@ class CacheTierSpec(Model):
 
 
 class CacheTier(Resource):
-    """An Alluxio cluster that caches object stores in memory and on SSD; a read tier or a write tier.
+    """A cache of object stores in memory and on SSD; a read tier or a write tier.
 
-    Compiles to a master StatefulSet, workers as a DaemonSet or StatefulSet, a FUSE DaemonSet, Services, a ConfigMap,
-    a Job that mounts the under-stores and a PodDisruptionBudget.
+    Engine `alluxio` compiles to a master StatefulSet, workers as a DaemonSet or StatefulSet, a FUSE DaemonSet,
+    Services, a ConfigMap, a Job that mounts the under-stores and a PodDisruptionBudget; engine `juicefs` to volumes of
+    its CSI driver and a ConfigMap.
     """
 
     KIND: ClassVar[str] = "CacheTier"

@@ -89,7 +89,12 @@ class Images(Model):
         None, description="Image of avactl's daemons: scheduler, topology daemon, cache daemon, reconciler."
     )
     alluxio: PinnedImage | None = Field(
-        None, description="Alluxio 2.9 image: master, worker, FUSE. Required by CacheTier."
+        None, description="Alluxio 2.9 image: master, worker, FUSE. Required by CacheTiers with engine `alluxio`."
+    )
+    juicefs: PinnedImage | None = Field(
+        None,
+        description="JuiceFS Community Edition 1.4 image: mount pods, imports. Required by CacheTiers with engine "
+        "`juicefs`.",
     )
     git: PinnedImage | None = Field(None, description="Image with git and sh, for `code.git`.")
     tensorboard: PinnedImage | None = Field(None, description="Image with TensorBoard, for `tensorboard`.")

@@ -35,7 +35,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from _without_tier(item)
     elif tier is not None:
         yield from _tier(item, tier)
-        yield from _daemon(item, program, tier)
+        if engine_of(tier).daemon is not None:
+            yield from _daemon(item, program, tier)
         yield from _capacity(item, program, tier)
         yield from engine_of(tier).check_dataset(item, program, tier)
     yield from _small_files(item)

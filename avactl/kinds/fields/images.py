@@ -7,7 +7,7 @@ from typing import Literal
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.program import Item, Program
 
-Use = Literal["avactl", "alluxio", "git", "tensorboard", "fetch", "kubectl"]
+Use = Literal["avactl", "alluxio", "juicefs", "git", "tensorboard", "fetch", "kubectl"]
 """A key of `Cluster.spec.images`."""
 
 

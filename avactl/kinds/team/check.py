@@ -7,6 +7,7 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.lowering import namespaces
@@ -72,6 +73,16 @@ def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[D
         )
         return
     yield from url_in_tier(item, program, bucket.tier, bucket.url, (*path, "url"))
+    if engine_of(tier).directories is None:
+        yield Diagnostic(
+            "engine-cannot",
+            f"cache tier `{tier.name}` is on {engine_of(tier).title}, which holds copies of dataset versions and no "
+            "buckets",
+            item.span(*path, "tier"),
+            hint="use a tier with another `engine`, or give the bucket a `secret` in place of the tier",
+            notes=(Note(tier.span("spec", "engine"), "the tier's engine"),),
+        )
+        return
     if not tier.spec.fuse.enabled:
         yield Diagnostic(
             "bucket-access",

@@ -7,7 +7,8 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest, one_of
-from avactl.kinds.dataset_access import mount_problems, start_problems
+from avactl.kinds.dataset_access import mount_problems
+from avactl.kinds.dataset_start import start_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.images import require_image

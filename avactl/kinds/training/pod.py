@@ -7,6 +7,7 @@ from typing import Any
 
 from avactl import names
 from avactl.kinds import dataset_access
+from avactl.kinds.dataset_start import start_when_warm
 from avactl.kinds.fields.gpu import link_annotations
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
@@ -68,7 +69,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         notes[names.GANG_SIZE] = str(gang_size(spec, made))
         if spec.workers.within:
             notes[names.WITHIN] = spec.workers.within
-    notes |= dataset_access.start_when_warm(item, program)
+    notes |= start_when_warm(item, program)
     if not spec.preemptible:
         notes[names.PREEMPTIBLE] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:

@@ -11,6 +11,7 @@ from avactl.kinds.cache_tier.alluxio.checks.write_back import write_back
 from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory
 from avactl.kinds.dataset_access import cached_files
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.quantity import format_quantity, quantity
 
@@ -19,6 +20,8 @@ GIB = 1024**3
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one tier."""
+    if item.spec.volume is not None:
+        yield without_effect(item, ("spec", "volume"), "Alluxio reads the objects of the stores themselves")
     yield from _masters(item, program)
     yield from _memory(item)
     yield from stores(item)

@@ -1,0 +1,20 @@
+"""Engine `juicefs`: a volume of JuiceFS Community Edition, with a cache on each machine, by its CSI driver."""
+
+from avactl.kinds.cache_tier.engines import Engine
+from avactl.kinds.cache_tier.juicefs import dataset, volumes
+from avactl.kinds.cache_tier.juicefs.checks import check, check_dataset
+from avactl.kinds.cache_tier.juicefs.lower import lower
+
+ENGINE = Engine(
+    title="JuiceFS",
+    image="juicefs",
+    check=check,
+    lower=lower,
+    volume=volumes.volume,
+    worker=volumes.needs,
+    shared=False,
+    check_dataset=check_dataset,
+    dataset=dataset.dataset,
+)
+
+__all__ = ["ENGINE"]

@@ -1,0 +1,219 @@
+"""Checks of tiers and datasets on JuiceFS: what the spec can say and Community Edition cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.secrets import looks_secret
+from avactl.kinds.cache_tier.juicefs.known_options import VERSION, options, similar
+from avactl.kinds.cache_tier.juicefs.options import MIB
+from avactl.kinds.ineffective_keys import without_effect
+from avactl.kinds.program import Item, Program
+from avactl.quantity import format_quantity, quantity
+
+Path = tuple[str | int, ...]
+
+LEAST_MEMORY = 1024 * MIB
+"""Memory of a mount pod; its buffers get a quarter."""
+
+_OWN = {
+    "cache-dir": "set `workers.tiers`",
+    "cache-size": "set `workers.tiers`",
+    "subdir": "set `underStores`",
+    "read-only": "remove it: the tier reads only",
+    "no-bgjob": "remove it",
+    "no-usage-report": "remove it",
+    "attr-cache": "set `refresh`",
+    "entry-cache": "set `refresh`",
+    "dir-entry-cache": "set `refresh`",
+    "open-cache": "set `refresh`",
+    "storage": "set it in the Secret of the volume",
+    "bucket": "set it in the Secret of the volume",
+    "background": "remove it",
+    "log": "remove it",
+    "metrics": "remove it: the CSI driver sets it",
+    "o": "remove it",
+    "update-fstab": "remove it",
+    "force": "remove it",
+    "writeback": "remove it: the tier reads only",
+}
+"""Options that avactl or the CSI driver set, and the field to use instead."""
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of one tier."""
+    spec = item.spec
+    if spec.volume is None:
+        yield Diagnostic(
+            "missing-key",
+            "engine `juicefs` requires `volume`: JuiceFS cannot read other programs' objects, and keeps data in a "
+            "volume of its own",
+            item.span("spec", "engine"),
+            hint="add `volume: {secret: NAME}`, a Secret with `name`, `metaurl` and what else its CSI driver needs",
+        )
+    if spec.role == "write":
+        yield _cannot(
+            item, ("spec", "role"), "buffer writes",
+            "a write returns once it is in the volume's store, and its write-back cache is lost with a machine",
+            "write `role: read`, or another `engine`",
+        )  # fmt: skip
+    elif "write_back" in spec.model_fields_set:
+        yield without_effect(item, ("spec", "writeBack"), "a read tier never writes")
+    if "masters" in spec.model_fields_set:
+        yield without_effect(item, ("spec", "masters"), "the metadata is in the volume's database")
+    if spec.deletion_policy == "delete":
+        yield without_effect(item, ("spec", "deletionPolicy"), "the tier has no journal")
+    if spec.ttl:
+        yield _cannot(
+            item, ("spec", "ttl"), "free data by the time since it was cached",
+            "its cache counts from the last read", "write `properties: {cache-expire: 24h}`",
+        )  # fmt: skip
+    yield from _workers(item)
+    yield from _fuse(item)
+    yield from _stores(item)
+    yield from _properties(item)
+
+
+def _cannot(item: Item, path: Path, what: str, why: str, hint: str) -> Diagnostic:
+    return Diagnostic("engine-cannot", f"JuiceFS Community Edition cannot {what}: {why}", item.span(*path), hint=hint)
+
+
+def _workers(item: Item) -> Iterator[Diagnostic]:
+    workers = item.spec.workers
+    path: Path = ("spec", "workers")
+    for key in ("cpu", "memory"):
+        if key in workers.model_fields_set:
+            yield without_effect(item, (*path, key), "the FUSE client does the work: set `fuse`")
+    if workers.replicas is not None:
+        yield _cannot(
+            item, (*path, "replicas"), "share a cache between machines", "each machine has a cache of its own",
+            "remove `replicas`",
+        )  # fmt: skip
+    if len(workers.tiers) > 1:
+        yield _cannot(
+            item, (*path, "tiers", 1), "move data between storage tiers",
+            "it spreads blocks over all its directories", "keep one tier; the kernel caches what it reads in memory",
+        )  # fmt: skip
+
+
+def _fuse(item: Item) -> Iterator[Diagnostic]:
+    fuse = item.spec.fuse
+    if not fuse.enabled:
+        yield _cannot(
+            item, ("spec", "fuse", "enabled"), "serve data without FUSE", "its cache is in the FUSE client",
+            "remove `enabled`",
+        )  # fmt: skip
+    if "path" in fuse.model_fields_set:
+        yield without_effect(item, ("spec", "fuse", "path"), "the CSI driver chooses the directory")
+    if quantity(fuse.memory) < LEAST_MEMORY:
+        yield Diagnostic(
+            "memory-too-small",
+            f"{fuse.memory} is not enough for a JuiceFS client: its buffers need more",
+            item.span("spec", "fuse", "memory"),
+            hint=f"write {format_quantity(LEAST_MEMORY)} or more",
+        )
+
+
+def _stores(item: Item) -> Iterator[Diagnostic]:
+    for index, store in enumerate(item.spec.under_stores):
+        path: Path = ("spec", "underStores", index)
+        place = store.mount.rstrip("/")
+        if not place:
+            yield Diagnostic(
+                "mount-conflict",
+                "an under-store cannot be mounted at `/`, the root of the volume",
+                item.span(*path, "mount"),
+                hint=f"write a directory, e.g. `mount: /{store.url.partition('://')[2].split('/')[0]}`",
+            )
+        for at, other in enumerate(item.spec.under_stores[:index]):
+            before = other.mount.rstrip("/")
+            if place and before and (f"{place}/".startswith(f"{before}/") or f"{before}/".startswith(f"{place}/")):
+                yield Diagnostic(
+                    "mount-conflict",
+                    f"`{store.mount}` and `{other.mount}` are one directory or inside each other",
+                    item.span(*path, "mount"),
+                    hint="give each under-store a directory of its own",
+                    notes=(Note(item.span("spec", "underStores", at, "mount"), "the other mount"),),
+                )
+        scheme = store.url.partition("://")[0]
+        if scheme != "s3":
+            yield _cannot(
+                item, (*path, "url"), f"import from `{scheme}://`", "avactl imports from S3 only",
+                "use an S3 endpoint of the store, or another `engine`",
+            )  # fmt: skip
+        elif store.endpoint is not None and "." in store.url.removeprefix("s3://").partition("/")[0]:
+            yield _cannot(
+                item, (*path, "url"), "import from a bucket with a dot in its name",
+                "it takes the first dot for the end of the name", "use another bucket",
+            )  # fmt: skip
+        for name in store.options:
+            yield without_effect(item, (*path, "options", name), "JuiceFS has no mount options of stores")
+
+
+def _properties(item: Item) -> Iterator[Diagnostic]:
+    path: Path = ("spec", "properties")
+    for name, value in item.spec.properties.items():
+        key = item.span(*path, name, key=True)
+        known = options().get(name)
+        if looks_secret(value, name):
+            yield Diagnostic(
+                "credential-literal",
+                f"`{name}` of {item} is a credential and is visible to everyone with access to the repository",
+                item.span(*path, name),
+                label="redacted",
+                hint="put it into the Secret of the volume; then rotate the credential or purge it from git history",
+                secret=True,
+            )
+        elif known is None:
+            near = similar(name)
+            yield Diagnostic(
+                "unknown-property",
+                f"JuiceFS {VERSION} has no mount option `{name}`",
+                key,
+                hint=f"did you mean `{near}`?" if near else "remove it, or correct the name",
+            )
+        elif name in _OWN:
+            yield Diagnostic("refused-property", f"avactl sets `{name}` itself", key, hint=_OWN[name])
+        elif known.flag and value:
+            yield Diagnostic(
+                "invalid-value", f"`{name}` has no value", item.span(*path, name), hint=f'write `{name}: ""`'
+            )
+        elif not known.flag and (not value or not value.isprintable() or {",", "=", " "} & set(value)):
+            yield Diagnostic(
+                "invalid-value",
+                f"the value of `{name}` is empty, or contains a blank, `,` or `=`, which end a mount option",
+                item.span(*path, name),
+                hint=f"JuiceFS's own description: {known.description}",
+            )
+
+
+def check_dataset(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
+    """Yield the problems of one dataset in a tier."""
+    spec = item.spec
+    if spec.keep:
+        yield _cannot(
+            item, ("spec", "keep"), "free one dataset by its last read", "its cache frees blocks",
+            f"remove it, and write `properties: {{cache-expire: {spec.keep}}}` in CacheTier {tier.name}",
+        )  # fmt: skip
+    prewarm = spec.prewarm
+    if prewarm is None:
+        return
+    path: Path = ("spec", "prewarm")
+    if prewarm.pin:
+        yield _cannot(
+            item, (*path, "pin"), "pin data", "it evicts the blocks that were read longest ago or picked at random",
+            "remove it, and make the tier larger than what its jobs read",
+        )  # fmt: skip
+    if prewarm.when != "once":
+        yield _cannot(
+            item, (*path, "when"), "load a version again at times", "each machine loads it when it is new there",
+            "remove it",
+        )  # fmt: skip
+    if prewarm.bandwidth:
+        yield _cannot(
+            item, (*path, "bandwidth"), "limit one load", "the limit is that of the client",
+            f"remove it, and write `properties: {{download-limit: …}}`, Mbps, in CacheTier {tier.name}",
+        )  # fmt: skip
+    if "replicas" in prewarm.model_fields_set:
+        yield without_effect(item, (*path, "replicas"), "each machine has a copy of its own")

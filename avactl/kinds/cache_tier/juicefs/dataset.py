@@ -1,0 +1,126 @@
+"""Datasets in a tier: a Job for each version that imports it, and a DaemonSet that loads versions on each machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from avactl.kinds.cache_tier.engines import Loaded
+from avactl.kinds.cache_tier.juicefs import names
+from avactl.kinds.cache_tier.machines import pools
+from avactl.kinds.cache_tier.pods import job, on_pools, pod, spare_tolerations, template, tolerations
+from avactl.kinds.dataset_access import full_name, under_store
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.pods import container_security, resources
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE, GROUP
+
+
+def dataset(item: Item, program: Program, tier: Item, versions: Sequence[Loaded]) -> list[Manifest]:
+    """Return the objects of one dataset."""
+    result = [_import(item, program, tier, version) for version in versions]
+    ahead = [version.path for version in versions if version.prewarm]
+    if ahead:
+        result.append(_warm(item, program, tier, ahead))
+    return result
+
+
+class Source(NamedTuple):
+    """A directory of a store as `juicefs sync` takes it."""
+
+    url: str
+    options: tuple[str, ...]
+
+
+def source(store: Any, url: str) -> Source:
+    """Return the arguments for an S3 URL in an under-store."""
+    if store.endpoint is None:
+        return Source(url.rstrip("/"), ())
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    endpoint = urlsplit(store.endpoint)
+    found = f"s3://{bucket}.{endpoint.netloc}/{prefix}".rstrip("/")
+    return Source(found, ("--no-https",) if endpoint.scheme == "http" else ())
+
+
+def _import(item: Item, program: Program, tier: Item, version: Loaded) -> Manifest:
+    """Return the Job that imports a version. A version does not change, so it runs once."""
+    store = under_store(tier, version.url)
+    origin = source(store, version.url)
+    keys = (("AWS_ACCESS_KEY_ID", "accessKeyId"), ("AWS_SECRET_ACCESS_KEY", "secretAccessKey"))
+    env: list[Body] = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": store.secret, "key": key}}}
+        for name, key in keys
+        if store.secret
+    ]
+    command = ["/config/import.sh", origin.url, version.path, *origin.options]
+    container = {**_container(program, tier, "import", command), "env": env}
+    spec = pod(
+        tier, program,
+        restartPolicy="OnFailure",
+        tolerations=spare_tolerations(tier, program),
+        containers=[container],
+        volumes=_volumes(tier, names.importing(tier)),
+    )  # fmt: skip
+    name = k8s.short_name(f"import-{full_name(item)}-{version.version}", 52)
+    return job(item, tier.spec.cluster, name, "import", template(item, "import", k8s.digest(command), spec))
+
+
+def _warm(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Manifest:
+    """Return the DaemonSet that loads versions on each machine of the tier's pools, new ones too.
+
+    A Job cannot: nothing keeps its pods from running on one machine after another has finished there.
+    """
+    select = {**k8s.selector(item, "prewarm"), f"{GROUP}/dataset": k8s.short_name(full_name(item), 63)}
+    command = ["/config/warm.sh", *paths]
+    idle = {
+        "name": "loaded",
+        "image": program.cluster_spec(tier.spec.cluster).images.juicefs,
+        "command": ["sleep", "infinity"],
+        "resources": resources("10m", "16Mi"),
+        "securityContext": container_security(),
+    }
+    body = template(item, "prewarm", k8s.digest(command), pod(
+        tier, program,
+        affinity=k8s.compact(nodeAffinity=on_pools(tier, program)) or None,
+        tolerations=tolerations(pools(tier, program)),
+        initContainers=[_container(program, tier, "warm", command)],
+        containers=[idle],
+        terminationGracePeriodSeconds=1,
+        volumes=_volumes(tier, names.reading(tier), read_only=True),
+    ))  # fmt: skip
+    body["metadata"]["labels"].update(select)
+    spec: Body = {
+        "selector": {"matchLabels": select},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+        "template": body,
+    }
+    name = k8s.short_name(f"prewarm-{full_name(item)}", 52)
+    return k8s.manifest(
+        item, tier.spec.cluster, "apps/v1", "DaemonSet", name,
+        namespace=CACHE_NAMESPACE, component="prewarm", spec=spec,
+    )  # fmt: skip
+
+
+def _container(program: Program, tier: Item, name: str, command: list[str]) -> Body:
+    return {
+        "name": name,
+        "image": program.cluster_spec(tier.spec.cluster).images.juicefs,
+        "command": ["/bin/bash", *command],
+        "resources": resources("200m", "1Gi"),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+            # A mount that the driver has repaired is visible here too.
+            {"name": "volume", "mountPath": names.ROOT, "mountPropagation": "HostToContainer"},
+        ],
+    }
+
+
+def _volumes(tier: Item, claim: str, read_only: bool = False) -> list[Body]:
+    source: Body = {"claimName": claim, **({"readOnly": True} if read_only else {})}
+    return [
+        {"name": "config", "configMap": {"name": names.config(tier), "defaultMode": 0o444}},
+        {"name": "volume", "persistentVolumeClaim": source},
+    ]

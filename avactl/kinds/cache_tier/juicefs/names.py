@@ -1,0 +1,34 @@
+"""Names and directories of a tier's objects."""
+
+from __future__ import annotations
+
+from avactl.kinds.program import Item
+from avactl.names import CACHE_NAMESPACE
+
+DRIVER = "csi.juicefs.com"
+"""The CSI driver, which runs a client (a mount pod) on each machine where a pod uses a volume."""
+
+ROOT = "/volume"
+"""Directory of the whole volume in the pods that import and load."""
+STATE = "/.avactl"
+"""Directory of the volume with what is being imported, and marks of what is."""
+
+
+def config(item: Item) -> str:
+    """Name of the tier's ConfigMap."""
+    return f"{item.name}-juicefs"
+
+
+def reading(item: Item) -> str:
+    """Name of the claim on the whole volume, read-only."""
+    return f"{item.name}-read"
+
+
+def importing(item: Item) -> str:
+    """Name of the claim on the whole volume that imports use."""
+    return f"{item.name}-import"
+
+
+def persistent_volume(claim: str) -> str:
+    """Name of the PersistentVolume of a claim of the tier."""
+    return f"{CACHE_NAMESPACE}-{claim}"

@@ -1,0 +1,91 @@
+"""Volumes of the CSI driver, and the resources of their mount pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds.cache_tier.engines import Needs
+from avactl.kinds.cache_tier.juicefs import names
+from avactl.kinds.cache_tier.juicefs.options import import_options, read_options
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.names import CACHE_NAMESPACE
+from avactl.quantity import format_quantity, quantity
+
+SIZE = "1Mi"
+"""Nominal size of a volume; the driver ignores it."""
+
+
+def _memory_level(item: Item) -> int:
+    return int(sum(quantity(level.quota) for level in item.spec.workers.tiers if level.medium == "MEM"))
+
+
+def needs(item: Item) -> Needs:
+    """Return the requests of a mount pod with the MEM level, whose files count as memory of the pod that wrote them."""
+    fuse = item.spec.fuse
+    return Needs(str(quantity(fuse.cpu)), int(quantity(fuse.memory)) + _memory_level(item))
+
+
+def volume(tier: Item, program: Program, name: str, path: str, read_only: bool) -> Body:
+    """Return mount options and source of a volume with one directory.
+
+    A volume has a mount pod of its own on each machine, and can never show another directory, whatever pods it shares
+    with others. All of a tier's share the cache on the machine's disk.
+    """
+    return _source(tier, program, name, [*read_options(tier), f"subdir={path}"])
+
+
+def _source(tier: Item, program: Program, name: str, options: list[str]) -> Body:
+    fuse = tier.spec.fuse
+    attributes = k8s.compact(
+        **{
+            "juicefs/mount-image": program.cluster_spec(tier.spec.cluster).images.juicefs,
+            "juicefs/mount-cpu-request": fuse.cpu,
+            "juicefs/mount-memory-request": fuse.memory,
+            "juicefs/mount-memory-limit": format_quantity(needs(tier).memory),
+        }
+    )
+    return {
+        "mountOptions": options,
+        "csi": {
+            "driver": names.DRIVER,
+            "fsType": "juicefs",
+            "volumeHandle": name,
+            "nodePublishSecretRef": {"name": tier.spec.volume.secret, "namespace": CACHE_NAMESPACE},
+            "volumeAttributes": attributes,
+        },
+    }
+
+
+def whole(tier: Item, program: Program) -> list[Manifest]:
+    """Return volumes and claims on the whole volume in the cache's namespace: one to read, one to import."""
+    return [
+        *_claim(tier, program, names.reading(tier), "ReadOnlyMany", read_options(tier)),
+        *_claim(tier, program, names.importing(tier), "ReadWriteMany", import_options()),
+    ]
+
+
+def _claim(tier: Item, program: Program, claim: str, mode: str, options: list[str]) -> list[Manifest]:
+    name, cluster = names.persistent_volume(claim), tier.spec.cluster
+    volume_spec: Body = {
+        "capacity": {"storage": SIZE},
+        "accessModes": [mode],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": CACHE_NAMESPACE, "name": claim},
+        **_source(tier, program, name, options),
+    }
+    claim_spec: dict[str, Any] = {
+        "accessModes": [mode],
+        "resources": {"requests": {"storage": SIZE}},
+        "storageClassName": "",
+        "volumeName": name,
+    }
+    return [
+        k8s.manifest(tier, cluster, "v1", "PersistentVolume", name, component="volume", spec=volume_spec),
+        k8s.manifest(
+            tier, cluster, "v1", "PersistentVolumeClaim", claim,
+            namespace=CACHE_NAMESPACE, component="volume", spec=claim_spec,
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""JuiceFS on real processes."""

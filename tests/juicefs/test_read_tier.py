@@ -1,0 +1,115 @@
+"""A read tier on a real volume: imported, loaded and read with the compiled commands and mount options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.kinds.compiling import DIGEST, compiled
+from tools.controlplane import StartError, UnavailableError
+from tools.juicefs.machine import Machine, require_fuse
+from tools.objectstore import ObjectStore
+
+pytestmark = pytest.mark.xdist_group("juicefs")
+
+MIB = 1024 * 1024
+FILES = {f"v1/{part}/{index}.bin": 3 * MIB + index for part in ("train", "val") for index in range(4)}
+SPECS = """
+kind: Cluster
+metadata: {name: main}
+spec:
+  images: {juicefs: "juicedata/mount%s"}
+---
+kind: Team
+metadata: {name: vision}
+spec: {clusters: [main]}
+---
+kind: CacheTier
+metadata: {name: images}
+spec:
+  cluster: main
+  engine: juicefs
+  role: read
+  volume: {secret: ava-volume}
+  workers: {tiers: [{medium: SSD, quota: 1Ti}]}
+  underStores: [{mount: /imagenet, url: "s3://juicefs-imagenet", endpoint: "%s", secret: imagenet-s3}]
+---
+kind: Dataset
+metadata: {name: imagenet, team: vision}
+spec: {tier: images, size: 150Gi, versions: [{name: v1, url: "s3://juicefs-imagenet/v1"}], prewarm: {}}
+"""
+SMALL = {"cache-size": "256", "buffer-size": "64"}
+"""Sizes for a test machine, in MiB."""
+
+
+class Tier:
+    """The compiled objects, and the machine that they are on."""
+
+    def __init__(self, machine: Machine, endpoint: str) -> None:
+        self.machine = machine
+        result = compiled(SPECS % (DIGEST, endpoint))
+        self.objects = {(each.kind, each.name): each.body for each in result.manifests}
+        self.scripts = self.objects["ConfigMap", "images-juicefs"]["data"]
+
+    def volume(self, name: str) -> Any:
+        return self.objects["PersistentVolume", name]
+
+    def container(self, kind: str, prefix: str, containers: str = "containers") -> Any:
+        (body,) = (body for (found, name), body in self.objects.items() if found == kind and name.startswith(prefix))
+        return body["spec"]["template"]["spec"][containers][0]
+
+
+@pytest.fixture(scope="module")
+def tier(juicefs: None, object_store: ObjectStore) -> Iterator[Tier]:
+    try:
+        require_fuse()
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    buckets = object_store.client()
+    for name in ("juicefs-imagenet", "juicefs-blocks"):
+        buckets.create_bucket(Bucket=name)
+    for name, size in FILES.items():
+        buckets.put_object(Bucket="juicefs-imagenet", Key=name, Body=name[-5:].encode() * (size // 5))
+    with Machine(object_store, "juicefs-blocks") as machine:
+        yield Tier(machine, object_store.url)
+
+
+def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, object_store: ObjectStore) -> None:
+    machine = tier.machine
+    with pytest.raises(StartError, match="read-only file system"):
+        # Before the import a pod of a job waits: there is no empty directory to see.
+        machine.mount(tier.volume("vision-dataset-imagenet-v1"), SMALL)
+
+    volume = machine.mount(tier.volume("avactl-cache-images-import"), SMALL)
+    machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
+    assert sorted(path.name for path in volume.iterdir() if path.name != ".trash") == [
+        ".accesslog", ".avactl", ".config", ".stats", "imagenet",
+    ]  # fmt: skip
+    object_store.reset()
+    machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
+    assert not object_store.traffic.requests
+
+    machine.mount(tier.volume("avactl-cache-images-read"), SMALL)
+    warm = tier.container("DaemonSet", "prewarm-", "initContainers")
+    printed = machine.run(warm, tier.scripts, "avactl-cache-images-read")
+    assert "warmup cache: 8 files" in printed
+    assert "100.0%" in printed
+
+    object_store.reset()
+    data = machine.mount(tier.volume("vision-dataset-imagenet-v1"), SMALL)
+    found = {f"v1/{path.relative_to(data)}": path.read_bytes() for path in data.rglob("*.bin")}
+    assert found == {name: name[-5:].encode() * (size // 5) for name, size in FILES.items()}
+    assert object_store.traffic.sent == 0
+
+    with pytest.raises(OSError, match="Read-only file system"):
+        (data / "new").write_bytes(b"")
+
+
+def test_no_log_has_a_word_against_an_option(tier: Tier) -> None:
+    words = re.compile(r".*(?:unknown|not defined|unsupported|deprecated|invalid|Incorrect Usage).*", re.IGNORECASE)
+    logs = {path.name: words.findall(path.read_text()) for path in tier.machine.folder.glob("*.log")}
+    assert len(logs) >= 5
+    assert {name: lines for name, lines in logs.items() if lines} == {}
