@@ -82,6 +82,15 @@ class CachedFile:
     blocks: tuple[Block, ...]
 
 
+class Reads(NamedTuple):
+    """Bytes that a tier has served since its masters started."""
+
+    total: int
+    """To readers, from the cache or the under-stores."""
+    store: int
+    """Of these, from the under-stores; without loads ahead of readers."""
+
+
 class Engine(Protocol):
     """One tier. All methods raise EngineError."""
 
@@ -95,6 +104,10 @@ class Engine(Protocol):
 
     async def workers(self) -> list[Worker]:
         """Return the live workers."""
+        ...
+
+    async def reads(self) -> Reads:
+        """Return what the tier has served."""
         ...
 
     async def mounts(self) -> list[Mount]:

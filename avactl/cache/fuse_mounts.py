@@ -6,6 +6,7 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
+from avactl.cache import metrics
 from avactl.cache.drain import Tell, is_ready, reference
 from avactl.cache.pods import TierPods, TierVolumes
 from avactl.kube.client import ApiError, Client
@@ -65,6 +66,8 @@ class FuseMounts:
             self._away.pop(node, None)
             self._told.discard(node)
         self._facts |= {"mounts": len(mounted), "mountsLost": len(self._away)}
+        metrics.MOUNTS.labels(self._tier, "mounted").set(len(mounted))
+        metrics.MOUNTS.labels(self._tier, "lost").set(len(self._away))
 
     async def _tell_readers(self, node: str, reason: str, note: str, *, warning: bool) -> None:
         claims = self._volumes.claims(self._directory)

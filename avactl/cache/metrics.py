@@ -10,6 +10,10 @@ _TIER, _VERSION = ["tier"], ["namespace", "dataset", "version"]
 LEADER = Gauge("avactl_cache_leader", "1 on the replica that acts.", registry=REGISTRY)
 CAPACITY = Gauge("avactl_cache_capacity_bytes", "Capacity of a tier's workers.", _TIER, registry=REGISTRY)
 USED = Gauge("avactl_cache_used_bytes", "Bytes that a tier's workers hold.", _TIER, registry=REGISTRY)
+READ = Gauge("avactl_cache_read_bytes", "Bytes that readers got since the masters started.", _TIER, registry=REGISTRY)
+STORE_READ = Gauge("avactl_cache_store_read_bytes", "Of these, bytes from the under-stores.", _TIER, registry=REGISTRY)
+MOUNTS = Gauge("avactl_cache_mounts", "FUSE mounts of a tier, by state: mounted, lost.", ["tier", "state"],
+               registry=REGISTRY)  # fmt: skip
 WORKERS = Gauge("avactl_cache_workers", "Live workers of a tier.", _TIER, registry=REGISTRY)
 ERRORS = Counter(
     "avactl_cache_errors_total", "Failed passes over a tier, by task.", ["tier", "task"], registry=REGISTRY

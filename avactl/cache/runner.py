@@ -111,7 +111,7 @@ class TierRunner:
         self.errors[name] = text
 
     async def _measure(self) -> None:
-        workers = await self.engine.workers()
+        workers, reads = await self.engine.workers(), await self.engine.reads()
         capacity, used = sum(each.capacity for each in workers), sum(each.used for each in workers)
         self.facts |= {
             "role": self.tier.role,
@@ -119,10 +119,14 @@ class TierRunner:
             "capacityBytes": capacity,
             "usedBytes": used,
             "fill": round(used / capacity, 4) if capacity else 0.0,
+            "readBytes": reads.total,
+            "storeReadBytes": reads.store,
             "updated": int(time.time()),
         }
         for gauge, value in ((metrics.CAPACITY, capacity), (metrics.USED, used), (metrics.WORKERS, len(workers))):
             gauge.labels(self.tier.name).set(value)
+        metrics.READ.labels(self.tier.name).set(reads.total)
+        metrics.STORE_READ.labels(self.tier.name).set(reads.store)
 
     def status(self) -> dict[str, Any]:
         """Return the tier's part of the status."""

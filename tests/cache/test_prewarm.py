@@ -52,6 +52,13 @@ def test_a_version_is_loaded_once_pinned_and_told(world: World, object_store: Ob
     object_store.reset()
     assert world.engine(reread) == content("once/v1/1/1", SIZE)
     assert object_store.traffic.sent == 0  # the second read comes from memory
+
+    def served() -> dict[str, Any]:
+        found: dict[str, Any] = world.status()["tiers"]["tier"]
+        return found
+
+    world.wait(lambda: served().get("readBytes", 0) > SIZE / 2)
+    assert served()["storeReadBytes"] < SIZE  # of what is warm, readers get nothing from the store
     world.stop()
     world.start()
     world.wait(lambda: entry(world, "absent").get("error"))

@@ -8,11 +8,15 @@ from typing import Any, TypeVar
 
 from avactl.cache.alluxio.messages import MESSAGES
 from avactl.cache.alluxio.rpc import TIMEOUT, Channel
-from avactl.cache.engine import Block, CachedFile, EngineError, Mount, UnavailableError, Worker
+from avactl.cache.engine import Block, CachedFile, EngineError, Mount, Reads, UnavailableError, Worker
 
 MARK = "avactl.dev/verified"
 """The daemon's extended attribute."""
 _FILES, _BLOCKS, _WORKER = "file.FileSystemMasterClientService", "block.BlockMasterClientService", "block.BlockWorker"
+_METRICS = "metric.MetricsMasterClientService"
+_REQUESTED = ("Local", "Domain", "Direct", "Remote")
+"""Metrics `Cluster.BytesRead…` of what clients read: by short circuit, socket, from memory, and by the network. Source:
+`MetricKey.java`."""
 _NEVER, _ONCE, _ALWAYS = 0, 1, 2  # LoadMetadataPType
 _UFS_FILE = 1  # RequestType
 _CACHE_THROUGH = 3  # WritePType
@@ -110,6 +114,12 @@ class AlluxioEngine:
             Worker(_address(each.address), each.address.host, each.capacityBytes, each.usedBytes)
             for each in answer.workerInfos
         )
+
+    async def reads(self) -> Reads:
+        answer = await self._call(_METRICS, "GetMetrics", MESSAGES["Empty"](), "GetMetricsResponse")
+        found = {each.key: each.value.doubleValue for each in answer.metrics}
+        asked = sum(found.get(f"Cluster.BytesRead{name}", 0.0) for name in _REQUESTED)
+        return Reads(int(asked), int(found.get("Cluster.BytesReadUfsAll", 0.0)))
 
     async def load(self, worker: Worker, parts: Sequence[tuple[CachedFile, Block]]) -> list[str]:
         blocks = [

@@ -18,6 +18,7 @@ _SCALARS = {
     "bool": _FIELD.TYPE_BOOL,
     "string": _FIELD.TYPE_STRING,
     "bytes": _FIELD.TYPE_BYTES,
+    "double": _FIELD.TYPE_DOUBLE,
 }
 """Enumerations are `int32` here: they have the same encoding."""
 
@@ -63,6 +64,10 @@ _FIELDS = {
     "GetMountTableRequest": "1 checkUfs bool",
     "GetMountTableResponse": "1 mountPoints *MountPoint",
     "Empty": "",
+    # grpc/metric_master.proto
+    "MetricValue": "1 doubleValue double",
+    "Metric": "1 key string, 2 value MetricValue",
+    "GetMetricsResponse": "1 metrics *Metric",
     # grpc/block_master.proto
     "WorkerInfo": "1 id int64, 2 address WorkerNetAddress, 3 lastContactSec int32, 4 state string, "
     "5 capacityBytes int64, 6 usedBytes int64, 8 capacityBytesOnTiers *Count, 9 usedBytesOnTiers *Count",

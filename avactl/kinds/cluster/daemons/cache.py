@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.kinds.cluster.daemons import rbac
+from avactl.kinds.cluster.daemons import dashboard, rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon, metrics_only
 from avactl.kinds.dataset_access import unpersisted
 from avactl.kinds.lowering import k8s
@@ -31,5 +31,6 @@ def objects(item: Item, program: Program) -> list[Manifest]:
         *daemon.deployment(["run", "--namespace", CACHE_NAMESPACE], resources("1", "1Gi"), volumes),
         *daemon.cluster_role(rbac.cache_cluster_rules()),
         *daemon.role([*rbac.leader_rules(NAME), *rbac.cache_rules(any(unpersisted(tier) for tier in tiers))]),
+        dashboard.config_map(item),
         metrics_only(item, CACHE_NAMESPACE, k8s.selector(item, COMPONENT)),
     ]
