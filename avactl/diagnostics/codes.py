@@ -83,6 +83,8 @@ CODES: dict[str, str] = {
     "journal-too-small": "A journal volume is too small.",
     "tier-order": "Storage tiers are not listed fastest first, or a medium is duplicate.",
     "tier-too-small": "A storage tier is no larger than the space that its engine reserves in it.",
+    "tier-too-large": "Storage tiers are larger than the disk or memory that they are on.",
+    "tier-without-disk": "A storage tier is on no disk that its pool declares.",
     "engine-cannot": "The engine of a cache tier cannot do what a spec says.",
     "memory-too-small": "A process of the cache tier has too little memory.",
     "masters-share-machine": "A cluster has fewer machines than a cache tier has masters.",

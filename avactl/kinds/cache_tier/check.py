@@ -30,7 +30,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _storage(item: Item, engine: Engine) -> Iterator[Diagnostic]:
-    tiers, reserved = item.spec.workers.tiers, format_quantity(engine.reserved)
+    tiers, reserved = item.spec.workers.tiers, engine.reserved(item)
+    space = format_quantity(reserved)
     path: tuple[str | int, ...] = ("spec", "workers", "tiers")
     first: dict[str, int] = {}
     places: dict[str, int] = {}
@@ -54,12 +55,12 @@ def _storage(item: Item, engine: Engine) -> Iterator[Diagnostic]:
                 hint="list the fastest medium first: "
                 f"{', '.join(sorted({t.medium for t in tiers}, key=SPEED.__getitem__))}",
             )
-        if engine.reserved and quantity(tier.quota) <= engine.reserved:
+        if reserved and quantity(tier.quota) <= reserved:
             yield Diagnostic(
                 "tier-too-small",
-                f"a tier of {tier.quota} has no usable space: {engine.title} reserves {reserved} of each tier",
+                f"a tier of {tier.quota} has no usable space: {engine.title} reserves {space} of each tier",
                 item.span(*path, index, "quota"),
-                hint=f"write more than {reserved}, or remove the tier",
+                hint=f"write more than {space}, or remove the tier",
             )
         if tier.medium == "MEM":
             if tier.path is not None:

@@ -1,10 +1,11 @@
-"""Check that the workers of several tiers fit on one machine together."""
+"""Checks of all tiers together: memory and disks of machines, stores, directories."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.cache_tier.check_disks import disks
 from avactl.kinds.cache_tier.check_together import together
 from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.cache_tier.machines import pools
@@ -13,9 +14,10 @@ from avactl.quantity import format_quantity, quantity
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
-    """Yield the problems of several tiers: memory of machines, shared stores, directories inside each other."""
+    """Yield the problems of several tiers: memory and disks, shared stores, directories inside each other."""
     yield from together(program)
     yield from _memory(program)
+    yield from disks(program)
 
 
 def _memory(program: Program) -> Iterator[Diagnostic]:

@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -77,8 +78,10 @@ class Engine:
     """Requests of the FUSE pod that runs on every machine."""
     host_mount: bool = False
     """True if FUSE mounts the tier at `dataset_access.host_path` on every machine."""
-    reserved: int = 0
+    reserved: Callable[[Item], int] = lambda item: 0
     """Bytes of each storage level that hold no data."""
+    disk_share: Fraction = Fraction(1)
+    """Share of a disk that it fills at most, whatever the quota."""
     check_dataset: Callable[[Item, Program, Item], Iterable[Diagnostic]] = _nothing
     """Yields the problems of a dataset in the tier, its last argument."""
     dataset: Callable[[Item, Program, Item, Sequence[Loaded]], list[Manifest]] = _no_jobs

@@ -39,5 +39,5 @@ def capacity(item: Item, program: Program) -> int | None:
     if not workers or any(pool in {name for _, name in program.broken} for pool in item.spec.workers.pools):
         return None
     engine = engine_of(item)
-    each = sum(int(quantity(tier.quota)) - engine.reserved for tier in item.spec.workers.tiers)
+    each = sum(int(quantity(tier.quota)) - engine.reserved(item) for tier in item.spec.workers.tiers)
     return each * workers if engine.shared else each

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.program import Item, Program
 
 _SIZES = ("count", "nodes", "autoscaling")
@@ -32,6 +33,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _size(item)
     yield from _labels(item)
     yield from _taints(item)
+    paths = (disk.path.rstrip("/") for disk in item.spec.disks)
+    yield from duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
 def _size(item: Item) -> Iterator[Diagnostic]:

@@ -8,7 +8,16 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl import names
 from avactl.kinds.base import LabelValue, Model, Resource
-from avactl.kinds.fields.values import LABEL_KEY_PATTERN, ClusterRef, MachineTypeRef, bad, label_key, label_value
+from avactl.kinds.fields.values import (
+    LABEL_KEY_PATTERN,
+    Bytes,
+    ClusterRef,
+    HostPath,
+    MachineTypeRef,
+    bad,
+    label_key,
+    label_value,
+)
 
 _OWN = (f"{names.GROUP}/", "kubernetes.io/", "k8s.io/")
 
@@ -44,6 +53,13 @@ class Taint(Model):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = Field("NoSchedule", description="Effect.")
 
 
+class Disk(Model):
+    """A local disk of each machine, for cache tiers."""
+
+    path: HostPath = Field(description="Directory that it is mounted at.")
+    capacity: Bytes = Field(description="Capacity of its file system, in bytes.")
+
+
 class Autoscaling(Model):
     """Bounds of a pool scaled by an external autoscaler (cluster autoscaler, Karpenter)."""
 
@@ -65,6 +81,11 @@ class NodePoolSpec(Model):
     autoscaling: Autoscaling | None = Field(None, description="Bounds of an autoscaled pool.")
     labels: NodeLabels = Field(default_factory=dict, description="Node labels; the pool's pods select them.")
     taints: list[Taint] = Field(default_factory=list, description="Node taints; the pool's pods tolerate them.")
+    disks: list[Disk] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Local disks for cache tiers; the sizes of their storage tiers are checked against them.",
+    )
     allocation: Literal["dra", "devicePlugin"] = Field(
         "devicePlugin",
         description="How pods get GPUs: ResourceClaims (DRA), or the extended resource of a device plugin.",

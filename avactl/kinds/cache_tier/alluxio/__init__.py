@@ -4,6 +4,7 @@ from avactl.kinds.cache_tier.alluxio import dataset, fuse, workers
 from avactl.kinds.cache_tier.alluxio.checks.tier import check
 from avactl.kinds.cache_tier.alluxio.daemon_config import document
 from avactl.kinds.cache_tier.alluxio.lower import lower
+from avactl.kinds.cache_tier.alluxio.reserved import reserved
 from avactl.kinds.cache_tier.engines import Engine
 
 ENGINE = Engine(
@@ -16,8 +17,7 @@ ENGINE = Engine(
     shared=True,
     fuse=fuse.needs,
     host_mount=True,
-    # alluxio.worker.management.tier.align.reserved.bytes: a worker with a smaller tier does not start.
-    reserved=1024**3,
+    reserved=reserved,
     check_dataset=dataset.check,
     dataset=dataset.dataset,
     daemon=document,

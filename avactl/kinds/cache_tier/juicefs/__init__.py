@@ -1,9 +1,12 @@
 """Engine `juicefs`: a volume of JuiceFS Community Edition, with a cache on each machine, by its CSI driver."""
 
+from fractions import Fraction
+
 from avactl.kinds.cache_tier.engines import Engine
 from avactl.kinds.cache_tier.juicefs import dataset, volumes
 from avactl.kinds.cache_tier.juicefs.checks import check, check_dataset
 from avactl.kinds.cache_tier.juicefs.lower import lower
+from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE
 
 ENGINE = Engine(
     title="JuiceFS",
@@ -13,6 +16,7 @@ ENGINE = Engine(
     volume=volumes.volume,
     worker=volumes.needs,
     shared=False,
+    disk_share=1 - Fraction(FREE_SPACE),
     check_dataset=check_dataset,
     dataset=dataset.dataset,
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.cache_tier.juicefs.known_options import VERSION, options, similar
-from avactl.kinds.cache_tier.juicefs.options import MIB
+from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, MIB
+from avactl.kinds.cache_tier.machines import pools
 from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program
 from avactl.quantity import format_quantity, quantity
@@ -70,6 +72,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
             "its cache counts from the last read", "write `properties: {cache-expire: 24h}`",
         )  # fmt: skip
     yield from _workers(item)
+    yield from _memory(item, program)
     yield from _fuse(item)
     yield from _stores(item)
     yield from _properties(item)
@@ -95,6 +98,26 @@ def _workers(item: Item) -> Iterator[Diagnostic]:
             item, (*path, "tiers", 1), "move data between storage tiers",
             "it spreads blocks over all its directories", "keep one tier; the kernel caches what it reads in memory",
         )  # fmt: skip
+
+
+def _memory(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield a MEM level that is larger than the file system in memory that it is in."""
+    for index, level in enumerate(item.spec.workers.tiers):
+        for pool in pools(item, program) if level.medium == "MEM" else ():
+            memory = program.machine(pool).memory
+            # tmpfs(5): a size of half of the memory, where none is set.
+            usable = int(quantity(memory) / 2 * (1 - Fraction(FREE_SPACE)))
+            if quantity(level.quota) > usable:
+                yield Diagnostic(
+                    "tier-too-large",
+                    f"a MEM tier of {level.quota} is in /dev/shm, which Linux limits to half of the memory: of "
+                    f"{memory} on machines of pool `{pool.name}` the cache fills {format_quantity(usable)}",
+                    item.span("spec", "workers", "tiers", index, "quota"),
+                    severity="warning",
+                    hint=f"write {format_quantity(usable)} or less, or mount a larger /dev/shm on the machines",
+                    notes=(Note(pool.span("spec", "machineType"), f"pool {pool.name}"),),
+                )
+                return
 
 
 def _fuse(item: Item) -> Iterator[Diagnostic]:
