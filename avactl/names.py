@@ -64,6 +64,9 @@ CHECKPOINT_EVERY = f"{GROUP}/checkpoint-every"
 START_WHEN_WARM = f"{GROUP}/start-when-warm"
 """Pod annotation: JSON object of dataset versions (`NAMESPACE/NAME/VERSION`) and the percentages that must be cached
 before the pod starts."""
+DATA_LOCALITY = f"{GROUP}/data-locality"
+"""Pod annotation: JSON object with `prefer` or `require`, and a list of dataset versions (`NAMESPACE/NAME/VERSION`) of
+which a part should, or must, be in the cache of the pod's node."""
 TIMEOUT = f"{GROUP}/timeout"
 """Pod annotation: seconds from the binding after which the scheduler sets `TIMED_OUT`."""
 TIMED_OUT = f"{GROUP}/TimedOut"

@@ -95,7 +95,7 @@ class Daemon:
         self.reporter.yield_to = lambda: self.binder.flying > 0
         self.budgets = DisruptionBudgets()
         evictor = Evictor(client, rate, self.reporter, self.leading, self._wanted, self._not_made)
-        self.gate = DatasetGate(self._warmed, policy.cache_daemon)
+        self.gate = DatasetGate(self._warmed, policy.cache_daemon, self.cache.tables.changed)
         self.cycle = SchedulingCycle(
             self.cache,
             self.queue,

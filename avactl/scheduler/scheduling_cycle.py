@@ -12,8 +12,10 @@ from avactl.placement.allocation import Booking
 from avactl.placement.diagnosis import SMALL, gang_message, pod_message, short, why_gang, why_pod
 from avactl.placement.gang import Gang, Member, Role, contiguous, place_gang
 from avactl.placement.request import Request
+from avactl.placement.score import Choice
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.data_locality import DataLocality
 from avactl.scheduler.cache.dataset_gate import DatasetGate, GateError
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask
@@ -99,6 +101,7 @@ class SchedulingCycle:
         self.cache, self.queue, self.binder, self.reporter, self.volumes = cache, queue, binder, reporter, volumes
         self.preemptor = Preemptor(cache, queue, budgets or DisruptionBudgets(), evictor, self._choose, share)
         self._gate = gate
+        self._locality = None if gate is None else DataLocality(cache.tables, gate)
         self._full: dict[Hashable, tuple[int, str]] = {}
         """Demands that fitted nowhere: the change epoch of the attempt, and the reason."""
         self._learnt: set[str] = set()
@@ -246,10 +249,15 @@ class SchedulingCycle:
         """Return the booking of a pod in the current state, on some nodes only."""
         try:
             request = self._request(pod)
-            choice = self.cache.choose(pod, request, narrower(self._among(pod)[0], mask))
+            choice = self._best(pod, request, narrower(self._among(pod)[0], mask))
         except RuleError:
             return None
         return None if choice is None else choice.booking(request)
+
+    def _best(self, pod: PodInfo, request: Request, among: Mask | None) -> Choice | None:
+        """Return the best place for a pod; None if there is none. Raises RuleError."""
+        weights = self._locality.preferred(pod) if self._locality is not None and pod.locality else None
+        return self.cache.choose(pod, request, among, weights)
 
     def _request(self, pod: PodInfo) -> Request:
         """Raises UnsupportedError, RuleError."""
@@ -276,6 +284,9 @@ class SchedulingCycle:
                 more = f"{lost} without access to its volumes, or at the volume limit" if lost else ""
                 words = joined(words, more)
                 mask = narrower(mask, reach)
+        if pod.locality and self._locality is not None:
+            near, more = self._locality.among(pod)
+            mask, words = narrower(mask, near), joined(words, more)
         return mask, words
 
     def _learn(self, pod: PodInfo, request: Request) -> None:
@@ -340,7 +351,8 @@ class SchedulingCycle:
         """Return True if other pods, volumes or claims restrict the nodes of a gang's pod. Raises RuleError."""
         cache = self.cache
         volumes = bool(pod.volumes) and self.volumes.among(pod) is not None
-        return cache.topology.touch(pod) or volumes or cache.claims.searched(pod)
+        local = bool(pod.locality) and self._locality is not None and self._locality.among(pod)[0] is not None
+        return cache.topology.touch(pod) or volumes or local or cache.claims.searched(pod)
 
     def _find(
         self, attempt: _Attempt, models: Mask | None, reach: tuple[Mask | None, str] | None = None
@@ -352,13 +364,16 @@ class SchedulingCycle:
         unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
         if not unit.gang:
             pod = pods[0]
-            choice = self.cache.choose(pod, requests[pod.uid], narrower((reach or self._among(pod))[0], models))
+            choice = self._best(pod, requests[pod.uid], narrower((reach or self._among(pod))[0], models))
             return None if choice is None else [choice.booking(requests[pod.uid])]
-        if attempt.special:
+        # What pods prefer counts one by one only. Where they do not fit so, they are placed without it.
+        prefers = self._locality is not None and any(pod.locality for pod in pods)
+        if attempt.special or prefers:
             for among in gang_domains(self.cache.tables.state, unit, each=True):
                 placed = self._one_by_one(attempt, narrower(among, models))
                 if not placed.reason:
                     return self._ranked(attempt, placed.bookings)
+        if attempt.special:
             return None
         gang, roles = gang_of(unit, pods, requests)
         for among in gang_domains(self.cache.tables.state, unit):
@@ -433,7 +448,7 @@ class SchedulingCycle:
                     return _Partly(placed, str(error))
                 among, words = self._among(pod)
                 among = narrower(among, models)
-                choice = self.cache.choose(pod, request, among)
+                choice = self._best(pod, request, among)
                 if choice is None:
                     words = self._pod_words(pod, request, among, words)
                     return _Partly(placed, f"{len(placed)} of {len(pods)} fit; {words}")
@@ -460,7 +475,7 @@ class SchedulingCycle:
             return False
         among, words = narrower(among, models), joined(words, self.cache.quotas.beyond(models))
         for near in gang_domains(self.cache.tables.state, unit):
-            choice = self.cache.choose(pod, request, narrower(among, near))
+            choice = self._best(pod, request, narrower(among, near))
             if choice is not None:
                 self._bind([pod], [choice.booking(request)])
                 return True

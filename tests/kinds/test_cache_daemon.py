@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.scheduler.cache.data_locality import read_locality
 from tests.kinds.compiling import DIGEST, apply, body, cached_path, compiled, names
 from tests.kinds.test_cluster import refused
 from tools.controlplane import ControlPlane
@@ -289,8 +290,11 @@ spec:
   workers: {cpu: 2, memory: 4Gi}
   datasets: [{name: clips}]
   startWhen: {warm: 90%}
+  locality: prefer
 """
     result = compiled(CLUSTER.replace("cache: true", "scheduler: true, cache: true") + READ + CLIPS + job)
     template = next(m.body for m in result.manifests if m.kind == "Job" and m.namespace == "video")["spec"]["template"]
     assert template["metadata"]["annotations"]["avactl.dev/start-when-warm"] == '{"video/clips/v2":90}'
+    local = template["metadata"]["annotations"]["avactl.dev/data-locality"]
+    assert read_locality(local) == (False, ("video/clips/v2",))
     assert told(result, "dataset.video.clips")["versions"][1]["claims"] == ["video"]

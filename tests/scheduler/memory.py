@@ -30,7 +30,9 @@ class Memory:
     ) -> None:
         """`daemon`: whether the cluster runs the cache daemon; None: nothing waits for datasets."""
         self.cache = ClusterCache(LEVELS, DraManager(""), **cache)
-        self.gate = None if daemon is None else DatasetGate(self.cache.tables.waits.arrived, daemon)
+        self.gate = (
+            None if daemon is None else DatasetGate(self.cache.tables.waits.arrived, daemon, self.cache.tables.changed)
+        )
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
         self.cycle = SchedulingCycle(

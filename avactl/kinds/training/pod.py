@@ -7,7 +7,7 @@ from typing import Any
 
 from avactl import names
 from avactl.kinds import dataset_access
-from avactl.kinds.dataset_start import start_when_warm
+from avactl.kinds.dataset_start import data_locality, start_when_warm
 from avactl.kinds.fields.gpu import link_annotations
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
@@ -70,6 +70,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         if spec.workers.within:
             notes[names.WITHIN] = spec.workers.within
     notes |= start_when_warm(item, program)
+    if part.role in DATA_ROLES:
+        notes |= data_locality(item, program)
     if not spec.preemptible:
         notes[names.PREEMPTIBLE] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:

@@ -94,6 +94,11 @@ class TrainingJobSpec(PodUser):
     slots_per_worker: Count | None = Field(None, description="MPI slots per worker. Default: its number of GPUs, or 1.")
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
     start_when: StartWhen | None = Field(None, description="What the pods wait for before they start.")
+    locality: Literal["prefer", "require"] | None = Field(
+        None,
+        description="`prefer`: place pods on nodes whose cache worker holds most of the mounted datasets. `require`: "
+        "only on nodes that hold a part of each. Needs the scheduler and the cache daemon. Default: anywhere.",
+    )
     checkpoint: Checkpoint | None = Field(None, description="Where and how often the job saves checkpoints.")
     priority: Priority = Field("normal", description="Scheduling priority within the team. Services preempt all jobs.")
     preemptible: bool = Field(True, description="Allow preemption; the job resumes later.")

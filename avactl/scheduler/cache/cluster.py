@@ -14,6 +14,7 @@ from typing import Any
 from avactl import names
 from avactl.kube import logs
 from avactl.placement.allocation import Booking, BookingError
+from avactl.placement.fragmentation import Floats
 from avactl.placement.request import Request
 from avactl.placement.score import Choice, Objective
 from avactl.scheduler.cache.claim_bookings import ClaimBookings
@@ -236,9 +237,16 @@ class ClusterCache:
 
     # -- decisions --------------------------------------------------------------------------------------------------
 
-    def choose(self, pod: PodInfo, request: Request, among: Mask | None) -> Choice | None:
-        """Return the best node and GPUs for a pod; None if it fits nowhere."""
+    def choose(
+        self, pod: PodInfo, request: Request, among: Mask | None, weights: Floats | None = None
+    ) -> Choice | None:
+        """Return the best node and GPUs for a pod; None if it fits nowhere.
+
+        `weights`: more weights of nodes by slot, beside those of the pod's preferred affinity.
+        """
         preferred = self.topology.preferred(pod)
+        if weights is not None:
+            preferred = weights if preferred is None else preferred + weights
         if pod.claims:
             return self.claims.choose(pod, request, among, preferred)
         return self.tables.scorer.choose(request, among, preferred)

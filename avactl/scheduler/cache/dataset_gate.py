@@ -14,6 +14,7 @@ import orjson
 
 from avactl import names
 from avactl.kube import logs
+from avactl.scheduler.cache.data_locality import locality_of
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NotYetError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -40,6 +41,8 @@ class _Progress(NamedTuple):
     """Unix time; 0: unknown."""
     claims: frozenset[str]
     """Namespaces with a claim for the version."""
+    holders: Mapping[str, float]
+    """Share of the version in the cache of each node."""
 
 
 @lru_cache(1024)
@@ -59,15 +62,20 @@ def read_warm(text: str) -> tuple[tuple[str, int], ...]:
 class DatasetGate:
     """The cache daemon's status, and the pods that it holds back."""
 
-    def __init__(self, arrived: Callable[[str], None], daemon: bool) -> None:
-        """`arrived` is called with `WANTED` when the status changes; `daemon`: the cluster runs the cache daemon."""
-        self._arrived, self._daemon = arrived, daemon
+    def __init__(self, arrived: Callable[[str], None], daemon: bool, moved: Callable[[], None] = lambda: None) -> None:
+        """`arrived` is called with `WANTED` when the status changes, `moved` when other nodes hold data that pods have
+        asked for; `daemon`: the cluster runs the cache daemon.
+        """
+        self._arrived, self._daemon, self._moved = arrived, daemon, moved
+        self._asked = False
+        """True if a placement has depended on what nodes hold since the last change of that."""
         self._known: dict[str, _Progress] = {}
         self._reported = False
         self._ticked = monotonic()
 
     def check(self, pod: PodInfo) -> None:
         """Return if the pod may start. Raises GateError, and RuleError for an invalid annotation."""
+        self._check_locality(pod)
         if not pod.warm:
             return
         try:
@@ -75,13 +83,29 @@ class DatasetGate:
         except ValueError as error:
             raise RuleError(f"annotation {names.START_WHEN_WARM}: {quote(error)}") from None
         for key, percent in wanted:
-            namespace, name, version = key.split("/")
-            known = self._known.get(key)
-            # A tenant writes any annotation: the progress of others' datasets is not for it.
-            if known is not None and pod.namespace != namespace and pod.namespace not in known.claims:
-                known = None
+            known = self._readable(pod, key)
             if known is None or known.percent < percent:
-                raise GateError(f"waits for dataset {quote(name)} {quote(version)}: {self._words(known)}", WANTED)
+                raise GateError(f"waits for dataset {_named(key)}: {self._words(known)}", WANTED)
+
+    def _check_locality(self, pod: PodInfo) -> None:
+        """Raise GateError if no node holds a part of a dataset that the pod must be next to."""
+        wanted = locality_of(pod)
+        for key in wanted.versions if wanted is not None and wanted.required else ():
+            if not self.holders(pod, key):
+                words = self._words(self._readable(pod, key))
+                raise GateError(f"waits for a node with a part of dataset {_named(key)}: {words}", WANTED)
+
+    def holders(self, pod: PodInfo, key: str) -> Mapping[str, float]:
+        """Return the share of a dataset version by node; empty if the pod may not know it, or nobody does."""
+        self._asked = True
+        known = self._readable(pod, key)
+        return {} if known is None else known.holders
+
+    def _readable(self, pod: PodInfo, key: str) -> _Progress | None:
+        # A tenant writes any annotation: the progress of others' datasets is not for it.
+        known = self._known.get(key)
+        mine = known is not None and (pod.namespace == key.partition("/")[0] or pod.namespace in known.claims)
+        return known if mine else None
 
     def _words(self, known: _Progress | None) -> str:
         if not self._daemon:
@@ -108,12 +132,16 @@ class DatasetGate:
         """Take over the ConfigMap. An invalid one leaves the last valid content in use."""
         try:
             datasets = orjson.loads((item.get("data") or {}).get("status.json") or "{}").get("datasets") or {}
-            self._known = {str(key): _progress(value) for key, value in datasets.items()}
+            known = {str(key): _progress(value) for key, value in datasets.items()}
         except (ValueError, TypeError, AttributeError) as error:
             logs.error("invalid status of datasets", error=repr(error))
             return
-        self._reported = True
+        moved = self._asked and _held(known) != _held(self._known)
+        self._known, self._reported = known, True
         self._arrived(WANTED)
+        if moved:
+            self._asked = False
+            self._moved()
 
     def remove(self, key: str) -> None:
         """Forget the status."""
@@ -129,5 +157,22 @@ def _progress(value: Mapping[str, Any]) -> _Progress:
     """Raises ValueError, TypeError."""
     eta, claims = value.get("etaSeconds"), value.get("claims") or ()
     updated = float(value.get("updated") or 0)
+    shares = {str(node): min(1.0, float(share)) for node, share in (value.get("holders") or {}).items()}
     known = min(float(eta), 1e7) if eta is not None else -1.0
-    return _Progress(float(value.get("percent") or 0), known, updated, frozenset(map(str, claims)))
+    return _Progress(
+        float(value.get("percent") or 0),
+        known,
+        updated,
+        frozenset(map(str, claims)),
+        {node: share for node, share in shares.items() if share > 0},
+    )
+
+
+def _held(known: Mapping[str, _Progress]) -> dict[str, frozenset[str]]:
+    return {key: frozenset(progress.holders) for key, progress in known.items()}
+
+
+def _named(key: str) -> str:
+    """Name and version of a dataset, from its key."""
+    _, name, version = key.split("/")
+    return f"{quote(name)} {quote(version)}"

@@ -115,6 +115,10 @@ class ClusterTables:
         self.scorer = Scorer(self.state, objective=objective)
         self._handlers: dict[str, list[Callable[..., None]]] = {event: [] for event in _EVENTS}
 
+    def changed(self) -> None:
+        """Count a change that may help pods that wait."""
+        self.change_epoch += 1
+
     def reset_state(self, resources: tuple[str, ...]) -> None:
         """Replace the placement state by an empty one of these resources."""
         self.state = State(resources, self.levels)

@@ -43,6 +43,7 @@ class PodInfo:
         "index",
         "key",
         "labels",
+        "locality",
         "managed",
         "message",
         "name",
@@ -125,6 +126,8 @@ class PodInfo:
         """End of its termination grace period, Unix time; 0: it is not being deleted."""
         self.warm: str = notes.get(names.START_WHEN_WARM, "") if self.managed else ""
         """The annotation `names.START_WHEN_WARM`."""
+        self.locality: str = notes.get(names.DATA_LOCALITY, "") if self.managed else ""
+        """The annotation `names.DATA_LOCALITY`."""
         self.labels: Mapping[str, str] = _NOTHING
         self.node = ""
         self.devices: str | None = None
