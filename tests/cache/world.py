@@ -45,6 +45,7 @@ def alluxio(store: ObjectStore, ceph: Path, quota: int = MEM) -> Iterator[Alluxi
         "alluxio.user.file.writetype.default": "ASYNC_THROUGH",
         "alluxio.user.file.replication.durable": "2",
         "alluxio.user.file.persistence.initial.wait.time": "-1",
+        "alluxio.underfs.s3.streaming.upload.enabled": "true",
     }
     options = [
         "--option", f"alluxio.underfs.s3.endpoint={store.url}",

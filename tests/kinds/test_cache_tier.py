@@ -75,6 +75,11 @@ def test_writes_go_by_role(text: str, write_type: str) -> None:
     assert properties(text)["alluxio.user.file.writetype.default"] == write_type
 
 
+def test_uploads_of_write_tiers_are_streamed() -> None:
+    key = "alluxio.underfs.s3.streaming.upload.enabled"
+    assert [properties(text).get(key) for text in (READ, WRITE, ASYNC)] == [None, "true", "true"]
+
+
 def test_what_the_store_does_not_have_yet_is_kept_several_times() -> None:
     found = properties(ASYNC)
     assert found["alluxio.user.file.replication.durable"] == "3"

@@ -92,7 +92,12 @@ def _clients(item: Item, daemon: bool) -> dict[str, str]:
         refresh = spec.refresh
     else:
         back = spec.write_back
-        properties = {"alluxio.user.file.writetype.default": "CACHE_THROUGH"}
+        properties = {
+            "alluxio.user.file.writetype.default": "CACHE_THROUGH",
+            # The other way, a worker whose first uploads fail or come at once can fail all later ones until it is
+            # restarted: RejectedExecutionException of a terminated TransferManager (S3AOutputStream, Alluxio 2.9.4).
+            "alluxio.underfs.s3.streaming.upload.enabled": "true",
+        }
         if back.mode == "async":
             properties["alluxio.user.file.writetype.default"] = "ASYNC_THROUGH"
             properties["alluxio.user.file.replication.durable"] = str(back.replicas)
