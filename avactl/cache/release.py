@@ -12,18 +12,21 @@ had when it was closed.** It holds under kill -9 of the daemon, a worker or a ma
    not evicted either. The pin is in the journal too. It is removed here, after the mark.
 4. Each step here is safe by itself and can be repeated: mark, then unpin, then free. A daemon that dies between two of
    them leaves a file that is verified and still cached.
-5. A durable copy is first renamed to a name that contains its id, and then looked at again: a writer that replaces the
-   file meanwhile creates another name's file, which is not deleted.
+5. A durable copy is first renamed to a path that contains its id, and then looked at again: a file that a writer has
+   put in its place meanwhile has another id, and is renamed back, now or by the next daemon.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
-from avactl.cache.engine import CachedFile, Engine, EngineError, NotFoundError
+from avactl.cache.engine import CachedFile, Engine, EngineError, NotFoundError, UnavailableError
 
 TRASH = ".avactl-released"
 """Directory of a durable mount for copies that are about to be deleted."""
+REPLACED = "replaced"
+"""Directory in it for files that were replaced at the moment of their release, before they were verified."""
 _VERSION = "v1"
 
 
@@ -70,26 +73,58 @@ async def free(engine: Engine, path: str) -> None:
 async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
     """Delete the durable copy of a verified file; False if a writer has replaced it meanwhile. Raises EngineError."""
     file = await _clean(engine, path)
-    aside = f"{mount.rstrip('/')}/{TRASH}/{file.id}"
-    await engine.make_directory(aside.rpartition("/")[0])
-    await engine.rename(path, aside)
+    trash = _trash(mount)
+    aside = f"{trash}/{file.id}{path[len(mount.rstrip('/')) :]}"
+    await _rename(engine, path, aside)
     moved = await engine.status(aside)
     if moved.id == file.id and moved.size == file.size and moved.mark == file.mark:
-        await engine.delete(aside)
+        await _delete(engine, aside, trash)
         return True
     await engine.rename(aside, path)
     return False
 
 
 async def resume_deletes(engine: Engine, mount: str) -> None:
-    """Finish deletes that a daemon began and did not end. What is not verified goes no further. Raises EngineError."""
+    """Finish deletes that a daemon began and did not end; what is not verified goes back. Raises EngineError."""
+    trash = _trash(mount)
     try:
-        found = [file async for file in engine.files(f"{mount.rstrip('/')}/{TRASH}")]
+        found = [file async for file in engine.files(trash)]
     except NotFoundError:
         return
     for file in found:
-        if file.path.rpartition("/")[2] == str(file.id) and is_clean(file):
-            await engine.delete(file.path)
+        identity, _, path = file.path[len(trash) + 1 :].partition("/")
+        with suppress(NotFoundError):  # a push that is under way has gone on with it
+            if identity == str(file.id) and is_clean(file):
+                await _delete(engine, file.path, trash)
+            elif identity != REPLACED:
+                await _put_back(engine, file, f"{mount.rstrip('/')}/{path}", trash)
+
+
+async def _put_back(engine: Engine, file: CachedFile, path: str, trash: str) -> None:
+    try:
+        await _rename(engine, file.path, path)
+    except (NotFoundError, UnavailableError):
+        raise
+    except EngineError:
+        # Its writer has written another since. That one's durable copy will be deleted: then this must not come back.
+        await _rename(engine, file.path, f"{trash}/{REPLACED}/{file.id}")
+
+
+async def _rename(engine: Engine, path: str, to: str) -> None:
+    await engine.make_directory(to.rpartition("/")[0])
+    await engine.rename(path, to)
+
+
+def _trash(mount: str) -> str:
+    return f"{mount.rstrip('/')}/{TRASH}"
+
+
+async def _delete(engine: Engine, aside: str, trash: str) -> None:
+    """Delete a file, and the directories that were made for it."""
+    await engine.delete(aside)
+    with suppress(EngineError):
+        while (aside := aside.rpartition("/")[0]) != trash:
+            await engine.delete(aside)
 
 
 async def _clean(engine: Engine, path: str) -> CachedFile:

@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from avactl.cache import metrics, release
 from avactl.cache.config import Tier, WriteBack
-from avactl.cache.engine import CachedFile, Engine, EngineError, Mount, NotFoundError
+from avactl.cache.engine import CachedFile, Engine, EngineError, Mount, NotFoundError, UnavailableError
 from avactl.kube import logs
 from avactl.terminal import shortened, visible
 
-PARALLEL = 4
-"""Files that are pushed at once."""
+PARALLEL = 16
+"""Files that are pushed at once: most of them wait for the engine or the store."""
 PERSIST = 120.0
-"""Seconds for the engine to persist a file, after which it is asked again: it loses requests when a process dies."""
+"""Seconds for the engine to persist a file."""
+ASK = 10.0
+"""Seconds until it is asked again: it loses requests when a process dies, and waits longer after each failure."""
 BACKOFF = (1.0, 60.0)
 """Seconds until a failed push is tried again: first, and at most."""
 _POLL = 0.2
@@ -92,7 +95,8 @@ class WriteBackTask:
         clean: list[tuple[CachedFile, str, str]] = []
         for source, target in self._settings.targets.items():
             if source != target and self._settings.evict:
-                await release.resume_deletes(self._engine, source)
+                with self._reported():
+                    await release.resume_deletes(self._engine, source)
             async for file in self._engine.files(source):
                 if not file.complete or f"/{release.TRASH}/" in file.path:
                     continue
@@ -107,13 +111,15 @@ class WriteBackTask:
                     unpinned.append(dirty[-1])
         # Before anything is persisted: the engine evicts what is persisted and not pinned.
         for each in unpinned:
-            await self._engine.pin(each.file.path, True)
+            with suppress(NotFoundError):  # its writer has deleted or renamed it
+                await self._engine.pin(each.file.path, True)
         self._measure(dirty, hosts)
         self._report(flushes, dirty)
         # What was verified by a daemon that died before it went on.
         for file, source, target in clean:
             if file.path not in self._pushes:
-                await self._let_go(file, source, target, self._pressed())
+                with self._reported():
+                    await self._let_go(file, source, target, self._pressed())
         self._start(self._due(dirty, flushes))
 
     async def close(self) -> None:
@@ -121,6 +127,16 @@ class WriteBackTask:
         for task in self._pushes.values():
             task.cancel()
         await asyncio.gather(*self._pushes.values(), return_exceptions=True)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Make the failure of one file an error of the tier: it must not hold up the others."""
+        try:
+            yield
+        except UnavailableError:
+            raise  # it would be the same with the others
+        except EngineError as error:
+            self._facts["pushError"] = visible(shortened(str(error), 300))
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
@@ -243,13 +259,16 @@ class WriteBackTask:
             await self._engine.pin(file.path, True)
         checksum = await _checksum(self._engine.read(file))
         if not file.persisted:
+            begun = asked = time.monotonic()
             await self._engine.persist(file.path)
-            deadline = time.monotonic() + PERSIST
             while not (now := await self._engine.status(file.path)).persisted:
                 if now.id != file.id:
                     raise NotFoundError(f"{file.path} was written anew")
-                if time.monotonic() > deadline:
+                if time.monotonic() > begun + PERSIST:
                     raise EngineError(f"{file.path} was not persisted in {PERSIST:g} s")
+                if time.monotonic() > asked + ASK:
+                    asked = time.monotonic()
+                    await self._engine.persist(file.path)
                 await asyncio.sleep(_POLL)
         return checksum
 

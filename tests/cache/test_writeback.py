@@ -107,6 +107,39 @@ def test_clean_files_leave_ceph_and_replaced_ones_stay(
     ]  # fmt: skip
 
 
+def test_what_a_dead_daemon_had_set_aside_is_pushed_or_deleted(
+    world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path
+) -> None:
+    """It died after a rename: of the file that it had verified, of one that its writer had replaced, and of one that
+    cannot go back, because there is another.
+    """
+    files = write(world, tmp_path, "/ceph/aside", [100, 200, 300], "CACHE_THROUGH")
+
+    async def died(engine: Engine) -> None:
+        for number in range(3):
+            path = f"/ceph/aside/00{number}"
+            file = await engine.status(path)
+            if not number:
+                await engine.mark(path, release.Mark(file.id, file.size, "0").encode())
+            aside = f"/ceph/{release.TRASH}/{file.id + number}"
+            await engine.make_directory(f"{aside}/aside")
+            await engine.rename(path, f"{aside}/aside/00{number}")
+
+    world.engine(died)
+    (tmp_path / "newer").write_bytes(b"newer")
+    world.cluster.fs("copyFromLocal", str(tmp_path / "newer"), "/ceph/aside/002")
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, "evict": True})
+    world.start()
+    world.wait(lambda: set(stored(object_store, "aside")) == {"001", "002"})
+    world.wait(lambda: listed(world, "/ceph/aside") == [])
+    # Nobody has verified the last one, and it does not come back for the newer one.
+    (left,) = (each for each in (ceph / release.TRASH).rglob("*") if each.is_file())
+    assert left.parent.name == release.REPLACED
+    assert left.read_bytes() == files["002"]
+    assert stored(object_store, "aside") == {"001": files["001"], "002": b"newer"}
+    world.cluster.fs("rm", "-R", f"/ceph/{release.TRASH}")
+
+
 def test_the_oldest_are_pushed_until_the_low_mark(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
     size = 4_000_000
     files = write(world, tmp_path, "/ceph/marks", [size] * 12, "CACHE_THROUGH")
