@@ -24,6 +24,8 @@ SHELL_TIMEOUT = 300.0  # seconds
 PORT_ATTEMPTS = 3
 POLL = 0.1  # seconds
 LOG_LINES = 30  # of a process that did not start, in the exception
+WRITER = Path(__file__).with_name("Writer.java")
+"""A program for `Alluxio.java`."""
 RAM = "/dev/shm"
 RAM_LEAST = 1024**3  # bytes; where containers run, it often has 64 MB
 
@@ -230,6 +232,11 @@ class Alluxio(process.Processes):
         """
         text = text.replace("/opt/alluxio/bin/alluxio", str(self.shell))
         return self.run(["bash", "-c", text, "script", *arguments], environment)
+
+    def java(self, source: Path, *arguments: str) -> list[str | Path]:
+        """Return a command that runs a program in Java, a source file, as a client of this cluster. It needs a JDK."""
+        options = [*COMMON, "-Xmx256m", *properties(self._home("log4j-shell"))]
+        return [self._java, "-cp", classpath(self._jars), *options, source, *arguments]
 
     def run(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
         """Run a command to its end; return its output. Raises CommandError."""

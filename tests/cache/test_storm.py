@@ -1,0 +1,148 @@
+"""A write tier loses nothing: whatever fails or dies, every file that its writer saw closed arrives in the store."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cache.storm import Witness, Writers, sizes
+from tests.cache.world import World, alluxio
+from tools.alluxio import Alluxio
+from tools.alluxio.tiers import MIB
+from tools.controlplane import ControlPlane, KubeClient
+from tools.objectstore import Faults, ObjectStore
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
+
+QUOTA = 24 * MIB  # of each worker: a part of what is written
+DURABLE = 8_000_000  # bytes: the capacity of the durable store, as the spec says it
+PATIENCE = 900.0  # seconds
+PUSH = {"high": 0.5, "low": 0.2, "delaySeconds": 3}
+WRITES = ("/ceph/durable", "CACHE_THROUGH"), ("/results/async", "ASYNC_THROUGH")
+BREAKS = (
+    Faults(errors=0.4),
+    Faults(cuts=0.4),
+    Faults(corrupt=0.4, methods=frozenset({"PUT", "GET"})),
+    Faults(hangs=0.2, patience=8.0),
+    Faults(errors=1.0, methods=frozenset({"PUT", "POST"})),
+    Faults(latency=0.05, rate=2_000_000, errors=0.1, cuts=0.1, corrupt=0.1, hangs=0.05, patience=8.0),
+)
+VICTIMS = (
+    ("daemon",), ("worker-0",), ("worker-1",), ("master-0",), ("job-master-0",), ("worker-0", "job-worker-0"),
+    ("worker-1", "job-worker-1"), ("master-0", "job-master-0"), ("daemon", "worker-0"), ("daemon", "master-0"),
+)  # fmt: skip
+"""What is killed at once. Data that is not persisted is on both workers, so one of them may be lost for good."""
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    """A store of its own: others must not have its faults."""
+    with ObjectStore() as store:
+        yield store
+
+
+@pytest.fixture
+def cluster(alluxio_jars: None, store: ObjectStore, ceph: Path) -> Iterator[Alluxio]:
+    """A cluster of its own, which is killed."""
+    with alluxio(store, ceph, QUOTA) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ceph(tmp_path: Path) -> Path:
+    (tmp_path / "ceph").mkdir()
+    return tmp_path / "ceph"
+
+
+@pytest.fixture
+def world(
+    control_plane: ControlPlane, kube: KubeClient, namespace: str, cluster: Alluxio, tmp_path: Path
+) -> Iterator[World]:
+    """Two tiers on one cluster: `durable` writes to Ceph first, `async` to two workers."""
+    world = World(control_plane, kube, namespace, cluster, tmp_path)
+    stores = [{"mount": path, "url": f"s3://of{path}", "readOnly": False} for path in ("/results", "/ceph")]
+    durable = {"mode": "push", "targets": {"/ceph": "/results"}, "evict": True, "capacity": DURABLE}
+    for name, mounted, back in (("durable", stores, durable), ("async", stores[:1], {"mode": "async", "replicas": 2})):
+        world.config(name, "cache-tier", {
+            "name": name, "engine": "alluxio", "role": "write", "masters": cluster.masters, "stores": mounted,
+            "writeBack": {**back, "push": PUSH},
+        })  # fmt: skip
+    yield world
+    world.stop()
+
+
+@pytest.mark.parametrize(
+    ("count", "rounds", "seed"), [(60, 3, 1), pytest.param(2_000, 50, 2026, marks=pytest.mark.slow)]
+)
+def test_nothing_that_a_writer_closed_is_lost(
+    world: World, store: ObjectStore, ceph: Path, tmp_path: Path, count: int, rounds: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    killed: Counter[str] = Counter()
+    (tmp_path / "sources").mkdir()
+    with (
+        Writers(world.cluster, tmp_path / "sources") as writers,
+        Witness(lambda: writers.closed, world.cluster, ceph, store) as witness,
+    ):
+        world.start()
+        wanted = sizes(chance, count)
+        for number in range(rounds):
+            store.faults = chance.choice(BREAKS)
+            for index in range(count * number // rounds, count * (number + 1) // rounds):
+                directory, kind = WRITES[index % 2]
+                writers.write(f"{directory}/{index}", wanted[index], kind)
+            for _ in range(chance.randint(1, 2)):
+                # At any moment of writes and pushes.
+                time.sleep(chance.random() * 5)
+                kill(world, chance.choice(VICTIMS), killed)
+            writers.kill()
+            report(number, writers, witness, killed, store)
+            assert witness.lost == {}
+        store.faults = Faults()
+        wait(world, lambda: not writers.open())
+        wait(world, lambda: left(world) == [0, 0])
+        assert len(writers.closed) == count
+        assert [file for file in writers.closed if not witness.stored(file)] == []
+        report(rounds, writers, witness, killed, store)
+    assert witness.lost == {}
+    assert witness.samples >= rounds
+
+
+def kill(world: World, names: tuple[str, ...], killed: Counter[str]) -> None:
+    """Kill processes with SIGKILL, and start them again."""
+    killed.update(names)
+    for name in names:
+        if name == "daemon":
+            world.stop()
+        else:
+            world.cluster.kill(name)
+    world.cluster.start(*(name for name in names if name != "daemon"))
+    if "daemon" in names:
+        world.start()
+
+
+def left(world: World) -> list[int]:
+    """Return the dirty files of both tiers as of now; none if the daemon is not up to date."""
+    tiers = world.status().get("tiers", {})
+    now = int(time.time())
+    if any("error" in tier or now - tier.get("updated", 0) > 5 for tier in tiers.values()):
+        return []
+    return [tier.get("dirtyFiles", -1) for tier in tiers.values()]
+
+
+def wait(world: World, until: Callable[[], object]) -> None:
+    world.wait(until, PATIENCE)
+
+
+def report(number: int, writers: Writers, witness: Witness, killed: Counter[str], store: ObjectStore) -> None:
+    """Print what happened so far: `pytest -s` shows it."""
+    print(
+        f"round {number}: closed {len(writers.closed)}, open {writers.open()}, refused {writers.failures.total()}; "
+        f"looks {witness.looks} in {witness.samples} samples, lost {len(witness.lost)}; "
+        f"killed {dict(killed)}; faults {dict(store.traffic.faults)}"
+    )  # fmt: skip
