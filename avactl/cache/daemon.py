@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from avactl.cache import metrics
@@ -17,7 +18,7 @@ from avactl.cache.configs import Configs
 from avactl.cache.drain import DrainGuard
 from avactl.cache.fuse_mounts import FuseMounts
 from avactl.cache.pods import CordonedNodes, PendingPods, TierPods, TierVolumes
-from avactl.cache.runner import TierRunner
+from avactl.cache.runner import STUCK, TierRunner
 from avactl.cache.status import StatusWriter
 from avactl.cache.writeback import Flush, WriteBackTask
 from avactl.kube import logs
@@ -73,6 +74,8 @@ class Daemon:
         self.volumes = TierVolumes()
         self.known_datasets: dict[str, Any] = {}
         self._wake = asyncio.Event()
+        self._began = monotonic()
+        """When the last pass began."""
         selector = f"{CONFIG_LABEL} in ({CACHE_TIER_CONFIG},{CACHE_DATASET_CONFIG},{CACHE_FLUSH_CONFIG})"
         path = f"/api/v1/namespaces/{options.namespace}/configmaps"
         self._reflectors = [
@@ -93,7 +96,7 @@ class Daemon:
         """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
         runner = None
         if self._options.listen:
-            runner = await serve(self._options.listen, lambda: True, self._ready, self._collect, metrics.REGISTRY)
+            runner = await serve(self._options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
         try:
             async with asyncio.TaskGroup() as group:
                 for reflector in self._reflectors:
@@ -117,6 +120,7 @@ class Daemon:
         self.known_datasets = known if isinstance(known, dict) else {}
         while True:
             self._wake.clear()
+            self._began = monotonic()
             if self.leading():
                 await self._follow()
                 try:
@@ -130,6 +134,7 @@ class Daemon:
     async def _until(self, action: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Return the result of an action, tried until the API server answers."""
         while True:
+            self._began = monotonic()
             try:
                 return await action()
             except (ApiError, UnreachableError) as error:
@@ -187,8 +192,12 @@ class Daemon:
     # -- runners -----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Start a runner for each new or changed tier; stop those of others."""
+        """Start a runner for each tier that is new, was changed or has ended; stop those of others."""
         wanted = {tier.name: tier for tier in self.configs.tiers.values()}
+        ended = [name for name, task in self._running.items() if task.done()]
+        for name in ended:
+            logs.error("tier ended", name=name)
+        await self._stop(ended)
         await self._stop([name for name, runner in self.runners.items() if wanted.get(name) != runner.tier])
         for name, tier in wanted.items():
             if name not in self.runners:
@@ -233,6 +242,11 @@ class Daemon:
             await self._client.send("POST", events_path(event), event)
         except (ApiError, UnreachableError) as error:
             logs.warn("event not written", reason=reason, error=str(error))
+
+    def _alive(self) -> bool:
+        if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
+            return True  # it waits for the API server, or stands by
+        return monotonic() - self._began < STUCK and all(runner.alive() for runner in self.runners.values())
 
     def _ready(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self._reflectors)

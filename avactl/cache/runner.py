@@ -7,6 +7,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Protocol
 
 from avactl.cache import metrics
@@ -22,6 +23,8 @@ from avactl.kube import logs
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.terminal import shortened, visible
 
+STUCK = 1200.0
+"""Seconds after which a pass that does not end counts as stuck: twice those that a list of millions of files has."""
 ENGINES: dict[str, Callable[[Tier], Engine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
 
 
@@ -62,6 +65,8 @@ class TierRunner:
         """The tier's part of the status."""
         self.errors: dict[str, str] = {}
         """The last failure of each task."""
+        self._began: dict[str, float] = {}
+        """When each task began its last pass."""
         self.tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("capacity", self._measure),
             ("prewarm", self.prewarmer.tick),
@@ -91,8 +96,13 @@ class TierRunner:
             with contextlib.suppress(Exception):
                 await self.engine.close()
 
+    def alive(self) -> bool:
+        """Return False if a pass of a task does not end."""
+        return all(monotonic() - began < STUCK for began in self._began.values())
+
     async def _loop(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
         while True:
+            self._began[name] = monotonic()
             if self._leading():
                 try:
                     await task()
