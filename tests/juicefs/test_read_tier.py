@@ -11,7 +11,7 @@ import pytest
 from tests.kinds.compiling import DIGEST, compiled
 from tools.controlplane import StartError, UnavailableError
 from tools.juicefs.machine import Machine, require_fuse
-from tools.objectstore import ObjectStore
+from tools.objectstore import Faults, ObjectStore
 
 pytestmark = pytest.mark.xdist_group("juicefs")
 
@@ -84,6 +84,11 @@ def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, obj
         machine.mount(tier.volume("vision-dataset-imagenet-v1"), SMALL)
 
     volume = machine.mount(tier.volume("avactl-cache-images-import"), SMALL)
+    object_store.faults = Faults(errors=1.0, methods=frozenset({"GET"}))
+    with pytest.raises(StartError, match="InternalError"):
+        machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
+    assert not (volume / "imagenet").exists()
+    object_store.faults = Faults()
     machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
     assert sorted(path.name for path in volume.iterdir() if path.name != ".trash") == [
         ".accesslog", ".avactl", ".config", ".stats", "imagenet",
