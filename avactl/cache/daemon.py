@@ -157,9 +157,10 @@ class Daemon:
         for key, (path, asked) in sorted(self.configs.flushes.items())[:_MOST_FLUSHES]:
             name, colon, inside = path.partition(":")
             if not colon:
-                name, inside = tier.name, path.removeprefix(tier.fuse_directory.rstrip("/"))
-                if not tier.fuse_directory or inside == path:
+                directory = tier.fuse_directory.rstrip("/")
+                if not directory or not f"{path}/".startswith(f"{directory}/"):
                     continue
+                name, inside = tier.name, path.removeprefix(directory)
             # One whose command has died is forgotten.
             if name == tier.name and now - asked < _OLDEST_FLUSH:
                 found.append(Flush(key.rpartition("/")[2], inside or "/"))

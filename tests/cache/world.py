@@ -151,6 +151,13 @@ class World:
             time.sleep(0.2)
         return found
 
+    def wait_for_log(self, text: str) -> None:
+        """Wait until a daemon has logged a text; the API server is not needed."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.log.read_text():
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(0.2)
+
     def engine(self, action: Callable[[AlluxioEngine], Awaitable[T]]) -> T:
         """Run something with an engine of one's own."""
 

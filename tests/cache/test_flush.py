@@ -1,0 +1,44 @@
+"""Which tier a flush is for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from avactl.cache.config import Tier
+from avactl.cache.daemon import Daemon, Options
+from avactl.cache.writeback import Flush
+from avactl.kube.client import Client
+
+WRITE = Tier("write", "alluxio", "write", ("127.0.0.1:9",), "/mnt/avactl/write", (), None)
+TIERS = [WRITE, replace(WRITE, name="write2", fuse_directory="/mnt/avactl/write2"), replace(WRITE, fuse_directory="")]
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("write:/results/a", ["/results/a", None, "/results/a"]),
+        ("write2:/results", [None, "/results", None]),
+        ("/mnt/avactl/write/results/a", ["/results/a", None, None]),
+        ("/mnt/avactl/write", ["/", None, None]),
+        # A tier that answered for another would say at once that all of it is in the store.
+        ("/mnt/avactl/write2/results", [None, "/results", None]),
+        ("/mnt/avactl", [None, None, None]),
+        ("/home/ann", [None, None, None]),
+    ],
+)
+def test_a_path_is_that_of_one_tier(path: str, found: list[str | None]) -> None:
+    daemon = Daemon(cast(Client, None), Options())
+    daemon.configs.flushes["ns/flush-1"] = path, time.time()
+    assert [daemon.flushes(tier) for tier in TIERS] == [
+        [] if inside is None else [Flush("flush-1", inside)] for inside in found
+    ]
+
+
+def test_one_whose_command_has_died_is_forgotten() -> None:
+    daemon = Daemon(cast(Client, None), Options())
+    daemon.configs.flushes["ns/flush-1"] = "write:/results", time.time() - 2 * 86_400
+    assert daemon.flushes(WRITE) == []
