@@ -67,6 +67,11 @@ def test_a_flush_returns_when_all_files_are_verified(world: World, object_store:
     assert stored(object_store, "flushed") == files
     after = listed(world, "/results/flushed")
     assert all(release.is_clean(file) and not file.pinned for file in after)
+    # The same by a path as pods on a machine see it.
+    files = write(world, tmp_path, "/results/fused", [20, 30])
+    done = world.command("flush", "/mnt/avactl/tier/results/fused")
+    assert (done.returncode, done.stdout) == (0, "/mnt/avactl/tier/results/fused: all files are in the object store\n")
+    assert stored(object_store, "fused") == files
     assert [each["metadata"]["name"] for each in world.kube.list("v1", "ConfigMap", world.namespace)
             if each["metadata"]["name"].startswith("flush-")] == []  # fmt: skip
 
