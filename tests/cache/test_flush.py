@@ -13,7 +13,7 @@ from avactl.cache.daemon import Daemon, Options
 from avactl.cache.writeback import Flush
 from avactl.kube.client import Client
 
-WRITE = Tier("write", "alluxio", "write", ("127.0.0.1:9",), "/mnt/avactl/write", (), None)
+WRITE = Tier("write", "alluxio", "write", ("127.0.0.1:9",), "/mnt/avactl/write", "", (), None)
 TIERS = [WRITE, replace(WRITE, name="write2", fuse_directory="/mnt/avactl/write2"), replace(WRITE, fuse_directory="")]
 
 
