@@ -163,6 +163,11 @@ class Witness:
             return False
         return _same(file, body)
 
+    def whole(self) -> bool:
+        """Return True if each worker has all of what was written to two workers and is not in the store."""
+        files = [file for file in self._closed() if not file.path.startswith("/ceph/") and not self.stored(file)]
+        return all(_same(file, self._on_worker(file, worker)) for file in files for worker in self._workers)
+
     def _run(self) -> None:
         try:
             while not self._ended.wait(0.5):
@@ -188,15 +193,16 @@ class Witness:
         if file.path.startswith("/ceph/"):
             yield _read(self._ceph / file.path.removeprefix("/ceph/"))
             return
+        first, second = self._workers
+        for workers in ((first,), (second,), (first, second), (second, first)):
+            yield self._on_worker(file, *workers)
+
+    def _on_worker(self, file: Closed, *workers: Path) -> bytes:
+        """Return a file of at most two blocks: all of it from one worker, or a block from each of two."""
         blocks = [(file.id & ~0xFFFFFF) | number for number in range(-(-file.size // 1_048_576))]
-        for one in self._workers:
-            for other in self._workers:
-                if len(blocks) != 2 and one is not other:
-                    continue
-                yield b"".join(
-                    _read(worker / "alluxioworker" / str(block))
-                    for worker, block in zip((one, other), blocks, strict=False)
-                )
+        return b"".join(
+            _read(workers[number % len(workers)] / "alluxioworker" / str(block)) for number, block in enumerate(blocks)
+        )
 
 
 def _read(path: Path) -> bytes:

@@ -36,7 +36,11 @@ VICTIMS = (
     ("daemon",), ("worker-0",), ("worker-1",), ("master-0",), ("job-master-0",), ("worker-0", "job-worker-0"),
     ("worker-1", "job-worker-1"), ("master-0", "job-master-0"), ("daemon", "worker-0"), ("daemon", "master-0"),
 )  # fmt: skip
-"""What is killed at once. Data that is not persisted is on both workers, so one of them may be lost for good."""
+"""What is killed at once.
+
+Data that is not persisted is on both workers. A worker that starts evicts before the master has told it what must stay
+(seen in Alluxio 2.9.4), so the next one is killed once there are two copies again.
+"""
 
 
 @pytest.fixture
@@ -99,7 +103,12 @@ def test_nothing_that_a_writer_closed_is_lost(
             for _ in range(chance.randint(1, 2)):
                 # At any moment of writes and pushes.
                 time.sleep(chance.random() * 5)
-                kill(world, chance.choice(VICTIMS), killed)
+                victims = chance.choice(VICTIMS)
+                if any(name.startswith("worker") for name in victims):
+                    breaks, store.faults = store.faults, Faults()
+                    wait(world, witness.whole)
+                    store.faults = breaks
+                kill(world, victims, killed)
             writers.kill()
             report(number, writers, witness, killed, store)
             assert witness.lost == {}
