@@ -46,6 +46,7 @@ def alluxio(store: ObjectStore, ceph: Path, quota: int = MEM) -> Iterator[Alluxi
         "alluxio.user.file.replication.durable": "2",
         "alluxio.user.file.persistence.initial.wait.time": "-1",
         "alluxio.underfs.s3.streaming.upload.enabled": "true",
+        "alluxio.master.replication.check.interval": "10s",
     }
     options = [
         "--option", f"alluxio.underfs.s3.endpoint={store.url}",

@@ -84,6 +84,7 @@ def test_what_the_store_does_not_have_yet_is_kept_several_times() -> None:
     found = properties(ASYNC)
     assert found["alluxio.user.file.replication.durable"] == "3"
     assert found["alluxio.user.file.persistence.initial.wait.time"] == "60000ms"
+    assert found["alluxio.master.replication.check.interval"] == "10s"
     assert "alluxio.user.file.replication.durable" not in properties(WRITE)
 
 

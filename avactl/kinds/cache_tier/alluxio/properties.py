@@ -101,6 +101,9 @@ def _clients(item: Item, daemon: bool) -> dict[str, str]:
         if back.mode == "async":
             properties["alluxio.user.file.writetype.default"] = "ASYNC_THROUGH"
             properties["alluxio.user.file.replication.durable"] = str(back.replicas)
+            # A worker that starts evicts before the master has told it what must stay (seen in Alluxio 2.9.4), so a
+            # restart of a full worker costs replicas: make them anew before another restarts (default: 1 min).
+            properties["alluxio.master.replication.check.interval"] = "10s"
             # What the engine persists by itself, it may evict before the daemon has compared it with the store.
             wait = "-1" if daemon else _milliseconds(back.delay)
             properties["alluxio.user.file.persistence.initial.wait.time"] = wait
