@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("alluxio")
 
 TIER = Tier("write")
 MEM = 64 * MIB  # of each worker
-PATIENCE = 60.0  # seconds
+PATIENCE = 180.0  # seconds
 MISSPELT = "alluxio.no.such.property"
 VOLUME = objects()["PersistentVolume", "ads-bucket-results"]["spec"]["hostPath"]["path"]
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from pathlib import Path
 from tools.alluxio.cluster import Alluxio
 from tools.controlplane import StartError, UnavailableError, process
 
-START_TIMEOUT = 60.0  # seconds
+START_TIMEOUT = 180.0  # seconds
 POLL = 0.05  # seconds
 
 
@@ -125,7 +125,7 @@ class Fuse:
     def pod_with(self, volume: str) -> Path:
         """Start a pod with a volume, by its directory on the machine, as the kubelet does; return its mount.
 
-        Raises StartError unless the volume is there within a minute.
+        Raises StartError if the volume does not come.
         """
         self._pods += 1
         name, marker = f"pod-{self._pods}", self._base / f".pod-{self._pods}"
