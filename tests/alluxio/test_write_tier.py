@@ -22,6 +22,7 @@ MEM = 64 * MIB  # of each worker
 PATIENCE = 180.0  # seconds
 MISSPELT = "alluxio.no.such.property"
 VOLUME = objects()["PersistentVolume", "ads-bucket-results"]["spec"]["hostPath"]["path"]
+OTHER = objects()["PersistentVolume", "video-bucket-results"]["spec"]["hostPath"]["path"]
 T = TypeVar("T")
 
 
@@ -106,19 +107,22 @@ def test_pods_see_their_volumes_again_after_fuse_was_killed(cluster: Alluxio, fu
     assert [each["Size"] for each in stored] == [1000]
 
 
-def test_volumes_follow_the_list(cluster: Alluxio, fuse: Fuse) -> None:
-    """A volume that no spec has any more stays until FUSE is mounted anew."""
+def test_a_volume_that_no_spec_has_ends_with_its_fuse_process(cluster: Alluxio, fuse: Fuse) -> None:
+    cluster.fs("mkdir", "/results/video")
     fuse.keep_volumes()
-    wait(lambda: fuse.volume(VOLUME).is_dir())
-    names = fuse.volumes.read_text()
-    line = next(line for line in names.splitlines() if line.endswith(" /results/ads"))
-    fuse.volumes.write_text(names.replace(f"{line}\n", ""))
+    wait(fuse.volume(VOLUME).is_dir)
+    wait(fuse.volume(OTHER).is_dir)
+    listed = fuse.volumes.read_text()
+    line = next(line for line in listed.splitlines() if line.endswith(" /results/ads"))
+    fuse.volumes.write_text(listed.replace(f"{line}\n", ""))
     assert fuse.volume(VOLUME).is_dir()
     fuse.kill()
     fuse.start()
-    wait(lambda: not fuse.volume(VOLUME).is_symlink())
-    fuse.volumes.write_text(names)
-    wait(lambda: fuse.volume(VOLUME).is_dir())
+    wait(fuse.volume(OTHER).is_dir)
+    with pytest.raises(OSError, match="not connected"):
+        fuse.volume(VOLUME).stat()
+    fuse.volumes.write_text(listed)
+    wait(fuse.volume(VOLUME).is_dir)
     assert (fuse.path / "results" / "ads").is_dir()
 
 

@@ -51,14 +51,15 @@ def volumes_script(tier: Item) -> str:
     return f"""\
 #!/bin/bash
 # Keeps a bind mount of each volume's directory in FUSE. One that belongs to a FUSE process that has ended stays, and
-# gets another one over it: pods that run see that one, and lose both if the first is unmounted.
+# gets another one over it: pods that run see that one, and lose both if the first is unmounted. Nothing is unmounted or
+# removed here: a volume that no spec has any more ends with its FUSE process.
 set -u
 fuse={shlex.quote(fuse)}
 volumes={shlex.quote(volumes)}
 trap 'exit 0' TERM
 while sleep {_PASS} & wait $!; do
-  unset device wanted
-  declare -A device wanted
+  unset device
+  declare -A device
   while read -r _ _ number _ point _; do device[$point]=$number; done </proc/self/mountinfo
   now=${{device[{shlex.quote(_escaped(fuse))}]:-}}
   [ -n "$now" ] || continue
@@ -70,7 +71,6 @@ while sleep {_PASS} & wait $!; do
   fi
   mkdir -p "$volumes/.mounts"
   while read -r name path; do
-    wanted[$name]=1
     at=$volumes/.mounts/$name
     if [ "${{device[{shlex.quote(_escaped(volumes))}/.mounts/$name]:-}}" != "$now" ]; then
       timeout {_PATIENCE} test -d "$fuse$path" || continue
@@ -80,15 +80,6 @@ while sleep {_PASS} & wait $!; do
     # Pods mount this name: it must not lead to a directory before that is mounted.
     [ -L "$volumes/$name" ] || ln -s ".mounts/$name" "$volumes/$name"
   done <{names.VOLUMES_DIR}/{KEY}
-  for at in "$volumes"/.mounts/*; do
-    name=${{at##*/}}
-    number=${{device[{shlex.quote(_escaped(volumes))}/.mounts/$name]:-}}
-    # A volume that no spec has any more goes when its FUSE process has ended: pods may still use it before.
-    if [ -n "${{wanted[$name]:-}}" ] || [ "$number" = "$now" ] || [ "$name" = "*" ]; then continue; fi
-    rm -f "$volumes/$name"
-    while umount -l "$at" 2>/dev/null; do :; done
-    rmdir "$at" || true
-  done
 done
 """
 
