@@ -161,9 +161,15 @@ def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> No
     now = condition(machine, "a")
     assert now["reason"] == "TopologyDiffers"
     assert "GPU0 to GPU1: no NVLink (SYS), the type has 1 NVLink" in now["message"]
-    told = [event for event in machine.kube.list("events.k8s.io/v1", "Event", "default") if event.get("note")]
-    mine = [event for event in told if event["reason"] == "TopologyDiffers" and event["regarding"]["name"] == "a"]
-    assert [event["type"] for event in mine] == ["Warning"]
+
+    def mine() -> list[str]:
+        told = [event for event in machine.kube.list("events.k8s.io/v1", "Event", "default") if event.get("note")]
+        mine = [event for event in told if event["reason"] == "TopologyDiffers" and event["regarding"]["name"] == "a"]
+        return [event["type"] for event in mine]
+
+    # The event comes after the condition.
+    machine.wait(mine)
+    assert mine() == ["Warning"]
     # The scheduler counts on none of its links.
     machine.start()
     machine.ready()
