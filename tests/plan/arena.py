@@ -255,13 +255,15 @@ class Arena:
                     path = f"/api/v1/namespaces/{key.replace('/', '/pods/')}"
                     with contextlib.suppress(ApiError):  # it is gone meanwhile
                         await asyncio.to_thread(self.kube.request, "DELETE", path, body={"gracePeriodSeconds": 0})
-            for key in self.items.keys() - pods.keys():
-                await asyncio.to_thread(self.kube.create, self.items[key])
             now = orjson.dumps(
                 {key: [_node(pod), _said(pod)] for key, pod in pods.items()}, option=orjson.OPT_SORT_KEYS
             )
-            busy = _busy(daemon, pods) if len(pods) == len(self.items) else "pods are gone"
-            if now != seen or busy:
+            busy, gone = _busy(daemon, pods), sorted(self.items.keys() - pods.keys())
+            if not busy:
+                # As plans assume: earlier, chance would decide whether they or a growing gang get what is free.
+                for key in gone:
+                    await asyncio.to_thread(self.kube.create, self.items[key])
+            if now != seen or busy or gone:
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since > _STILL:
                 return
