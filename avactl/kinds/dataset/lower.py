@@ -10,15 +10,13 @@ from avactl.kinds.dataset.daemon_config import config_map
 from avactl.kinds.dataset.listing import listing
 from avactl.kinds.dataset_access import claim_name, list_in_pods, mounted, tier_path
 from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.volumes import NOMINAL_SIZE, claimed_volume
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.quantity import quantity
 
 Place = tuple[str, str, str | None]
 """Cluster, namespace and team of pods that read a dataset."""
-
-REQUEST = "1Mi"
-"""Requested size of a claim. It has no meaning for an object store; a real size would use up the storage quota."""
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
@@ -105,28 +103,12 @@ def _volume(
     """Return a read-only PersistentVolume on the tier, its claim, and the object list if there is one."""
     claim = claim_name(item, version.name, team)
     volume = f"{namespace}-{claim}"
-    volume_spec: Body = {
-        "capacity": {"storage": item.spec.size if item.spec.size and quantity(item.spec.size) >= 2**20 else REQUEST},
-        "accessModes": ["ReadOnlyMany"],
-        "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": "",
-        # No other namespace can bind it.
-        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-        **engine_of(tier).volume(tier, program, volume, _path(item, program, tier, version), True),
-    }
-    claim_spec: Body = {
-        "accessModes": ["ReadOnlyMany"],
-        "resources": {"requests": {"storage": REQUEST}},
-        "storageClassName": "",
-        "volumeName": volume,
-    }
-    result = [
-        k8s.manifest(item, cluster, "v1", "PersistentVolume", volume, component=version.name, spec=volume_spec),
-        k8s.manifest(
-            item, cluster, "v1", "PersistentVolumeClaim", claim,
-            namespace=namespace, component=version.name, spec=claim_spec,
-        ),
-    ]  # fmt: skip
+    place = engine_of(tier).volume(tier, program, volume, _path(item, program, tier, version), True)
+    size = item.spec.size if item.spec.size and quantity(item.spec.size) >= 2**20 else NOMINAL_SIZE
+    result = claimed_volume(
+        item, cluster, volume, claim, namespace, place,
+        mode="ReadOnlyMany", component=version.name, capacity=size,
+    )  # fmt: skip
     found = listing(item, program, version) if list_in_pods(version) else None
     if found is not None:
         about = {"prefix": found.prefix, "objects": found.objects, "sha256": found.sha256, "version": version.name}

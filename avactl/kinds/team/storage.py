@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from avactl.kinds import dataset_access
 from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.lowering.volumes import claimed_volume
+from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
-
-SIZE = "1Mi"
-"""Nominal volume size; it has no meaning for an object store, and is small to spare the storage quota."""
 
 
 def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
@@ -65,30 +63,8 @@ def _path(tier: Item, bucket: Any) -> str:
 def _volume(
     item: Item, program: Program, tier: Item, path: str, claim: str, cluster: str, namespace: str, *, read_only: bool
 ) -> list[Manifest]:
-    """Return a PersistentVolume on the tier, and the only claim that can bind it.
-
-    Neither holds data: it is in the object store, which deleting them does not touch.
-    """
+    """Return a PersistentVolume on the tier, and the only claim that can bind it."""
     volume = f"{namespace}-{claim}"
-    mode = "ReadOnlyMany" if read_only else "ReadWriteMany"
-    volume_spec: Body = {
-        "capacity": {"storage": SIZE},
-        "accessModes": [mode],
-        "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": "",
-        # No other namespace can bind it.
-        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim},
-        **engine_of(tier).volume(tier, program, volume, path, read_only),
-    }
-    claim_spec: Body = {
-        "accessModes": [mode],
-        "resources": {"requests": {"storage": SIZE}},
-        "storageClassName": "",
-        "volumeName": volume,
-    }
-    return [
-        k8s.manifest(item, cluster, "v1", "PersistentVolume", volume, component=claim, spec=volume_spec),
-        k8s.manifest(
-            item, cluster, "v1", "PersistentVolumeClaim", claim, namespace=namespace, component=claim, spec=claim_spec
-        ),
-    ]
+    source = engine_of(tier).volume(tier, program, volume, path, read_only)
+    mode: Literal["ReadOnlyMany", "ReadWriteMany"] = "ReadOnlyMany" if read_only else "ReadWriteMany"
+    return claimed_volume(item, cluster, volume, claim, namespace, source, mode=mode, component=claim)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from avactl.kinds.cache_tier.engines import Needs
 from avactl.kinds.cache_tier.juicefs import names
 from avactl.kinds.cache_tier.juicefs.options import import_options, read_options
 from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.volumes import claimed_volume
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.names import CACHE_NAMESPACE
 from avactl.quantity import format_quantity, quantity
-
-SIZE = "1Mi"
-"""Nominal size of a volume; the driver ignores it."""
 
 
 def _memory_level(item: Item) -> int:
@@ -61,31 +59,14 @@ def _source(tier: Item, program: Program, name: str, options: list[str]) -> Body
 def whole(tier: Item, program: Program) -> list[Manifest]:
     """Return volumes and claims on the whole volume in the cache's namespace: one to read, one to import."""
     return [
-        *_claim(tier, program, names.reading(tier), "ReadOnlyMany", read_options(tier)),
-        *_claim(tier, program, names.importing(tier), "ReadWriteMany", import_options()),
+        *_whole(tier, program, names.reading(tier), "ReadOnlyMany", read_options(tier)),
+        *_whole(tier, program, names.importing(tier), "ReadWriteMany", import_options()),
     ]
 
 
-def _claim(tier: Item, program: Program, claim: str, mode: str, options: list[str]) -> list[Manifest]:
-    name, cluster = names.persistent_volume(claim), tier.spec.cluster
-    volume_spec: Body = {
-        "capacity": {"storage": SIZE},
-        "accessModes": [mode],
-        "persistentVolumeReclaimPolicy": "Retain",
-        "storageClassName": "",
-        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": CACHE_NAMESPACE, "name": claim},
-        **_source(tier, program, name, options),
-    }
-    claim_spec: dict[str, Any] = {
-        "accessModes": [mode],
-        "resources": {"requests": {"storage": SIZE}},
-        "storageClassName": "",
-        "volumeName": name,
-    }
-    return [
-        k8s.manifest(tier, cluster, "v1", "PersistentVolume", name, component="volume", spec=volume_spec),
-        k8s.manifest(
-            tier, cluster, "v1", "PersistentVolumeClaim", claim,
-            namespace=CACHE_NAMESPACE, component="volume", spec=claim_spec,
-        ),
-    ]  # fmt: skip
+def _whole(
+    tier: Item, program: Program, claim: str, mode: Literal["ReadOnlyMany", "ReadWriteMany"], options: list[str]
+) -> list[Manifest]:
+    name = names.persistent_volume(claim)
+    source = _source(tier, program, name, options)
+    return claimed_volume(tier, tier.spec.cluster, name, claim, CACHE_NAMESPACE, source, mode=mode, component="volume")
