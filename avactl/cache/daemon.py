@@ -17,7 +17,7 @@ from avactl.cache.config import Dataset, Tier
 from avactl.cache.configs import Configs
 from avactl.cache.drain import DrainGuard
 from avactl.cache.fuse_mounts import FuseMounts
-from avactl.cache.pods import CordonedNodes, PendingPods, TierPods, TierVolumes
+from avactl.cache.pods import Nodes, PendingPods, TierPods, TierVolumes
 from avactl.cache.runner import STUCK, TierRunner
 from avactl.cache.status import StatusWriter
 from avactl.cache.writeback import Flush, WriteBackTask
@@ -70,7 +70,7 @@ class Daemon:
         if options.lease:
             identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
             self._leader = Leader(client, options.namespace, options.lease, identity)
-        self.pending_pods, self.tier_pods, self.cordoned = PendingPods(), TierPods(), CordonedNodes()
+        self.pending_pods, self.tier_pods, self.nodes = PendingPods(), TierPods(), Nodes()
         self.volumes = TierVolumes()
         self.known_datasets: dict[str, Any] = {}
         self._wake = asyncio.Event()
@@ -82,7 +82,7 @@ class Daemon:
             Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
             Reflector(client, "/api/v1/pods", self.pending_pods, query={"fieldSelector": "status.phase=Pending"}),
             Reflector(client, f"/api/v1/namespaces/{options.namespace}/pods", self.tier_pods),
-            Reflector(client, "/api/v1/nodes", self.cordoned),
+            Reflector(client, "/api/v1/nodes", self.nodes),
             Reflector(
                 client, "/api/v1/persistentvolumes", self.volumes, query={"labelSelector": f"{MANAGED_BY}={MANAGER}"}
             ),
@@ -173,13 +173,20 @@ class Daemon:
     def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard:
         """Return the drain guard of a write tier."""
         return DrainGuard(
-            self._client, self._options.namespace, tier, self.tier_pods, self.cordoned, write_back, self._event
+            self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._event
         )
 
     def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts:
         """Return what follows the FUSE mounts of a tier."""
         return FuseMounts(
-            self._client, tier.name, tier.volume_directory, self.tier_pods, self.volumes, self._event, facts
+            self._client,
+            tier.name,
+            tier.volume_directory,
+            self.tier_pods,
+            self.volumes,
+            self.nodes,
+            self._event,
+            facts,
         )
 
     async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from avactl.cache.pods import CordonedNodes, TierPods
+from avactl.cache.pods import Nodes, TierPods, is_ready, reference
 from avactl.cache.writeback import Hosts, WriteBackTask
 from avactl.kube.client import MERGE, ApiError, Client
 from avactl.names import SAFE_TO_DRAIN
@@ -28,7 +28,7 @@ class DrainGuard:
         namespace: str,
         tier: str,
         pods: TierPods,
-        nodes: CordonedNodes,
+        nodes: Nodes,
         write_back: WriteBackTask,
         tell: Tell,
     ) -> None:
@@ -42,7 +42,7 @@ class DrainGuard:
         staying: set[str] = set()
         leaving: set[str] = set()
         for pod in self._pods.of(self._tier, "worker"):
-            if pod["spec"].get("nodeName") in self._nodes.names:
+            if pod["spec"].get("nodeName") in self._nodes.cordoned:
                 leaving |= _hosts(pod)
             elif is_ready(pod):
                 staying |= _hosts(pod)
@@ -56,7 +56,7 @@ class DrainGuard:
             alone[host] = alone.get(host, 0) + size
         for pod in self._pods.of(self._tier, "worker"):
             hosts = _hosts(pod)
-            drained = pod["spec"].get("nodeName") in self._nodes.names
+            drained = pod["spec"].get("nodeName") in self._nodes.cordoned
             size = sum(alone.get(host, 0) for host in hosts)
             # Only a look that knew of the drain counts.
             safe = drained and bool(hosts) and bool(hosts & self._write_back.judged.leaving) and not size
@@ -86,19 +86,3 @@ class DrainGuard:
 def _hosts(pod: dict[str, Any]) -> set[str]:
     status = pod.get("status") or {}
     return {str(status[key]) for key in ("podIP", "hostIP") if status.get(key)}
-
-
-def is_ready(pod: dict[str, Any]) -> bool:
-    """Return True if a pod is ready, and is not being deleted."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
-    return ready and "deletionTimestamp" not in pod["metadata"]
-
-
-def reference(pod: dict[str, Any]) -> dict[str, str]:
-    """Return the reference of a pod for events."""
-    metadata = pod["metadata"]
-    return {
-        "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "namespace": metadata["namespace"],
-        "uid": metadata.get("uid", ""),
-    }  # fmt: skip

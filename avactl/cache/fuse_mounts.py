@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from avactl.cache import metrics
-from avactl.cache.drain import Tell, is_ready, reference
-from avactl.cache.pods import TierPods, TierVolumes
-from avactl.kube.client import ApiError, Client
+from avactl.cache.drain import Tell
+from avactl.cache.pods import Nodes, TierPods, TierVolumes, is_ready, reference
+from avactl.kube.client import Client
 
 CONTAINER = "fuse"
 """Container of a FUSE pod that mounts the tier."""
@@ -29,13 +29,14 @@ class FuseMounts:
         directory: str,
         pods: TierPods,
         volumes: TierVolumes,
+        nodes: Nodes,
         tell: Tell,
         facts: dict[str, Any],
     ) -> None:
         """`directory` is where pods' volumes of the tier are on each machine, `facts` the tier's part of the status."""
         self._facts = facts
         self._client, self._tier, self._directory = client, tier, directory
-        self._pods, self._volumes, self._tell = pods, volumes, tell
+        self._pods, self._volumes, self._nodes, self._tell = pods, volumes, nodes, tell
         self._mounted: dict[str, tuple[str, int]] = {}
         """By node: the FUSE process that mounted the tier last, as the pod's UID and the container's restarts."""
         self._away: dict[str, float] = {}
@@ -49,6 +50,10 @@ class FuseMounts:
             node = pod["spec"].get("nodeName")
             if node and is_ready(pod):
                 mounted[node] = (str(pod["metadata"].get("uid")), _restarts(pod))
+        for node in self._mounted.keys() - self._nodes.known:
+            del self._mounted[node]
+            self._away.pop(node, None)
+            self._told.discard(node)
         for node in self._mounted.keys() - mounted.keys():
             since = self._away.setdefault(node, now)
             if now - since > PATIENCE and node not in self._told:
@@ -72,12 +77,7 @@ class FuseMounts:
     async def _tell_readers(self, node: str, reason: str, note: str, *, warning: bool) -> None:
         claims = self._volumes.claims(self._directory)
         query = urlencode({"fieldSelector": f"spec.nodeName={node},status.phase=Running", "limit": 1000})
-        try:
-            found = (await self._client.request("GET", f"/api/v1/pods?{query}")).get("items") or []
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return
+        found = (await self._client.request("GET", f"/api/v1/pods?{query}")).get("items") or []
         readers = [pod for pod in found if _claims(pod) & claims]
         for pod in readers[:_MOST_PODS]:
             await self._tell(reference(pod), reason, note, warning)

@@ -8,6 +8,22 @@ from typing import Any
 from avactl.kube.objects import object_key
 
 
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Return True if a pod is ready, and is not being deleted."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def reference(pod: dict[str, Any]) -> dict[str, str]:
+    """Return the reference of a pod for events."""
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "namespace": metadata["namespace"],
+        "uid": metadata.get("uid", ""),
+    }  # fmt: skip
+
+
 class PendingPods:
     """A `Store` of pending pods; only those that mount a claim count."""
 
@@ -70,30 +86,30 @@ class TierPods:
         return host
 
 
-class CordonedNodes:
-    """A `Store` of nodes: the names of those that are cordoned."""
+class Nodes:
+    """A `Store` of nodes: the names of all, and of those that are cordoned."""
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
-        self._known: set[str] = set()
+        self.known: set[str] = set()
+        self.cordoned: set[str] = set()
 
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a node."""
         name = item["metadata"]["name"]
-        self._known.add(name)
+        self.known.add(name)
         if item["spec"].get("unschedulable") is True:
-            self.names.add(name)
+            self.cordoned.add(name)
         else:
-            self.names.discard(name)
+            self.cordoned.discard(name)
 
     def remove(self, key: str) -> None:
         """Remove a node."""
-        self._known.discard(key)
-        self.names.discard(key)
+        self.known.discard(key)
+        self.cordoned.discard(key)
 
     def keys(self) -> Iterable[str]:
         """Return the names of all nodes."""
-        return list(self._known)
+        return list(self.known)
 
 
 class TierVolumes:

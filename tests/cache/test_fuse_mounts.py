@@ -103,6 +103,15 @@ def test_readers_are_told_when_their_mount_stays_away(world: World, machine: Mac
     assert f"not mounted on node {machine.name}" in event["note"]
 
 
+def test_a_node_that_leaves_the_cluster_is_no_lost_mount(world: World, machine: Machine) -> None:
+    world.start()
+    world.wait(lambda: facts(world).get("mounts") == 1)
+    machine.status("fuse", ready=False)
+    world.wait(lambda: facts(world)["mountsLost"] == 1)
+    world.kube.delete("v1", "Node", machine.name)
+    world.wait(lambda: facts(world)["mountsLost"] == 0)
+
+
 def test_a_tier_tells_where_its_volumes_are() -> None:
     result = compiled(CLUSTER + READ)
     tier = parse_tier(next(m.body for m in result.manifests if m.name == "tier.read")["data"]["tier.json"])

@@ -12,7 +12,7 @@ import re
 import shlex
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.dataset.listing import listing
+from avactl.kinds.dataset.lower import source
 from avactl.kinds.dataset_access import host_path, pushed_path, tier_path, volume_directory, volume_path
 from avactl.kinds.program import Item, Program
 
@@ -30,8 +30,7 @@ def paths(tier: Item, program: Program) -> set[str]:
     for dataset in program.datasets():
         if dataset.spec.tier == tier.name:
             for version in dataset.spec.versions:
-                listed = None if version.url else listing(dataset, program, version)
-                url = version.url or (listed.prefix if listed is not None else "")
+                url = source(dataset, program, version)
                 found.add(tier_path(tier, url) if url else None)
     for team in program.of("Team"):
         for bucket in team.spec.buckets:
