@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -29,6 +27,7 @@ from avactl.kube.events import events_path, new_event
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
+from avactl.kube.replica import new_identity
 from avactl.names import (
     CACHE_DATASET_CONFIG,
     CACHE_FLUSH_CONFIG,
@@ -68,8 +67,7 @@ class Daemon:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._leader: Leader | None = None
         if options.lease:
-            identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
-            self._leader = Leader(client, options.namespace, options.lease, identity)
+            self._leader = Leader(client, options.namespace, options.lease, new_identity())
         self.pending_pods, self.tier_pods, self.nodes = PendingPods(), TierPods(), Nodes()
         self.volumes = TierVolumes()
         self.known_datasets: dict[str, Any] = {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from avactl.kube.replica import pod_name
 from avactl.kube.timestamps import timestamp
 
 _NOTE = 1024
@@ -36,7 +36,7 @@ def new_event(
         "metadata": {"name": f"{stem or 'event'}.{now:x}", "namespace": regarding.get("namespace") or "default"},
         "eventTime": timestamp(now / 1e9, "microseconds"),
         "reportingController": controller,
-        "reportingInstance": f"{controller}-{os.environ.get('POD_NAME') or os.uname().nodename}"[:128],
+        "reportingInstance": f"{controller}-{pod_name()}"[:128],
         "action": action,
         "reason": reason,
         "regarding": dict(regarding),

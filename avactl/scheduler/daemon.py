@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import traceback
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -21,6 +19,7 @@ from avactl.kube.daemons import run_elected, run_until_signal
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
+from avactl.kube.replica import new_identity
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.dataset_gate import DatasetGate
@@ -88,8 +87,7 @@ class Daemon:
         self.reporter = PodReporter(client, Rate(options.qps, options.burst))
         self._leader: Leader | None = None
         if options.lease:
-            identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
-            self._leader = Leader(client, self._namespace, options.lease, identity)
+            self._leader = Leader(client, self._namespace, options.lease, new_identity())
         rate = Rate(options.qps, options.burst)
         self.binder = Binder(client, rate, self.cache, self.volumes, self.reporter, self._returned, self.leading)
         self.reporter.yield_to = lambda: self.binder.flying > 0
