@@ -51,7 +51,6 @@ class Store(NamedTuple):
 class WriteBack:
     """How a write tier's data reaches the object store."""
 
-    mode: str
     targets: Mapping[str, str]
     """Directory that is written → directory of the object store. Without `durable`, a directory is its own target."""
     high: float
@@ -62,7 +61,6 @@ class WriteBack:
     """Age at which a file is pushed in any case, seconds."""
     evict: bool
     """Delete the durable copy of what the object store is verified to have."""
-    replicas: int
     capacity: int = 0
     """Bytes of the durable store, of which `high` and `low` are shares; 0: of the workers' storage."""
 
@@ -184,13 +182,11 @@ def _write_back(data: Any, mounts: set[str], stores: tuple[Store, ...]) -> Write
     if low > high:
         raise ConfigError("`writeBack.push.low` is above `high`")
     return WriteBack(
-        mode=_one_of(data, "mode", ("through", "async", "push")),
         targets=targets or {store.mount: store.mount for store in stores if not store.read_only},
         high=high,
         low=low,
         delay=_number(push, "delaySeconds", MAX_SECONDS, default=600),
         evict=data.get("evict") is True,
-        replicas=int(_number(data, "replicas", 100, default=1)),
         capacity=int(_number(data, "capacity", MAX_BYTES, default=0)),
     )
 

@@ -17,8 +17,7 @@ TIER: dict[str, Any] = {
         {"mount": "/results", "url": "s3://results", "readOnly": False},
     ],
     "writeBack": {
-        "mode": "through", "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
-        "targets": {"/ceph": "/results"}, "evict": True, "replicas": 2,
+        "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600}, "targets": {"/ceph": "/results"}, "evict": True,
     },
 }  # fmt: skip
 DATASET: dict[str, Any] = {
@@ -49,7 +48,7 @@ def test_the_compiled_documents_are_read() -> None:
 
 
 def test_without_a_durable_directory_each_store_is_its_own_target() -> None:
-    tier = parse_tier(changed(TIER, "writeBack", {"mode": "async"}))
+    tier = parse_tier(changed(TIER, "writeBack", {"evict": False}))
     assert tier.write_back is not None
     assert tier.write_back.targets == {"/ceph": "/ceph", "/results": "/results"}
 
@@ -58,7 +57,7 @@ def test_without_a_durable_directory_each_store_is_its_own_target() -> None:
     ("name", "../x"), ("name", None), ("engine", "other"), ("role", []), ("masters", []), ("masters", ["x"] * 10),
     ("masters", ["http://x:1"]), ("masters", [7]), ("stores", {}), ("stores", [1]), ("stores.0.mount", "/a/../b"),
     ("stores.0.url", "x" * 2000),
-    ("writeBack", 3), ("writeBack.mode", "x"), ("writeBack.targets", {"/x": "/results"}),
+    ("writeBack", 3), ("writeBack.push", 3), ("writeBack.targets", {"/x": "/results"}),
     ("writeBack.targets", {"/ceph": "/ceph"}), ("writeBack.push.high", 2), ("writeBack.push.low", 0.9),
     ("writeBack.push.delaySeconds", 1e300), ("writeBack.push.delaySeconds", "1"),
 ])  # fmt: skip

@@ -22,15 +22,13 @@ def documents(text: str) -> tuple[dict[str, Tier], dict[str, Dataset]]:
     return tiers, datasets
 
 
-@pytest.mark.parametrize(("write", "mode"), [(ASYNC, "async"), (ASYNC.replace("async", "through"), "through"),
-                                             (PUSH, "push")])  # fmt: skip
-def test_tiers(write: str, mode: str) -> None:
+@pytest.mark.parametrize("write", [ASYNC, ASYNC.replace("async", "through"), PUSH])
+def test_tiers(write: str) -> None:
     tiers, _ = documents(CLUSTER + READ + write)
     assert tiers["read"].write_back is None
     back = tiers["write"].write_back
     assert back is not None
-    assert back.mode == mode
-    if mode == "push":
+    if write == PUSH:
         assert dict(back.targets) == {"/results": "/results.pushed"}
         assert (back.high, back.low, back.delay, back.capacity) == (0.8, 0.5, 600, 10 * 2**40)
     else:

@@ -17,8 +17,8 @@ from tools.alluxio.tiers import ROOT
 from tools.objectstore import Faults, ObjectStore
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
-CEPH: dict[str, Any] = {"mode": "through", "targets": {"/ceph": "/results"}}
-ASYNC: dict[str, Any] = {"mode": "async", "targets": {}, "replicas": 2}
+CEPH: dict[str, Any] = {"targets": {"/ceph": "/results"}}
+ASYNC: dict[str, Any] = {"targets": {}}
 NEVER = {"high": 1.0, "low": 0.9, "delaySeconds": 86_400}
 
 

@@ -102,7 +102,7 @@ def test_a_tier_tells_its_addresses_and_stores() -> None:
     (store,) = read["stores"]
     assert store == {"mount": "/imagenet", "url": "s3://imagenet", "readOnly": True}
     assert read["writeBack"] is None
-    assert told(result, "tier.write")["writeBack"]["mode"] == "async"
+    assert told(result, "tier.write")["writeBack"]["push"] == {"delaySeconds": 0}
 
 
 def test_a_dataset_tells_its_versions_and_nothing_else_loads_them() -> None:
@@ -165,7 +165,7 @@ def test_a_tier_that_pushes_writes_to_the_durable_store_first() -> None:
         "/models": ("s3://models", True),
     }
     assert write["writeBack"] == {
-        "mode": "push", "capacity": 10 * 2**40, "evict": True, "replicas": 2,
+        "capacity": 10 * 2**40, "evict": True,
         "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
         "targets": {"/results": "/results.pushed"},
     }  # fmt: skip
