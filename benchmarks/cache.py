@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks.measure import Bar, bar, console
 from tools.alluxio import Alluxio
-from tools.alluxio.fuse import Fuse, require_fuse
+from tools.alluxio.fuse import Fuse, require_libfuse
 from tools.alluxio.tiers import Tier, running
 from tools.controlplane import UnavailableError
 from tools.objectstore import Faults, ObjectStore
@@ -167,7 +167,7 @@ def _patterned(size: int) -> Iterator[Path]:
 
 def _mounted(started: Alluxio) -> Fuse | None:
     try:
-        require_fuse()
+        require_libfuse()
     except UnavailableError as reason:
         console.print(f"{reason}: not measured")
         return None

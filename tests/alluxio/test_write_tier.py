@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from tools.alluxio import Alluxio
-from tools.alluxio.fuse import Fuse, require_fuse
+from tools.alluxio.fuse import Fuse, require_libfuse
 from tools.alluxio.tiers import MIB, Tier, complaints, objects, running
 from tools.controlplane import UnavailableError
 from tools.objectstore import ObjectStore
@@ -44,7 +44,7 @@ def cluster(alluxio_jars: None, store: ObjectStore) -> Iterator[Alluxio]:
 @pytest.fixture(scope="module")
 def fuse(cluster: Alluxio) -> Fuse:
     try:
-        require_fuse()
+        require_libfuse()
     except UnavailableError as reason:
         pytest.skip(str(reason))
     fuse = TIER.fuse(cluster)

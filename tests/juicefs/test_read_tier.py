@@ -10,7 +10,8 @@ import pytest
 
 from tests.kinds.compiling import DIGEST, compiled
 from tools.controlplane import StartError, UnavailableError
-from tools.juicefs.machine import Machine, require_fuse
+from tools.fuse import require_fuse
+from tools.juicefs.machine import Machine
 from tools.objectstore import Faults, ObjectStore
 
 pytestmark = pytest.mark.xdist_group("juicefs")
@@ -65,7 +66,7 @@ class Tier:
 @pytest.fixture(scope="module")
 def tier(juicefs: None, object_store: ObjectStore) -> Iterator[Tier]:
     try:
-        require_fuse()
+        require_fuse("bash")
     except UnavailableError as reason:
         pytest.skip(str(reason))
     buckets = object_store.client()

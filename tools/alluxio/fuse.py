@@ -14,24 +14,17 @@ from pathlib import Path
 
 from tools.alluxio.cluster import Alluxio
 from tools.controlplane import StartError, UnavailableError, process
+from tools.fuse import require_fuse
 
 START_TIMEOUT = 180.0  # seconds
 POLL = 0.05  # seconds
 
 
-def require_fuse() -> None:
-    """Raise UnavailableError, with one line, if this process cannot mount with FUSE in a namespace of its own."""
-    reason = None
-    if not Path("/dev/fuse").exists():
-        reason = "no /dev/fuse"
-    elif os.geteuid() != 0:
-        reason = "mounting in a namespace needs root"
-    elif ctypes.util.find_library("fuse") is None and ctypes.util.find_library("fuse3") is None:
-        reason = "no libfuse (Debian: libfuse2)"
-    elif missing := [name for name in ("unshare", "nsenter", "mount") if shutil.which(name) is None]:
-        reason = f"no {missing[0]} on PATH"
-    if reason:
-        raise UnavailableError(f"FUSE unavailable: {reason}")
+def require_libfuse() -> None:
+    """Raise UnavailableError, with one line, if Alluxio's FUSE cannot mount in a namespace of its own."""
+    require_fuse("mount")
+    if ctypes.util.find_library("fuse") is None and ctypes.util.find_library("fuse3") is None:
+        raise UnavailableError("FUSE unavailable: no libfuse (Debian: libfuse2)")
 
 
 class Fuse:
@@ -42,7 +35,7 @@ class Fuse:
     """
 
     def __init__(self, cluster: Alluxio, path: str, files: Mapping[str, str], command: str = "/config/fuse.sh") -> None:
-        require_fuse()
+        require_libfuse()
         self._cluster = cluster
         self._base = cluster.folder / "mnt"
         self._base.mkdir()

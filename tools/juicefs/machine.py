@@ -12,25 +12,12 @@ from typing import Any
 
 from tools.controlplane import StartError, UnavailableError, process
 from tools.controlplane.folder import OwnedFolder
+from tools.fuse import require_fuse
 from tools.juicefs.build import build_binary
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
 
 TIMEOUT = 60.0  # seconds
 POLL = 0.05  # seconds
-_TOOLS = ("unshare", "nsenter", "bash")
-
-
-def require_fuse() -> None:
-    """Raise UnavailableError, with one line, if this process cannot mount with FUSE in a namespace of its own."""
-    reason = None
-    if not Path("/dev/fuse").exists():
-        reason = "no /dev/fuse"
-    elif os.geteuid() != 0:
-        reason = "mounting in a namespace needs root"
-    elif missing := [name for name in _TOOLS if shutil.which(name) is None]:
-        reason = f"no {missing[0]} on PATH"
-    if reason:
-        raise UnavailableError(f"FUSE unavailable: {reason}")
 
 
 class Machine(process.Processes):
@@ -41,7 +28,7 @@ class Machine(process.Processes):
     """
 
     def __init__(self, store: ObjectStore, bucket: str, directories: Sequence[str] = ("/mnt", "/dev/shm")) -> None:
-        require_fuse()
+        require_fuse("bash")
         super().__init__()
         self._owned = OwnedFolder()
         self.folder = self._owned.path
