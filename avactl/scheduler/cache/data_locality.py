@@ -17,8 +17,8 @@ from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 
 MODES = ("prefer", "require")
-_MOST = 16
-"""Dataset versions of one pod."""
+MOST_VERSIONS = 16
+"""Dataset versions that one pod may wait for or be placed by."""
 _WEIGHT = 100.0
 """Weight of a node that holds all of the datasets, on the scale of Kubernetes' preferences."""
 
@@ -38,6 +38,12 @@ class Holders(Protocol):
         """Return the share of a version by node, as far as the pod may know it."""
 
 
+def check_version(key: object) -> None:
+    """Raise ValueError if a key does not name a dataset version."""
+    if not isinstance(key, str) or key.count("/") != 2:
+        raise ValueError(f"`{quote(key)}` is not NAMESPACE/NAME/VERSION")
+
+
 @lru_cache(1024)
 def read_locality(text: str) -> Locality:
     """Parse the annotation. Raises ValueError."""
@@ -45,11 +51,10 @@ def read_locality(text: str) -> Locality:
     if not isinstance(data, dict) or len(data) != 1 or next(iter(data)) not in MODES:
         raise ValueError(f"it is not an object with {' or '.join(MODES)}")
     ((mode, versions),) = data.items()
-    if not isinstance(versions, list) or not 0 < len(versions) <= _MOST:
-        raise ValueError(f"it has not 1 to {_MOST} dataset versions")
+    if not isinstance(versions, list) or not 0 < len(versions) <= MOST_VERSIONS:
+        raise ValueError(f"it has not 1 to {MOST_VERSIONS} dataset versions")
     for key in versions:
-        if not isinstance(key, str) or key.count("/") != 2:
-            raise ValueError(f"`{quote(key)}` is not NAMESPACE/NAME/VERSION")
+        check_version(key)
     return Locality(mode == "require", tuple(versions))
 
 

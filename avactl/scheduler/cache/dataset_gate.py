@@ -14,15 +14,13 @@ import orjson
 
 from avactl import names
 from avactl.kube import logs
-from avactl.scheduler.cache.data_locality import locality_of
+from avactl.scheduler.cache.data_locality import MOST_VERSIONS, check_version, locality_of
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NotYetError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 
 WANTED = "status of datasets"
 """Name of the awaited object, for `Waits`."""
-_MOST = 16
-"""Datasets that one pod may wait for."""
 _OLD = 300.0
 """Seconds after which a status is reported with its age."""
 _AGAIN = 30.0
@@ -49,11 +47,10 @@ class _Progress(NamedTuple):
 def read_warm(text: str) -> tuple[tuple[str, int], ...]:
     """Parse the annotation: dataset versions as `NAMESPACE/NAME/VERSION`, with percentages. Raises ValueError."""
     data = orjson.loads(text)
-    if not isinstance(data, dict) or not 0 < len(data) <= _MOST:
-        raise ValueError(f"it is not an object with 1 to {_MOST} datasets")
+    if not isinstance(data, dict) or not 0 < len(data) <= MOST_VERSIONS:
+        raise ValueError(f"it is not an object with 1 to {MOST_VERSIONS} datasets")
     for key, percent in data.items():
-        if key.count("/") != 2:
-            raise ValueError(f"`{quote(key)}` is not NAMESPACE/NAME/VERSION")
+        check_version(key)
         if type(percent) is not int or not 1 <= percent <= 100:
             raise ValueError(f"the percentage of `{quote(key)}` is not a whole number from 1 to 100")
     return tuple(data.items())
