@@ -57,7 +57,7 @@ def run(
     interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between passes over a tier.")] = 2.0,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
-    """Run the daemon: prewarm datasets, write data back, guard drains."""
+    """Run the daemon: prewarm datasets, write data back, guard drains, follow FUSE mounts."""
     with packages():
         from avactl.cache import daemon
         from avactl.names import CACHE_NAMESPACE

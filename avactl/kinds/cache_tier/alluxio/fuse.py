@@ -24,15 +24,14 @@ from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program, pool_size
 from avactl.quantity import quantity
 
+_ANSWER = 20
+"""Seconds in which FUSE answers a request, if it does not hang."""
+
 
 def needs(item: Item) -> Needs:
     """Return the requests of the FUSE pod on each machine."""
     fuse = item.spec.fuse
     return Needs(str(quantity(fuse.cpu)), int(quantity(fuse.memory))) if fuse.enabled else Needs()
-
-
-_ANSWER = 20
-"""Seconds in which FUSE answers a request, if it does not hang."""
 
 
 def start_spread(item: Item, program: Program) -> int:
@@ -99,23 +98,17 @@ def fuse_pod(item: Item, program: Program) -> Body:
     options = f"{java(memory, direct=True)} -Dalluxio.user.hostname=$(HOST_IP)"
     mount: Body = {"name": "mounts", "mountPath": fuse.path, "mountPropagation": "Bidirectional"}
     privileged: Body = {"privileged": True, "runAsUser": 0, "runAsNonRoot": False}
+    # Not that the masters answer: FUSE is not at fault when they are down.
+    mounted: Body = {"exec": {"command": ["grep", "-q", f" {at} fuse", "/proc/mounts"]}, "periodSeconds": 10}
     container: Body = {
         "name": "fuse",
         "image": image(item, program),
         "command": ["/bin/bash", "/config/fuse.sh"],
         "env": [field("HOST_IP", "status.hostIP"), {"name": "ALLUXIO_FUSE_JAVA_OPTS", "value": options}],
         "resources": resources(fuse.cpu, fuse.memory),
-        "readinessProbe": {
-            # Check that it is mounted, not that the masters answer: FUSE is not at fault when they are down.
-            "exec": {"command": ["grep", "-q", f" {at} fuse", "/proc/mounts"]},
-            "periodSeconds": 10,
-        },
+        "readinessProbe": mounted,
         # The first start waits for its turn.
-        "startupProbe": {
-            "exec": {"command": ["grep", "-q", f" {at} fuse", "/proc/mounts"]},
-            "periodSeconds": 10,
-            "failureThreshold": 60,
-        },
+        "startupProbe": {**mounted, "failureThreshold": 60},
         "livenessProbe": {
             "exec": {"command": ["/bin/bash", "/config/health.sh"]},
             "periodSeconds": 30,
