@@ -5,8 +5,8 @@
 The cluster has the compiled properties of examples/ava's read tier: one master, two workers, their job services. Only
 paths, ports and sizes differ.
 
-prewarm: FILES files of SIZE bytes are loaded by the tier's load.sh and by the engine's own `fs load`, in turn, from a
-store without limits; then they are read again.
+prewarm: FILES files of SIZE bytes are loaded by the engine's own `fs load`, by the tier's load.sh and by the cache
+daemon's loader, in turn, from a store without limits; then they are read again.
 
 cold: a job loads a model of MODEL bytes, in one stream, from a store with 20 ms latency and 50 MB/s a connection:
 directly, through FUSE without prewarming, and through FUSE as a job that waited for the prewarming.
@@ -17,6 +17,7 @@ fuse: the FUSE process is killed; the time until the mount that its script makes
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ from typing import Any
 
 from rich.table import Table
 
+from avactl.cache.alluxio.client import AlluxioEngine
+from avactl.cache.loading import Load, Pacer
 from benchmarks.measure import Bar, bar, console
 from tools.alluxio import Alluxio
 from tools.alluxio.fuse import Fuse, require_libfuse
@@ -74,13 +77,13 @@ def read(path: Path) -> None:
 
 
 def prewarm(files: int, size: int) -> None:
-    """Compare the tier's script with the engine's own command."""
+    """Compare the tier's script and the daemon's loader with the engine's own command."""
     with ObjectStore() as store, cluster(store, files * size) as started:
         buckets = store.client()
 
         def put(number: int) -> None:
             body = hashlib.sha256(str(number).encode()).digest() * (size // 32 + 1)
-            for folder in ("ours", "engine"):
+            for folder in ("script", "engine", "daemon"):
                 buckets.put_object(Bucket="ava-datasets", Key=f"{folder}/{number % 100:02}/{number}", Body=body[:size])
 
         with ThreadPoolExecutor(4) as pool:
@@ -89,21 +92,32 @@ def prewarm(files: int, size: int) -> None:
         rates = {}
         for name, load in (
             ("engine", lambda: _engine_load(started, "/datasets/engine")),
-            ("ours", lambda: started.script(TIER.data["load.sh"], "1", "0", "/datasets/ours")),
+            ("script", lambda: started.script(TIER.data["load.sh"], "1", "0", "/datasets/script")),
+            ("daemon", lambda: asyncio.run(_daemon_load(started, "/datasets/daemon"))),
         ):
             seconds = timed(load)
             rates[name] = files * size / MB / seconds
             table.add_row(name, f"{seconds:.1f}", f"{rates[name]:.0f}")
-            if name == "engine":
-                started.fs("free", "-f", "/datasets/engine")
+            if name != "daemon":
+                started.fs("free", "-f", f"/datasets/{name}")
         console.print(table)
         store.reset()
         for folder in range(100):
             started.run(
-                ["bash", "-c", '"$0" fs cat "$1" > /dev/null', str(started.shell), f"/datasets/ours/{folder:02}/*"]
+                ["bash", "-c", '"$0" fs cat "$1" > /dev/null', str(started.shell), f"/datasets/daemon/{folder:02}/*"]
             )
-        bar(Bar("prewarm-engine-over-ours", rates["engine"] / rates["ours"], 1 / 0.9))
+        for name in ("script", "daemon"):
+            bar(Bar(f"prewarm-engine-over-{name}", rates["engine"] / rates[name], 1 / 0.9))
         bar(Bar("second-read-bytes-from-store", store.traffic.sent, 0, " B", 0))
+
+
+async def _daemon_load(started: Alluxio, path: str) -> None:
+    engine = AlluxioEngine(started.masters)
+    load = Load(engine, Pacer(0), lambda size: None)
+    await load.run(engine.files(path))
+    await engine.close()
+    if load.failed:
+        raise RuntimeError(f"{load.failed} blocks: {load.failures[0]}")
 
 
 def _engine_load(started: Alluxio, path: str) -> None:
