@@ -8,8 +8,8 @@ paths, ports and sizes differ.
 prewarm: FILES files of SIZE bytes are loaded by the engine's own `fs load`, by the tier's load.sh and by the cache
 daemon's loader, in turn, from a store without limits; then they are read again.
 
-cold: a job loads a model of MODEL bytes, in one stream, from a store with 20 ms latency and 50 MB/s a connection:
-directly, through FUSE without prewarming, and through FUSE as a job that waited for the prewarming.
+cold: a job loads a model of MODEL bytes in 20 files, one after the other, from a store with 20 ms latency and 50 MB/s a
+connection: directly, through FUSE without prewarming, and through FUSE as a job that waited for the prewarming.
 
 fuse: the FUSE process is killed; the time until the mount that its script makes anew answers in another pod.
 """
@@ -41,6 +41,8 @@ MB = 1_000_000
 SLOW = Faults(latency=0.020, rate=50 * MB)
 CHUNK = 4 * MB
 RAM_RESERVE = 256 * 1024 * 1024
+SHARDS = 20
+"""Files of the model: the test store reads a whole object for each range of it that somebody wants."""
 TIER = Tier("read")
 
 
@@ -136,23 +138,28 @@ def cold(size: int) -> None:
     """Load a model directly, through a cold cache, and through a warm one."""
     with ObjectStore() as store, cluster(store, size) as started:
         buckets = store.client()
-        with _patterned(size) as body:
-            for name in ("cold/model", "warm/model"):
+        with _patterned(size // SHARDS) as body:
+            for name in [f"{model}/{shard}" for model in ("cold", "warm") for shard in range(SHARDS)]:
                 buckets.upload_file(str(body), "ava-models", name)
         fuse = _mounted(started)
         store.faults = SLOW
 
         def direct() -> None:
-            stream = store.client(store.url).get_object(Bucket="ava-models", Key="cold/model")["Body"]
-            while stream.read(CHUNK):
-                pass
+            for shard in range(SHARDS):
+                stream = store.client(store.url).get_object(Bucket="ava-models", Key=f"cold/{shard}")["Body"]
+                while stream.read(CHUNK):
+                    pass
+
+        def mounted(root: Path, model: str) -> None:
+            for shard in range(SHARDS):
+                read(root / f"models/{model}/{shard}")
 
         seconds = {"directly from the store": timed(direct)}
         if fuse is not None:
-            seconds["through the tier, not prewarmed"] = timed(lambda: read(fuse.path / "models/cold/model"))
+            seconds["through the tier, not prewarmed"] = timed(lambda: mounted(fuse.path, "cold"))
             gate = timed(lambda: started.script(TIER.data["load.sh"], "1", "0", "/models/warm"))
             store.reset()
-            seconds["through the tier, after the gate"] = timed(lambda: read(fuse.path / "models/warm/model"))
+            seconds["through the tier, after the gate"] = timed(lambda: mounted(fuse.path, "warm"))
             console.print(f"the gate opened after {gate:.1f} s; then {store.traffic.sent} bytes from the store")
         table = Table("load of the model", "seconds", "MB/s", title=f"{size / MB:g} MB, 20 ms, 50 MB/s a connection")
         for name, value in seconds.items():
