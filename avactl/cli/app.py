@@ -36,6 +36,7 @@ COMMANDS = {
     "defrag": "Find the fewest pod moves that let a job start.",
     "scheduler": "Run the scheduler in the cluster.",
     "cache": "Run the cache daemon, or show what cache tiers hold.",
+    "elastic": "Run the master of an elastic job.",
 }
 """Commands and their one-line help in `avactl --help`.
 
@@ -46,7 +47,7 @@ PACKAGES = {
     "specs": ("validate", "render", "graph", "explain", "set", "schema", "init"),
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
-    "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache"),
+    "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache", "elastic"),
 }
 """Commands by the package of `avactl.cli` that holds them."""
 

@@ -1,0 +1,45 @@
+"""`avactl elastic`: the master of an elastic job."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import packages
+from avactl.cli.common import fail
+from avactl.exit_codes import MISSING, USAGE
+
+elastic = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run the master of an elastic job.")
+
+
+@elastic.callback()
+def _root() -> None:
+    pass
+
+
+@elastic.command()
+def master(
+    state: Annotated[Path, typer.Option(help="File with the job's state; it is created, and outlives the process.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT for the workers.")] = "127.0.0.1:2380",
+) -> None:
+    """Hand out the data of a job to workers that come and go, until SIGTERM or Ctrl-C.
+
+    Workers connect with the avactl-worker library, to $AVACTL_MASTER. The connection is not encrypted or
+    authenticated: listen on an address that only the job's workers can reach.
+    """
+    with packages():
+        from avactl.elastic import daemon
+        from avactl.elastic.server import ListenError
+        from avactl.elastic.store import StoreError
+    if not re.fullmatch(r".+:\d{1,5}", listen):
+        fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
+    try:
+        asyncio.run(daemon.run(daemon.Options(listen, state)))
+    except ListenError as error:
+        fail(f"`--listen {listen}`: {error}", MISSING)
+    except StoreError as error:
+        fail(str(error), MISSING)

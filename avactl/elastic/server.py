@@ -1,0 +1,170 @@
+"""gRPC server of the master: one stream per worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import grpc
+import grpc.aio
+from avactl_worker import messages as m
+from avactl_worker.wire import WireError
+
+from avactl.elastic.service import Member, RejoinError, Service
+from avactl.kube import logs
+
+_PATIENCE = 20.0
+"""Seconds after which a request that waits is answered in any case."""
+_TICK = 0.25
+"""Seconds between two looks at leases and at requests that wait."""
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a second master on this port must fail
+    ("grpc.max_receive_message_length", m.LIMIT),
+    ("grpc.max_concurrent_streams", 10_000),
+]
+
+
+class ListenError(Exception):
+    """The address cannot be listened on."""
+
+
+class Server:
+    """Serves a job to its workers. `fail` is called with an error of the store; then nothing is acknowledged."""
+
+    def __init__(self, service: Service, fail: Callable[[Exception], None]) -> None:
+        self._service, self._fail = service, fail
+        self._waiting: set[asyncio.Event] = set()
+        self._server: grpc.aio.Server | None = None
+        self._failed = False
+
+    async def start(self, listen: str) -> int:
+        """Listen at HOST:PORT, and return the port. Raises ListenError."""
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((_Handlers(self),))
+        try:
+            port = int(self._server.add_insecure_port(listen))
+        except RuntimeError:
+            raise ListenError("cannot listen there: is the address in use?") from None
+        await self._server.start()
+        return port
+
+    async def stop(self) -> None:
+        """End all streams."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+    async def tick(self) -> None:
+        """Follow leases and time, until cancelled."""
+        while True:
+            await asyncio.sleep(_TICK)
+            self._service.expire(monotonic())
+            self._commit()
+            self._wake()
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def session(self, _: Any, context: Any) -> None:
+        """Answer one worker's requests."""
+        member, lock = Member(), asyncio.Lock()
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while (raw := await context.read()) is not grpc.aio.EOF:
+                try:
+                    request = m.Request.decode(raw)
+                except WireError as error:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a request: {error}")
+                before = self._service.changes
+                answer = self._service.handle(member, request, monotonic())
+                self._commit()
+                if self._service.changes != before:
+                    self._wake()
+                if answer is not None:
+                    async with lock:
+                        await context.write(self._service.stamp(answer).encode())
+                    continue
+                kind = "work" if request.work is not None else "clock"
+                if kind in member.waiting:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"two requests of {kind} at a time")
+                member.waiting.add(kind)
+                task = asyncio.create_task(self._later(member, request, kind, context, lock))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+        except RejoinError:
+            await context.abort(grpc.StatusCode.ABORTED, "the lease of this worker has ended: join again")
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _later(self, member: Member, request: m.Request, kind: str, context: Any, lock: asyncio.Lock) -> None:
+        """Answer a request when it can be answered."""
+        event, deadline = asyncio.Event(), monotonic() + _PATIENCE
+        self._waiting.add(event)
+        try:
+            while True:
+                await event.wait()
+                event.clear()
+                now = monotonic()
+                try:
+                    seen = member.worker.seen if member.worker is not None else now
+                    answer = self._service.handle(member, request, now, waited=True)
+                    if member.worker is not None:
+                        member.worker.seen = seen  # waiting is no sign of life
+                except RejoinError:
+                    return  # the next heartbeat ends the stream
+                self._commit()
+                if answer is None and now < deadline:
+                    continue
+                member.waiting.discard(kind)
+                async with lock:
+                    await context.write(self._service.stamp(answer or m.Answer(id=request.id)).encode())
+                return
+        except grpc.RpcError:
+            return  # the worker is gone; its lease ends by itself
+        finally:
+            self._waiting.discard(event)
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    def _commit(self) -> None:
+        if self._failed:
+            raise asyncio.CancelledError
+        try:
+            self._service.store.commit()
+        except Exception as error:
+            self._failed = True
+            self._fail(error)
+            raise
+
+    async def status(self, _: bytes, __: Any) -> bytes:
+        """Return the state of the job."""
+        return m.StatusAnswer(json=self._service.status(monotonic()).decode()).encode()
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Finds the method of a call; a worker of another version gets to know why it is refused."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def service(self, details: Any) -> Any:
+        if details.method == m.SESSION:
+            return grpc.stream_stream_rpc_method_handler(self._server.session)
+        if details.method == m.STATUS:
+            return grpc.unary_unary_rpc_method_handler(self._server.status)
+        if details.method.startswith("/avactl.elastic."):
+            asked = details.method[1:].partition(".Master/")[0][:80]
+
+            async def refuse(_: Any, context: Any) -> None:
+                logs.warn("worker refused", protocol=asked)
+                await context.abort(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"the worker library speaks {asked}, and this master {m.PACKAGE}: "
+                    "install the avactl-worker that belongs to the master's avactl",
+                )
+
+            return grpc.stream_stream_rpc_method_handler(refuse)
+        return None

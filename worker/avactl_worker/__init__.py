@@ -1,0 +1,117 @@
+"""Worker library of avactl's elastic jobs: shards of the data from the job's master.
+
+    import avactl_worker
+
+    master = avactl_worker.connect()
+    data = master.dataset("train", [("a.npy", 50_000), ("b.npy", 50_000)], records_per_task=500, epochs=3, seed=7)
+    for task in data:
+        train(load(task.file)[task.start : task.end])
+
+Workers may come and go, and so may the master; each record is counted once an epoch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import socket
+from typing import Any, Sequence
+
+from avactl_worker.dataset import Dataset, Reader, Task
+from avactl_worker.session import VERSION, MasterError, Session
+
+__all__ = ["Clock", "Dataset", "Master", "MasterError", "Task", "connect"]
+__version__ = VERSION
+
+_UNBOUNDED = 2**32
+"""Staleness of asynchronous training, in steps."""
+
+
+def connect(address: str = "", worker: str = "", patience: float = 600.0) -> Master:
+    """Join the job of the master at `address`, HOST:PORT (default: $AVACTL_MASTER).
+
+    `worker` is unique among the job's live processes (default: $AVACTL_WORKER, else the host's name with a random
+    part). A process that joins replaces one of the same name. Wherever the master is gone, the worker waits for it for
+    `patience` seconds. Raises MasterError.
+    """
+    address = address or os.environ.get("AVACTL_MASTER", "")
+    if not address:
+        raise MasterError("no address of the master: set AVACTL_MASTER, or call connect('HOST:PORT')")
+    return Master(Session(address, worker or _name(), patience))
+
+
+def _name() -> str:
+    name = os.environ.get("AVACTL_WORKER", "")
+    if not name:
+        return f"{socket.gethostname()[:200]}-{random.SystemRandom().getrandbits(32):08x}"
+    # Launchers such as torchrun start several processes in one pod.
+    return name + "-" + os.environ["LOCAL_RANK"] if "LOCAL_RANK" in os.environ else name
+
+
+class Clock:
+    """Bounds how far workers are apart: none is more than `staleness` steps ahead of the slowest."""
+
+    def __init__(self, session: Session, staleness: int) -> None:
+        self._session, self._staleness = session, staleness
+        self.step = 0
+        """The step in progress, from 1; a worker that joins later begins with the slowest."""
+
+    def tick(self) -> int:
+        """Begin the next step: wait for slower workers if need be. Returns its number."""
+        self.step = self._session.clock(self.step + 1 if self.step else 0, self._staleness)
+        return self.step
+
+
+class Master:
+    """The job's master, and this process as one of its workers. Leaves the job at the end of a `with` block."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        atexit.register(session.close)
+
+    @property
+    def worker(self) -> str:
+        """Name of this worker."""
+        return self._session.worker
+
+    def dataset(
+        self,
+        name: str,
+        files: int | Sequence[tuple[Any, int]],
+        records_per_task: int,
+        epochs: int = 1,
+        seed: int | None = None,
+        after: str = "",
+        timeout: float = 0.0,
+        read: Reader[Any] | None = None,
+    ) -> Dataset[Any]:
+        """Return a dataset of the job. All workers must declare it alike.
+
+        `files` are pairs of a file and its number of records, or only the number of all records. `records_per_task`
+        of one file are handed out together, in an order that follows from `seed` and the epoch (default: that of the
+        files). With `after`, it is an evaluation, passed once after each epoch of that dataset. A task is given to a
+        second worker after `timeout` seconds (default: only if it straggles at the end of an epoch).
+        Raises MasterError if another worker has declared it otherwise, or a value is out of bounds.
+        """
+        pairs = [("", files)] if isinstance(files, int) else [(file, int(count)) for file, count in files]
+        passes = 0 if after else epochs
+        return Dataset(self._session, name, pairs, records_per_task, passes, seed, after, timeout, read)
+
+    def clock(self, staleness: int | None = None) -> Clock:
+        """Return the clock of the job. Default of `staleness`: what the job's spec says, by AVACTL_STALENESS for
+        `ssp`, 0 for `bsp`, unbounded for `asp`."""
+        if staleness is None:
+            consistency = os.environ.get("AVACTL_CONSISTENCY", "")
+            staleness = {"bsp": 0, "ssp": int(os.environ.get("AVACTL_STALENESS", "0"))}.get(consistency, _UNBOUNDED)
+        return Clock(self._session, staleness)
+
+    def close(self) -> None:
+        """Leave the job; tasks that are not done are free for others at once."""
+        self._session.close()
+
+    def __enter__(self) -> Master:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

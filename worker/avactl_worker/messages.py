@@ -1,0 +1,182 @@
+"""Messages of `protocol.proto`."""
+
+from __future__ import annotations
+
+from avactl_worker.wire import Field, Message
+
+PACKAGE = "avactl.elastic.v1"
+SESSION = f"/{PACKAGE}.Master/Session"
+STATUS = f"/{PACKAGE}.Master/Status"
+LIMIT = 16 * 1024 * 1024
+"""Bytes of a message: the definition of a million files."""
+
+
+class TaskKey(Message):
+    dataset: str
+    epoch: int
+    position: int
+    FIELDS = {"dataset": Field(1, "string"), "epoch": Field(2, "uint64"), "position": Field(3, "uint64")}
+
+
+class Metric(Message):
+    name: str
+    value: float
+    FIELDS = {"name": Field(1, "string"), "value": Field(2, "double")}
+
+
+class Report(Message):
+    task: TaskKey | None
+    metrics: list[Metric]
+    FIELDS = {"task": Field(1, TaskKey), "metrics": Field(2, Metric, True)}
+
+
+class Join(Message):
+    worker: str
+    incarnation: int
+    library: str
+    FIELDS = {"worker": Field(1, "string"), "incarnation": Field(2, "uint64"), "library": Field(3, "string")}
+
+
+class Joined(Message):
+    lineage: str
+    heartbeat: float
+    lease: float
+    FIELDS = {"lineage": Field(1, "string"), "heartbeat": Field(2, "double"), "lease": Field(3, "double")}
+
+
+class Definition(Message):
+    counts: list[int]
+    records_per_task: int
+    epochs: int
+    shuffled: bool
+    seed: int
+    after: str
+    timeout: float
+    FIELDS = {
+        "counts": Field(1, "uint64", True),
+        "records_per_task": Field(2, "uint64"),
+        "epochs": Field(3, "uint64"),
+        "shuffled": Field(4, "bool"),
+        "seed": Field(5, "uint64"),
+        "after": Field(6, "string"),
+        "timeout": Field(7, "double"),
+    }
+
+
+class Registration(Message):
+    name: str
+    digest: bytes
+    definition: Definition | None
+    FIELDS = {"name": Field(1, "string"), "digest": Field(2, "bytes"), "definition": Field(3, Definition)}
+
+
+class Registered(Message):
+    definition_wanted: bool
+    FIELDS = {"definition_wanted": Field(1, "bool")}
+
+
+class Resume(Message):
+    held: list[TaskKey]
+    finished: list[Report]
+    FIELDS = {"held": Field(1, TaskKey, True), "finished": Field(2, Report, True)}
+
+
+class Work(Message):
+    datasets: list[str]
+    finished: list[Report]
+    returned: list[TaskKey]
+    wait: bool
+    FIELDS = {
+        "datasets": Field(1, "string", True),
+        "finished": Field(2, Report, True),
+        "returned": Field(3, TaskKey, True),
+        "wait": Field(4, "bool"),
+    }
+
+
+class Assignment(Message):
+    task: TaskKey | None
+    file: int
+    start: int
+    end: int
+    evaluation: bool
+    FIELDS = {
+        "task": Field(1, TaskKey),
+        "file": Field(2, "uint64"),
+        "start": Field(3, "uint64"),
+        "end": Field(4, "uint64"),
+        "evaluation": Field(5, "bool"),
+    }
+
+
+class Heartbeat(Message):
+    pass
+
+
+class Clock(Message):
+    step: int
+    staleness: int
+    FIELDS = {"step": Field(1, "uint64"), "staleness": Field(2, "uint64")}
+
+
+class Leave(Message):
+    pass
+
+
+class Request(Message):
+    id: int
+    join: Join | None
+    register: Registration | None
+    resume: Resume | None
+    work: Work | None
+    heartbeat: Heartbeat | None
+    clock: Clock | None
+    leave: Leave | None
+    FIELDS = {
+        "id": Field(1, "uint64"),
+        "join": Field(2, Join),
+        "register": Field(3, Registration),
+        "resume": Field(4, Resume),
+        "work": Field(5, Work),
+        "heartbeat": Field(6, Heartbeat),
+        "clock": Field(7, Clock),
+        "leave": Field(8, Leave),
+    }
+
+
+class Error(Message):
+    code: str
+    message: str
+    FIELDS = {"code": Field(1, "string"), "message": Field(2, "string")}
+
+
+class Answer(Message):
+    id: int
+    error: Error | None
+    sequence: int
+    durable: int
+    joined: Joined | None
+    registered: Registered | None
+    assignment: Assignment | None
+    finished: bool
+    step: int
+    FIELDS = {
+        "id": Field(1, "uint64"),
+        "error": Field(2, Error),
+        "sequence": Field(3, "uint64"),
+        "durable": Field(4, "uint64"),
+        "joined": Field(5, Joined),
+        "registered": Field(6, Registered),
+        "assignment": Field(7, Assignment),
+        "finished": Field(8, "bool"),
+        "step": Field(9, "uint64"),
+    }
+
+
+class StatusRequest(Message):
+    pass
+
+
+class StatusAnswer(Message):
+    json: str
+    FIELDS = {"json": Field(1, "string")}
