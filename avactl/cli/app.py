@@ -28,6 +28,7 @@ COMMANDS = {
     "stacks": "List the Pulumi stacks, or those that a change affects.",
     "reconcile": "Reconcile a cluster with git: apply, wait, prune, revert drift.",
     "plan": "Predict whether a change will run, and what it costs.",
+    "local": "Run a job as processes on this machine.",
     "dataset": "Snapshot, verify, compare, list and pack the data of datasets.",
     "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
     "why": "Explain why a pod or job is pending.",
@@ -47,6 +48,7 @@ PACKAGES = {
     "specs": ("validate", "render", "graph", "explain", "set", "schema", "init"),
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
+    "local": ("local",),
     "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache", "elastic"),
 }
 """Commands by the package of `avactl.cli` that holds them."""

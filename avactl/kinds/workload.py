@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from avactl.kinds.local_run import LocalHooks
 from avactl.kinds.program import Item, Program
 
 
@@ -115,3 +116,5 @@ class WorkloadHooks:
     """Returns True if a job saves checkpoints; None if the kind has no checkpoints."""
     unpinned: Callable[[Item], Iterable[Unpinned]] = _none_unpinned
     """Mutable versions, in addition to images, for the policy `versions-fixed`."""
+    local: LocalHooks | None = None
+    """How a job runs as processes on one machine; None if it cannot."""

@@ -52,6 +52,12 @@ def processes(part: Part) -> int:
     return part.compute.gpus or 1
 
 
+def slots_per_worker(spec: Any) -> int:
+    """Number of MPI ranks per worker."""
+    slots: int = spec.slots_per_worker or spec.workers.gpus or 1
+    return slots
+
+
 def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap; empty for a job with one pod."""
     spec = item.spec
@@ -62,8 +68,7 @@ def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     if spec.strategy == "elastic":
         return {"nnodes": f"{least}:{most}"}
     if spec.strategy == "mpi":
-        slots = spec.slots_per_worker or spec.workers.gpus or 1
-        lines = [f"{name} slots={slots}\n" for name in hosts(item, "worker", most)]
+        lines = [f"{name} slots={slots_per_worker(spec)}\n" for name in hosts(item, "worker", most)]
         return {"hostfile": "".join(lines)}
     if spec.framework == "tensorflow":
         return {"cluster": _tf_cluster(item, count)}

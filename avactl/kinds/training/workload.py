@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from avactl.kinds.program import Item
 from avactl.kinds.registry import ObjectEffect
+from avactl.kinds.training.local import LOCAL
 from avactl.kinds.training.roles import bounds
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 
@@ -77,4 +78,5 @@ WORKLOAD = WorkloadHooks(
     timeout=lambda item: item.spec.timeout,
     has_checkpoint=lambda item: item.spec.checkpoint is not None,
     unpinned=unpinned,
+    local=LOCAL,
 )

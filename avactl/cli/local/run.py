@@ -1,0 +1,43 @@
+"""`avactl local run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.common import open_repository, report
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="Spec file, or directory of a repository.")],
+    name: Annotated[str, typer.Argument(help="Job if there are several: NAME or TEAM/NAME.", show_default=False)] = "",
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=100_000, metavar="N", help="Number of workers. Default: the spec's.")
+    ] = None,
+    mount: Annotated[
+        list[str], typer.Option(metavar="PATH=DIR", help="Use a directory for a mount path. Repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    directory: Annotated[
+        Path, typer.Option("--directory", "-C", metavar="DIR", help="Checkout of the job's code.")
+    ] = Path(),
+) -> None:
+    """Run a job as processes on this machine: commands and environment of its pods, without image and GPUs.
+
+    Names of pods become loopback addresses, volumes become directories below `.avactl`. Ctrl-C ends all processes. The
+    exit code is that of the job's leading pod.
+    """
+    from avactl.compiler import compile_tree
+    from avactl.local.selection import select
+    from avactl.local.start import run as start
+    from avactl.local.volumes import parse_mounts
+
+    tree, asked = open_repository([file])
+    compilation = compile_tree(tree)
+    if not compilation.ok:
+        report(compilation, tree)
+    files = [path for path in asked if file.is_file()] or [item.doc.file for item in compilation.program.items]
+    selected = select(compilation, set(files) if file.is_file() else (), name, workers)
+    sys.exit(start(selected, directory, parse_mounts(mount)))

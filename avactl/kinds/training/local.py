@@ -1,0 +1,98 @@
+"""Training jobs as processes on one machine: what differs from their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.local_run import LocalHooks, LocalRole, LocalRun
+from avactl.kinds.program import Item
+from avactl.kinds.training.addressing import slots_per_worker
+from avactl.kinds.training.followers import EVALUATOR_GRACE
+from avactl.kinds.training.roles import Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.strategies import strategy_problems
+
+
+def with_workers(item: Item, workers: int) -> Item | Diagnostic:
+    """Return the job with another number of workers, or the problem of that number."""
+    spec = item.spec
+    path = ("spec", "workers") if "workers" in spec.model_fields_set else ("spec",)
+    if spec.strategy == "elastic":
+        least, most = bounds(spec)
+        if not least <= workers <= most:
+            message = f"{workers} workers: the job has `min` {least} and `max` {most}"
+            return Diagnostic("invalid-value", message, item.span(*path))
+    changed = spec.model_copy(update={"workers": _with_replicas(spec.workers, workers)})
+    copy = Item(item.doc, item.resource.model_copy(update={"spec": changed}))
+    copy.clusters, copy.namespace = item.clusters, item.namespace
+    return next((problem for problem in strategy_problems(copy) if problem.severity == "error"), copy)
+
+
+def _with_replicas(workers: Any, count: int) -> Any:
+    # `model_copy` also counts the key as set, which elastic jobs look at.
+    return workers.model_copy(update={"replicas": count})
+
+
+def local_run(item: Item) -> LocalRun:
+    """Return how a job runs on one machine."""
+    spec = item.spec
+    made = parts(spec)
+    return LocalRun(
+        roles=[_role(item, part) for part in made],
+        first_pod_decides=spec.strategy == "elastic",
+        timeout=None if spec.timeout is None else float(seconds(spec.timeout)),
+        files=_files(item),
+        env=_environment(item),
+        checkout="" if spec.code is None else spec.code.git.mount,
+        data=[(mount.mount, mount.name) for mount in spec.datasets],
+    )
+
+
+def _role(item: Item, part: Part) -> LocalRole:
+    spec = item.spec
+    replicas, skipped = part.replicas, ""
+    if spec.strategy == "elastic" and "replicas" in spec.workers.model_fields_set:
+        replicas = spec.workers.replicas
+    if spec.strategy == "mpi" and part.role == "worker":
+        skipped = "mpirun starts its ranks on this machine"
+    return LocalRole(
+        part.role,
+        job_name(item, part.role),
+        part.leads,
+        replicas,
+        skipped,
+        linger=EVALUATOR_GRACE if part.role == "evaluator" else 0,
+        stops_last=part.role == "server" and spec.checkpoint is not None,
+    )
+
+
+def _files(item: Item) -> dict[tuple[str, str], str]:
+    """Replace MPI's hostfile: mpirun would call ssh for each of several loopback addresses."""
+    if item.spec.strategy != "mpi":
+        return {}
+    slots = slots_per_worker(item.spec) * item.spec.workers.replicas
+    return {(rendezvous_name(item), "hostfile"): f"localhost slots={slots}\n"}
+
+
+def _environment(item: Item) -> Any:
+    strategy = item.spec.strategy
+
+    def variables(role: str, index: int) -> Mapping[str, str]:
+        if strategy == "elastic":
+            # torchrun takes every loopback address for its own host, and so would host the store in any worker.
+            return {"PET_RDZV_CONF": f"is_host={int(index == 0)}"}
+        if role == "launcher":
+            # Ranks share the machine with others: none is bound to a core, and none polls while it waits.
+            return {
+                "OMPI_MCA_hwloc_base_binding_policy": "none",
+                "OMPI_MCA_mpi_yield_when_idle": "1",
+                "PRTE_MCA_hwloc_default_binding_policy": "none",
+            }
+        return {}
+
+    return variables
+
+
+LOCAL = LocalHooks(local_run, with_workers)

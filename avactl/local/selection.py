@@ -1,0 +1,76 @@
+"""Choice of the job, and of the number of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from avactl.diagnostics import Diagnostic
+from avactl.diagnostics.suggest import closest
+from avactl.kinds import registry
+from avactl.kinds.local_run import LocalHooks
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item
+from avactl.local.errors import LocalUsageError
+
+if TYPE_CHECKING:
+    from avactl.compiler import Compilation
+
+_SHOWN = 8
+"""Most job names in a message."""
+
+
+class Selected(NamedTuple):
+    """A job that can run here."""
+
+    item: Item
+    hooks: LocalHooks
+    manifests: list[Manifest]
+    """Its objects, with the number of workers asked for."""
+
+
+def select(compilation: Compilation, files: Collection[str], name: str = "", workers: int | None = None) -> Selected:
+    """Return a job by `NAME` or `TEAM/NAME` among those of the given files; `files` empty: of all.
+
+    Raises LocalUsageError.
+    """
+    jobs = {item: hooks for item in compilation.program.items if (hooks := _hooks(item)) is not None}
+    there = [item for item in jobs if not files or item.doc.file in files]
+    where = f"in {', '.join(sorted(files))}" if files else "in the repository"
+    if not there:
+        raise LocalUsageError(f"no job {where}", _elsewhere(jobs))
+    found = [item for item in there if not name or name in (item.spec_name, f"{item.team}/{item.spec_name}")]
+    if not found:
+        near = closest(name, [item.spec_name for item in there])
+        hint = f"did you mean `{near}`?" if near else f"jobs: {_names(there)}"
+        raise LocalUsageError(f"no job {where} is named {name}", hint)
+    if len(found) > 1:
+        what = f"several jobs are named {name}" if name else f"several jobs {where}"
+        raise LocalUsageError(what, f"add the name of one: {_names(found, team=bool(name))}")
+    item = found[0]
+    hooks = jobs[item]
+    if workers is None:
+        return Selected(item, hooks, [each for each in compilation.manifests if each.item is item])
+    changed = hooks.with_workers(item, workers)
+    if isinstance(changed, Diagnostic):
+        raise LocalUsageError(f"--workers {workers}: {changed.message}", changed.hint)
+    return Selected(changed, hooks, registry.kind(item.kind).lower(changed, compilation.program))
+
+
+def _hooks(item: Item) -> LocalHooks | None:
+    workload = registry.kind(item.kind).workload
+    return None if workload is None else workload.local
+
+
+def _elsewhere(jobs: Iterable[Item]) -> str:
+    files = sorted({item.doc.file for item in jobs})
+    return f"files with jobs: {_listed(files)}" if files else ""
+
+
+def _names(items: Iterable[Item], team: bool = False) -> str:
+    return _listed([f"{item.team}/{item.spec_name}" if team else item.spec_name for item in items])
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} … and {len(names) - _SHOWN} more"

@@ -1,0 +1,98 @@
+"""A run from a selected job to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from avactl.local.addresses import AddressBlock
+from avactl.local.descendants import adopt_orphans, kill_descendants
+from avactl.local.errors import LocalRunError, LocalUsageError
+from avactl.local.output import Output
+from avactl.local.pods import LocalJob, Place, describe
+from avactl.local.runner import Runner
+from avactl.local.selection import Selected
+from avactl.terminal import plural
+
+BASE = ".avactl"
+"""Directory of local runs, below the working directory."""
+VOLUMES = "volumes"
+"""Directory of the volumes that outlive a run."""
+
+
+def run(selected: Selected, checkout: Path, given: Mapping[str, str]) -> int:
+    """Run a job and return its exit code.
+
+    `checkout`: directory of the code. `given`: mount paths with directories of the caller. Raises LocalRunError and
+    LocalUsageError, before anything is started.
+    """
+    item = selected.item
+    if not checkout.is_dir():
+        raise LocalUsageError(f"--directory {checkout}: no such directory")
+    directory = _directory(checkout / BASE, f"{item.ns}.{item.name}")
+    with _locked(directory, str(item)):
+        block = AddressBlock()
+        try:
+            shutil.rmtree(directory / "pods", ignore_errors=True)
+            place = Place(checkout.resolve(), directory / "pods", directory / VOLUMES, given, dict(os.environ))
+            job = describe(item, selected.hooks.run(item), selected.manifests, place, block)
+            return _run(str(item), job, f"{os.getpid()}.{item.ns}.{item.name}", directory)
+        finally:
+            block.close()
+
+
+def _run(title: str, job: LocalJob, name: str, directory: Path) -> int:
+    output = Output([pod.label for pod in job.pods])
+    roles = Counter(pod.role for pod in job.pods)
+    output.note(f"{title}: {', '.join(plural(count, role) for role, count in roles.items())} on this machine")
+    for note in job.notes:
+        output.note(f"  {note}")
+    kept = directory / VOLUMES
+    if any(kept in each.parents for pod in job.pods for each in pod.directories):
+        output.note(f"  volumes: {kept}")
+    started = time.monotonic()
+    adopt_orphans()
+    try:
+        code = asyncio.run(Runner(job, name, output).run())
+    except OSError as error:
+        raise LocalRunError(f"{error.filename or title}: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        kill_descendants()
+    ended = "succeeded" if code == 0 else f"failed with exit code {code}"
+    output.note(f"{title} {ended} after {time.monotonic() - started:.1f} s")
+    return code
+
+
+def _directory(base: Path, name: str) -> Path:
+    """Return the directory of a job below `.avactl`, which git ignores. Raises LocalRunError."""
+    try:
+        base.mkdir(exist_ok=True)
+        ignore = base / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+        directory = base.resolve() / "local" / name
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "volumes and files of the run are stored there: choose another directory with `--directory`"
+        raise LocalRunError(f"{error.filename}: {(error.strerror or str(error)).lower()}", hint) from None
+    return directory
+
+
+def _locked(directory: Path, title: str) -> IO[bytes]:
+    """Return a lock on the directory, held until it is closed. Raises LocalUsageError if another run has it."""
+    file = (directory / "lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise LocalUsageError(
+            f"{title} is already running here", "end that run, or use another `--directory`"
+        ) from None
+    return file

@@ -1,0 +1,44 @@
+"""Fails with exit code 7 as often as FAILURES says, in the pod FAILS; a leading pod succeeds then, others wait.
+
+Pods in NEEDS must have started before, those in WAITS never end, and the first worker ends after the pod AFTER.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def has_ended(pod: str) -> bool:
+    path = Path(f"{pod}.pid")
+    return path.exists() and bool(pid := path.read_text()) and not Path(f"/proc/{pid}").exists()
+
+
+def main() -> None:
+    label = f"{os.environ['AVACTL_ROLE']}-{os.environ['AVACTL_INDEX']}"
+    Path(f"{label}.pid").write_text(str(os.getpid()))
+    attempts = Path(f"{label}.attempts")
+    with attempts.open("a") as file:
+        file.write("x")
+    if label == os.environ.get("FAILS") and len(attempts.read_text()) <= int(os.environ["FAILURES"]):
+        sys.exit(7)
+    wait_for(lambda: all(Path(f"{pod}.attempts").exists() for pod in os.environ.get("NEEDS", "").split()))
+    if label == "worker-0" and "AFTER" in os.environ:
+        wait_for(lambda: has_ended(os.environ["AFTER"]))
+    if os.environ["AVACTL_ROLE"] != "worker" or label in os.environ.get("WAITS", ""):
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

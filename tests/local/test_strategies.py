@@ -1,0 +1,80 @@
+"""A NumPy model, trained through the addresses of each strategy, has the losses of the plain script."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.local.running import SCRIPTS, copy_example, local_run, losses, plain_losses, rewrite, running
+
+EXACT = 2e-6
+"""Losses are printed with six digits; sums in another order differ less."""
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    return copy_example(tmp_path)
+
+
+def trains(done: subprocess.CompletedProcess[str], size: str = "") -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert losses(done.stdout) == pytest.approx(plain_losses(), abs=EXACT)
+    assert f"│ {size}\n" in done.stdout or not size, done.stdout
+
+
+def test_single(training: Path) -> None:
+    trains(local_run(training, "jobs/single.yaml"))
+    volume = training / ".avactl/local/research.linear/volumes/linear-checkpoint"
+    assert [path.name for path in volume.iterdir()] == ["weights.npy"]
+
+
+def test_all_reduce(training: Path) -> None:
+    trains(local_run(training, "jobs/all-reduce.yaml"), "3 workers")
+    trains(local_run(training, "jobs/all-reduce.yaml", "--workers", "5"), "5 workers")
+
+
+def test_parameter_server(training: Path) -> None:
+    trains(local_run(training, "jobs/parameter-server.yaml"), "3 workers, 2 servers")
+
+
+def test_torchrun(training: Path) -> None:
+    """Static rendezvous by PET_*, under a stand-in for torchrun that reads them as torchrun does."""
+    rewrite(training, "pytorch", "scripts/ddp.py", "scripts/all_reduce.py")
+    trains(local_run(training, "jobs/pytorch.yaml", modules=str(SCRIPTS)), "4 workers")
+
+
+def test_elastic(training: Path) -> None:
+    """c10d rendezvous in the first worker, with as many workers as asked for."""
+    rewrite(training, "elastic", "scripts/ddp.py", "scripts/all_reduce.py")
+    trains(local_run(training, "jobs/elastic.yaml", modules=str(SCRIPTS), TEST_NODES="4"), "4 workers")
+    done = local_run(training, "jobs/elastic.yaml", "--workers", "2", modules=str(SCRIPTS), TEST_NODES="2")
+    trains(done, "2 workers")
+
+
+def test_tensorflow_config(training: Path) -> None:
+    """TF_CONFIG names every process once: TensorFlow's servers listen on all addresses, so the ports differ, too."""
+    shutil.copy(SCRIPTS / "tf_config.py", training / "scripts")
+    rewrite(training, "tensorflow", "scripts/tensorflow_servers.py", "scripts/tf_config.py")
+    trains(local_run(training, "jobs/tensorflow.yaml"), "3 workers, 1 servers")
+
+
+@pytest.mark.skipif(not (shutil.which("mpirun") and find_spec("mpi4py")), reason="needs mpirun and mpi4py")
+def test_mpi(training: Path) -> None:
+    trains(local_run(training, "jobs/mpi.yaml"), "4 ranks")
+    trains(local_run(training, "jobs/mpi.yaml", "--workers", "1"), "2 ranks")
+
+
+def test_two_runs_at_once(training: Path, tmp_path: Path) -> None:
+    """Each run has addresses of its own, and another port than one that is in use on all addresses."""
+    other = copy_example(tmp_path / "other")
+    shutil.copy(SCRIPTS / "hold.py", other / "scripts")
+    rewrite(other, "all-reduce", "scripts/all_reduce.py", "scripts/hold.py")
+    with running(other, "jobs/all-reduce.yaml") as held:
+        held.wait_for("worker-0 │ listening")
+        done = local_run(training, "jobs/all-reduce.yaml")
+        trains(done, "3 workers")
+        assert "instead of 29500, which is in use" in done.stdout
