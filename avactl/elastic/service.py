@@ -1,4 +1,4 @@
-"""What the master does with each message of a worker. Knows no transport: a message in, an answer out."""
+"""Answers of the master to each message of a worker. Knows no transport: a message in, an answer out."""
 
 from __future__ import annotations
 
