@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 _DOUBLE = struct.Struct("<d")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MOST = (1 << 64) - 1
+_WIRE_TYPES = {"uint64": _VARINT, "bool": _VARINT, "double": _FIXED64}
+_DEFAULTS: dict[Any, Any] = {"uint64": 0, "bool": False, "double": 0.0, "string": "", "bytes": b""}
+_SMALL = [bytes([value]) for value in range(128)]
 M = TypeVar("M", bound="Message")
 
 
@@ -31,16 +34,35 @@ class Message:
     """A message. A subclass lists its fields in `FIELDS`, by name; all are arguments of its constructor."""
 
     FIELDS: dict[str, Field] = {}
-    _by_number: dict[int, tuple[str, Field]] = {}
+    _scalars: dict[str, Any] = {}
+    _lists: tuple[str, ...] = ()
+    _encoders: tuple[tuple[str, bytes, Any, bool], ...] = ()
+    _decoders: dict[int, tuple[str, Any, bool]] = {}
+    """By the key on the wire: number and wire type."""
 
     def __init_subclass__(cls) -> None:
-        cls._by_number = {field.number: (name, field) for name, field in cls.FIELDS.items()}
+        cls._scalars = {name: _DEFAULTS.get(kind) for name, (_, kind, many) in cls.FIELDS.items() if not many}
+        cls._lists = tuple(name for name, field in cls.FIELDS.items() if field.repeated)
+        encoders = []
+        cls._decoders = {}
+        for name, (number, kind, many) in cls.FIELDS.items():
+            packed = many and kind == "uint64"
+            key = number << 3 | (_BYTES if packed else _WIRE_TYPES.get(kind, _BYTES))
+            encoders.append((name, _varint(key), "packed" if packed else kind, many and not packed))
+            cls._decoders[key] = (name, "packed" if packed else kind, many)
+            if packed:
+                cls._decoders[number << 3 | _VARINT] = (name, kind, many)
+        cls._encoders = tuple(encoders)
 
     def __init__(self, **values: Any) -> None:
-        for name, field in self.FIELDS.items():
-            setattr(self, name, values.pop(name) if name in values else _default(field))
+        found = self.__dict__
+        found.update(self._scalars)
+        for name in self._lists:
+            found[name] = []
         if values:
-            raise TypeError("{} has no field {}".format(type(self).__name__, ", ".join(values)))
+            if not values.keys() <= found.keys():
+                raise TypeError(f"{type(self).__name__} has no field {', '.join(values.keys() - found.keys())}")
+            found.update(values)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.__dict__ == other.__dict__
@@ -55,39 +77,50 @@ class Message:
         """Return the message's bytes. Fields with default values are left out."""
         parts: list[bytes] = []
         values = self.__dict__
-        for name, field in self.FIELDS.items():
+        for name, key, kind, many in self._encoders:
             value = values[name]
             if not value and not isinstance(value, Message):
                 continue
-            number, kind, repeated = field
-            if repeated and kind == "uint64":
-                packed = b"".join([_varint(each) for each in value])
-                parts += (_varint(number << 3 | _BYTES), _varint(len(packed)), packed)
-                continue
-            for each in value if repeated else (value,):
-                if kind in ("uint64", "bool"):
-                    parts += (_varint(number << 3 | _VARINT), _varint(int(each)))
-                elif kind == "double":
-                    parts += (_varint(number << 3 | _FIXED64), _DOUBLE.pack(each))
+            for each in value if many else (value,):
+                parts.append(key)
+                if kind == "uint64" or kind == "bool":
+                    parts.append(_SMALL[each] if 0 <= each < 128 else _varint(each))
+                    continue
+                if kind == "double":
+                    parts.append(_DOUBLE.pack(each))
+                    continue
+                if kind == "bytes":
+                    raw = bytes(each)
+                elif kind == "packed":
+                    raw = b"".join([_varint(number) for number in each])
                 else:
-                    raw = each.encode() if isinstance(each, (str, Message)) else bytes(each)
-                    parts += (_varint(number << 3 | _BYTES), _varint(len(raw)), raw)
+                    raw = each.encode()
+                size = len(raw)
+                parts.append(_SMALL[size] if size < 128 else _varint(size))
+                parts.append(raw)
         return b"".join(parts)
 
     @classmethod
     def decode(cls: type[M], data: bytes) -> M:
         """Return the message that `data` encodes; unknown fields are skipped. Raises WireError."""
         found = cls()
+        values, decoders = found.__dict__, cls._decoders
         at, end = 0, len(data)
         while at < end:
-            key, at = _read_varint(data, at)
-            number, wire = key >> 3, key & 7
-            if wire == _VARINT:
-                value: Any
-                value, at = _read_varint(data, at)
-            elif wire == _BYTES:
-                size, at = _read_varint(data, at)
-                value, at = data[at : at + size], at + size
+            key = data[at]
+            at += 1
+            if key > 127:
+                key, at = _read_varint(data, at - 1)
+            wire = key & 7
+            value: Any
+            if wire in (_VARINT, _BYTES):
+                if at < end and data[at] < 128:
+                    value = data[at]
+                    at += 1
+                else:
+                    value, at = _read_varint(data, at)
+                if wire == _BYTES:
+                    value, at = data[at : at + value], at + value
             elif wire in (_FIXED64, _FIXED32):
                 size = 8 if wire == _FIXED64 else 4
                 value, at = data[at : at + size], at + size
@@ -95,47 +128,39 @@ class Message:
                 raise WireError(f"wire type {wire}")
             if at > end:
                 raise WireError("the message ends within a field")
-            name, field = cls._by_number.get(number, ("", None))
-            if field is not None:
-                found._set(name, field, wire, value)
+            decoder = decoders.get(key)
+            if decoder is None:
+                if any(key >> 3 == known >> 3 for known in decoders):
+                    raise WireError(f"field {key >> 3} of {cls.__name__} has wire type {wire}")
+                continue
+            name, kind, many = decoder
+            if kind == "packed":
+                values[name] += _unpacked(value)
+                continue
+            if kind == "string":
+                try:
+                    value = value.decode()
+                except UnicodeDecodeError:
+                    raise WireError(f"field {name} of {cls.__name__} is not UTF-8") from None
+            elif kind == "bool":
+                value = bool(value)
+            elif kind == "double":
+                value = _DOUBLE.unpack(value)[0]
+            elif kind != "uint64" and kind != "bytes":
+                value = kind.decode(value)
+            if many:
+                values[name].append(value)
+            else:
+                values[name] = value
         return found
 
-    def _set(self, name: str, field: Field, wire: int, value: Any) -> None:
-        _, kind, repeated = field
-        if kind == "uint64" and repeated and wire == _BYTES:
-            at = 0
-            while at < len(value):
-                each, at = _read_varint(value, at)
-                getattr(self, name).append(each)
-            return
-        expected = _VARINT if kind in ("uint64", "bool") else _FIXED64 if kind == "double" else _BYTES
-        if wire != expected:
-            raise WireError(f"field {name} of {type(self).__name__} has wire type {wire}")
-        if kind == "bool":
-            value = bool(value)
-        elif kind == "double":
-            value = _DOUBLE.unpack(value)[0]
-        elif kind == "string":
-            try:
-                value = value.decode()
-            except UnicodeDecodeError:
-                raise WireError(f"field {name} of {type(self).__name__} is not UTF-8") from None
-        elif kind not in ("uint64", "bytes"):
-            value = kind.decode(value)
-        if repeated:
-            getattr(self, name).append(value)
-        else:
-            setattr(self, name, value)
 
-
-def _default(field: Field) -> Any:
-    if field.repeated:
-        return []
-    defaults: dict[Any, Any] = {"uint64": 0, "bool": False, "double": 0.0, "string": "", "bytes": b""}
-    return defaults.get(field.kind)
-
-
-_SMALL = [bytes([value]) for value in range(128)]
+def _unpacked(data: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(data):
+        value, at = _read_varint(data, at)
+        found.append(value)
+    return found
 
 
 def _varint(value: int) -> bytes:
