@@ -200,6 +200,22 @@ def test_the_clock_waits_for_the_slowest_worker(job: ElasticJob) -> None:
         assert reached == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_example_of_the_docs(job: ElasticJob) -> None:
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, str(ROOT / "worker" / "examples" / "line.py")]
+        more = {"AVACTL_MASTER": job.address}
+        return subprocess.Popen(command, env={**environment(), **more}, stdout=subprocess.PIPE, text=True)
+
+    workers = [start(), start()]
+    lines = [each.communicate(timeout=PATIENCE)[0] for each in workers]
+    assert [each.returncode for each in workers] == [0, 0]
+    assert all("y = " in line for line in lines)
+    [data] = job.status()["datasets"]
+    assert [each["records"] for each in data["results"]] == [10_000] * 3
+    losses = [each["metrics"]["loss"] for each in data["results"]]
+    assert losses[2] < losses[0] / 10
+
+
 # -- versions ---------------------------------------------------------------------------------------------------------
 
 

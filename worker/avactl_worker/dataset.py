@@ -62,6 +62,7 @@ class Dataset(Generic[R]):
     ) -> None:
         self.name, self._session, self._read = name, session, read
         self._files = [file for file, _ in files]
+        self._counts = [count for _, count in files]
         self._with: list[Dataset[Any]] = [self]
         self.finished = False
         """True when all epochs are done."""
@@ -69,10 +70,11 @@ class Dataset(Generic[R]):
         """Epoch of the last task, from 0."""
         self._open: deque[tuple[Task, int]] = deque()
         """Tasks that are not reported, each with the number of records pulled up to its end."""
+        self._ahead: Task | None = None
         self._pulled = self._trained = 0
         self._metrics: dict[str, float] = {}
         definition = m.Definition(
-            counts=[count for _, count in files],
+            counts=self._counts,
             records_per_task=records_per_task,
             epochs=epochs,
             shuffled=seed is not None,
@@ -123,7 +125,7 @@ class Dataset(Generic[R]):
         A batch is trained when the next one is asked for.
         """
         try:
-            while not self.finished:
+            for _ in self.passes():
                 for batch in _batched(self.stream(read), size):
                     yield batch
                     self.trained(len(batch))
@@ -131,8 +133,20 @@ class Dataset(Generic[R]):
             self._give_back()
             raise
 
+    def passes(self) -> Iterator[int]:
+        """Yield the epoch of each pass of `stream()`, until all epochs are done; waits for the next epoch if need be.
+
+        What was pulled in the passes before counts as trained.
+        """
+        while True:
+            self._ahead = self._next(self._take_all(), wait=True)
+            if self._ahead is None:
+                return
+            self._push(self._ahead)
+            yield self._ahead.epoch
+
     def stream(self, read: Reader[R] | None = None) -> Iterator[R]:
-        """Yield records until there are no more in this epoch for this worker; `finished` tells if all epochs are done.
+        """Yield records of one pass: until there are no more in this epoch for this worker.
 
         For loaders that read ahead: a task is done when `trained` has counted all of its records.
         """
@@ -140,11 +154,13 @@ class Dataset(Generic[R]):
         if reader is None:
             raise ValueError(f"dataset {self.name}: give a function `read(file, start, end)`")
         while True:
-            # With records in the loader, the last tasks of the epoch would wait for each other.
-            task = self._next(self._take_trained(), wait=not self._open)
+            task, self._ahead = self._ahead, None
             if task is None:
-                return
-            self._push(task)
+                # With records in the loader, the last tasks of the epoch would wait for each other.
+                task = self._next(self._take_trained(), wait=not self._open)
+                if task is None:
+                    return
+                self._push(task)
             count = 0
             for record in reader(task.file, task.start, task.end):
                 count += 1
@@ -158,6 +174,14 @@ class Dataset(Generic[R]):
                     f"{self.name}: read({task.file!r}, {task.start}, {task.end}) returned {found} records "
                     f"instead of {len(task)}"
                 )
+
+    def offsets(self) -> dict[Any, int]:
+        """Return the number of records before each file."""
+        found, before = {}, 0
+        for file, count in zip(self._files, self._counts):
+            found[file] = before
+            before += count
+        return found
 
     def trained(self, records: int, **metrics: float) -> None:
         """Count records of `stream()` as trained, in the order in which they came. Tasks of these are done.
@@ -206,6 +230,7 @@ class Dataset(Generic[R]):
         return self._take_trained()
 
     def _give_back(self) -> None:
+        self._ahead = None
         finished = self._take_trained()
         rest = [task._key() for task, _ in self._open]
         self._open.clear()

@@ -1,0 +1,35 @@
+"""TensorFlow: a `tf.data.Dataset`, and a callback of Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+from avactl_worker.dataset import Dataset
+
+
+def dataset(data: Dataset[Any], output_signature: Any) -> Any:
+    """Return a `tf.data.Dataset` of a dataset's records, which has a `read` function.
+
+    `output_signature` is that of `tf.data.Dataset.from_generator`. One pass ends when this worker gets no more tasks of
+    the epoch; with `model.fit`, use `Trained`, which counts what was trained:
+
+        batches = dataset(data, tf.TensorSpec((28, 28))).batch(32)
+        for epoch in data.passes():
+            model.fit(batches, callbacks=[Trained(data, batch_size=32)])
+    """
+    return tf.data.Dataset.from_generator(data.stream, output_signature=output_signature)
+
+
+class Trained(tf.keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
+    """Counts the records of each batch as trained, and reports the loss with the tasks."""
+
+    def __init__(self, data: Dataset[Any], batch_size: int) -> None:
+        super().__init__()
+        self._data, self._batch_size = data, batch_size
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Count a batch; the last one of a pass may be shorter."""
+        metrics = {"loss": float(logs["loss"])} if logs and "loss" in logs else {}
+        self._data.trained(self._batch_size, **metrics)
