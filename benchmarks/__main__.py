@@ -9,7 +9,17 @@ from pathlib import Path
 
 import benchmarks
 
-NO_BENCHMARKS = {"__main__", "arrivals", "clusters", "devices", "generate", "hostile_objects", "measure", "random_sets"}
+NO_BENCHMARKS = {
+    "__main__",
+    "arrivals",
+    "clusters",
+    "devices",
+    "elastic_load",
+    "generate",
+    "hostile_objects",
+    "measure",
+    "random_sets",
+}
 
 
 def main() -> None:

@@ -1,0 +1,176 @@
+"""The elastic job master: throughput beside DLRover's, and a job whose workers and master are killed every second.
+
+    python -m benchmarks.elastic [throughput|storm] [--workers 1000] [--seconds 10] [--dlrover PYTHON]
+
+throughput: WORKERS workers, with a connection each, get and report tasks as fast as they can, from DLRover's master and
+from ours, in turn; then from ours at five times the rate that DLRover's had. The dataset has a million tasks.
+DLRover (from PyPI, Apache-2.0) gets an environment of its own in ~/.cache/avactl, or `--dlrover` names the interpreter
+of one. The load runs in one process beside the master, so each has about one core of two.
+
+storm: 100,000 records in 10,000 tasks; every second a worker, the master, or both are killed with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+from rich.table import Table
+
+from benchmarks.measure import Bar, bar, console
+from tools.elastic import ROOT, ElasticJob, environment, free_port
+
+DLROVER = ("dlrover[k8s]==0.6.1", "protobuf<5", "setuptools<81")
+RATIO = 5.0
+
+
+def dlrover_python(asked: str | None) -> str:
+    """Return the interpreter of an environment with DLRover, which is made if need be."""
+    if asked is not None:
+        return asked
+    folder = Path.home() / ".cache" / "avactl" / "dlrover-0.6.1"
+    if not (folder / "ready").exists():
+        console.print(f"setting up {folder} …")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *DLROVER], check=True)
+        (folder / "ready").touch()
+    return str(folder / "bin/python")
+
+
+@contextmanager
+def master(command: list[str], address: str) -> Iterator[int]:
+    """Run a master until the end of the block; yields its process id when it listens."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, cwd=tempfile.gettempdir(), env=environment(), stdout=log, stderr=log)
+        try:
+            with grpc.insecure_channel(address) as channel:
+                grpc.channel_ready_future(channel).result(timeout=120)
+            yield process.pid
+        finally:
+            process.kill()
+            process.wait()
+
+
+def load(python: str, kind: str, address: str, workers: int, seconds: float, rate: float = 0.0) -> dict[str, float]:
+    """Run the load, and return its rate and latencies."""
+    command = [
+        python, str(ROOT / "benchmarks" / "elastic_load.py"), kind, address,
+        "--workers", str(workers), "--seconds", str(seconds), "--rate", str(rate),
+    ]  # fmt: skip
+    done = subprocess.run(command, env=environment(), check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def resident(process: int) -> float:
+    """Return the peak of a process's memory in MB."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1000
+
+
+def cpu_seconds(process: int) -> float:
+    """Return the CPU time of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def throughput(workers: int, seconds: float, asked: str | None, rounds: int = 2) -> None:
+    """Compare the two masters."""
+    python = dlrover_python(asked)
+    table = Table("master", "get-plus-report/s", "p50 ms", "p99 ms", "CPU s", title=f"{workers} workers, {seconds:g} s")
+    best = {"dlrover": 0.0, "avactl": 0.0}
+    memory = 0.0
+    for _ in range(rounds):
+        for kind in ("dlrover", "avactl"):
+            port = free_port()
+            address = f"127.0.0.1:{port}"
+            with tempfile.TemporaryDirectory() as folder, master(_command(kind, python, port, folder), address) as pid:
+                before = cpu_seconds(pid)
+                found = load(python if kind == "dlrover" else sys.executable, kind, address, workers, seconds)
+                best[kind] = max(best[kind], found["rate"])
+                memory = resident(pid) if kind == "avactl" else memory
+                spent = cpu_seconds(pid) - before
+            row = (found["rate"], found["p50"], found["p99"], spent)
+            table.add_row(kind, *(f"{value:,.1f}" for value in row))
+    rate = RATIO * best["dlrover"]
+    port = free_port()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        master(_command("avactl", python, port, folder), f"127.0.0.1:{port}") as pid,
+    ):
+        before = cpu_seconds(pid)
+        paced = load(sys.executable, "avactl", f"127.0.0.1:{port}", workers, seconds, rate)
+        row = (paced["rate"], paced["p50"], paced["p99"], cpu_seconds(pid) - before)
+        table.add_row(f"avactl, asked {rate:,.0f}/s", *(f"{value:,.1f}" for value in row))
+    console.print(table)
+    bar(Bar("elastic-dlrover-over-ours", best["dlrover"] / best["avactl"], 1 / RATIO, "", 3))
+    bar(Bar("elastic-p99", paced["p99"], 50, " ms", 1))
+    bar(Bar("elastic-memory", memory, 300, " MB", 0))
+
+
+def _command(kind: str, python: str, port: int, folder: str) -> list[str]:
+    if kind == "dlrover":
+        return [
+            python, "-m", "dlrover.python.master.main", "--platform", "local", "--port", str(port),
+            "--job_name", "benchmark", "--node_num", "1",
+        ]  # fmt: skip
+    return [
+        sys.executable, "-m", "avactl.cli.main", "elastic", "master",
+        "--state", f"{folder}/state", "--listen", f"127.0.0.1:{port}",
+    ]  # fmt: skip
+
+
+def storm(records: int, workers: int) -> None:
+    """Kill a worker, the master, or both, every second until the job has ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        with ElasticJob(Path(folder), workers, records, records // 10_000, pause=0.02) as job:
+            following = began + 1.0
+            longest, changed, size = 0.0, time.monotonic(), 0
+            while not job.ended():
+                now = time.monotonic()
+                if (seen := job.tasks.stat().st_size) != size:
+                    longest, changed, size = max(longest, now - changed), now, seen
+                if now >= following:
+                    job.kill_random()
+                    following = max(following + 1.0, time.monotonic())
+                time.sleep(0.01)
+            took = time.monotonic() - began
+            status, begun, kills = job.status(), job.begun(), job.kills
+    [data] = status["datasets"]
+    counted = data["results"][0]["records"] if data["results"] else 0
+    repeated = sum(begun.values()) - len(begun)
+    console.print(
+        f"{records:,} records in {len(begun):,} tasks: {took:.0f} s, {kills['worker']} kills of workers, "
+        f"{kills['master']} of the master; {repeated} tasks begun again; longest pause {longest:.1f} s"
+    )
+    bar(Bar("storm-records-miscounted", abs(records - counted), 0, "", 0))
+    bar(Bar("storm-tasks-missing", 10_000 - len(begun), 0, "", 0))
+    bar(Bar("storm-repeated-per-kill", repeated / max(1, kills["worker"]), 1))
+    bar(Bar("storm-longest-pause", longest, 5, " s", 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("throughput", "storm"))
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--dlrover", metavar="PYTHON")
+    options = parser.parse_args()
+    if options.what in (None, "throughput"):
+        throughput(options.workers, options.seconds, options.dlrover)
+    if options.what in (None, "storm"):
+        storm(options.records, workers=8)
+
+
+if __name__ == "__main__":
+    main()
