@@ -7,10 +7,12 @@ import contextlib
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 from avactl.kube import logs
-from avactl.kube.client import Client
-from avactl.kube.leader import LostError
+
+if TYPE_CHECKING:
+    from avactl.kube.client import Client
 
 
 async def run_until_signal(replica: Callable[[], Awaitable[None]]) -> None:
@@ -33,6 +35,8 @@ async def run_elected(
     A replica that lost its lease may believe what is no longer true, so the next one starts without any state. `run`
     raises LostError, in an exception group, when the lease is lost; every other error is raised.
     """
+    from avactl.kube.leader import LostError  # with it comes the client, which not all daemons need
+
     while True:
         async with connect() as client:
             try:
