@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: demo test lint unit e2e soak bench schemas controlplane alluxio clean
+.PHONY: demo test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) …"
@@ -27,7 +27,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP) controlplane alluxio
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not e2e"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not e2e and not frameworks"
 
 controlplane: $(STAMP)  ## build the Kubernetes control plane of the tests, once
 	@$(BIN)/python -m tools.controlplane build --optional
@@ -35,11 +35,15 @@ controlplane: $(STAMP)  ## build the Kubernetes control plane of the tests, once
 alluxio: $(STAMP)  ## fetch the Alluxio of the tests, once
 	@$(BIN)/python -m tools.alluxio build --optional > /dev/null
 
+test-frameworks: $(STAMP)  ## train with PyTorch, TensorFlow, JAX and Open MPI
+	@$(BIN)/python -m tools.frameworks build > /dev/null
+	$(BIN)/python -m pytest -n 0 -m frameworks
+
 e2e: $(STAMP)  ## tests with real pods, as root
 	$(BIN)/python -m pytest -n 0 -m e2e tests/e2e
 
 soak: $(STAMP) controlplane alluxio  ## the long forms of the tests
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not e2e"
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not e2e and not frameworks"
 
 bench: $(STAMP)  ## every figure, peers beside it
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,7 @@
-"""Training with TensorFlow's parameter servers: the chief gives steps to workers, the servers hold the weights."""
+"""Training with TensorFlow's parameter servers: the chief gives steps to workers, the servers hold the weights.
+
+When a server has gone, the chief fails; its next attempt restores the last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,14 @@ def train(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver) -> N
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         weights = tf.Variable(np.zeros(linear.FEATURES))
-    print(f"{workers} workers, {servers} servers", flush=True)
+        done = tf.Variable(0, dtype=tf.int64)
+    checkpoints = tf.train.CheckpointManager(
+        tf.train.Checkpoint(weights=weights, done=done),
+        os.environ["AVACTL_CHECKPOINT_DIR"],
+        max_to_keep=int(os.environ["AVACTL_CHECKPOINT_KEEP"]),
+    )
+    checkpoints.restore_or_initialize()
+    print(f"{workers} workers, {servers} servers, from epoch {int(done)}", flush=True)
 
     @tf.function
     def step(features: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -35,12 +45,14 @@ def train(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver) -> N
         return 2 * tf.linalg.matvec(features, error, transpose_a=True), tf.reduce_sum(error**2)
 
     shards = [tuple(map(tf.constant, linear.data(shard, workers))) for shard in range(workers)]
-    for epoch in range(linear.EPOCHS):
+    for epoch in range(int(done), linear.EPOCHS):
         results = [coordinator.schedule(step, args=shard) for shard in shards]
         coordinator.join()
         fetched = [result.fetch() for result in results]
         weights.assign_sub(linear.RATE / linear.RECORDS * sum(gradient for gradient, _ in fetched))
         linear.show(epoch, float(sum(squared_error for _, squared_error in fetched)))
+        done.assign(epoch + 1)
+        checkpoints.save()
 
 
 def main() -> None:

@@ -1,0 +1,74 @@
+"""The examples, trained by real frameworks through local runs, have the losses of the plain script."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.local.running import copy_example, local_run, losses, plain_losses, running
+from tools.frameworks.build import build_environment
+
+EXACT = 2e-6
+"""Losses are printed with six digits; sums in another order differ less."""
+pytestmark = pytest.mark.frameworks
+
+
+@pytest.fixture(scope="session")
+def path() -> str:
+    """A PATH whose `python` has the frameworks."""
+    return f"{build_environment()}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    return copy_example(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("job", "size"),
+    [
+        ("pytorch", "4 workers"),
+        ("elastic", "4 workers"),
+        ("jax", "2 workers"),
+        ("tensorflow", "2 workers, 1 servers, from epoch 0"),
+        pytest.param(
+            "mpi", "4 ranks",
+            marks=pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI: apt-get install openmpi-bin"),
+        ),
+    ],
+)  # fmt: skip
+def test_losses_equal_the_plain_script(training: Path, path: str, job: str, size: str) -> None:
+    done = local_run(training, f"jobs/{job}.yaml", PATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"│ {size}\n" in done.stdout
+    assert losses(done.stdout) == pytest.approx(plain_losses(), abs=EXACT)
+
+
+def test_a_killed_parameter_server(training: Path, path: str) -> None:
+    """The server is restarted, and the chief's next attempt goes on from the last checkpoint."""
+    slow = "\n\nimport time\n\n_show = show\n\n\ndef show(*values):\n    _show(*values)\n    time.sleep(1)\n"
+    script = training / "scripts/linear.py"
+    script.write_text(script.read_text().replace("\n\ndef main()", f"{slow}\n\ndef main()"))
+    with running(training, "jobs/tensorflow.yaml", PATH=path) as run:
+        run.wait_for("epoch 2 loss")
+        os.kill(server(run.process.pid), signal.SIGKILL)
+        assert run.end() == 0, run.output
+    assert re.search(r"server-0 +│ exited with code 137; restart 1 of 3", run.output)
+    restored = [int(epoch) for epoch in re.findall(r"2 workers, 1 servers, from epoch (\d+)", run.output)]
+    assert restored[0] == 0
+    assert restored[-1] >= 2
+    found = {int(epoch): float(loss) for epoch, loss in re.findall(r"epoch (\d+) loss ([\d.]+)", run.output)}
+    assert [found[epoch] for epoch in sorted(found)] == pytest.approx(plain_losses(), abs=EXACT)
+
+
+def server(runner: int) -> int:
+    """Process of the parameter server below a local run."""
+    for child in map(int, Path(f"/proc/{runner}/task/{runner}/children").read_text().split()):
+        if b"\0HOSTNAME=linear-tensorflow-server-0\0" in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
+            return child
+    raise AssertionError("the parameter server does not run")

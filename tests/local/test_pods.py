@@ -1,0 +1,186 @@
+"""Descriptions of processes: the environment of the compiled pods, with local addresses, ports and directories."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from avactl.compiler import compile_tree
+from avactl.local.addresses import AddressBlock, paths
+from avactl.local.environment import expand, resolve
+from avactl.local.errors import LocalRunError
+from avactl.local.pods import LocalJob, LocalPod, Place, describe
+from avactl.local.selection import select
+from avactl.source.tree import DirTree
+from tests.local.running import EXAMPLE
+
+
+@pytest.fixture
+def block() -> Iterator[AddressBlock]:
+    block = AddressBlock()
+    yield block
+    block.close()
+
+
+@pytest.fixture
+def job(tmp_path: Path, block: AddressBlock) -> Any:
+    """`job(name, workers=None, **caller)`: a job of examples/training on this machine."""
+
+    def described(name: str, workers: int | None = None, given: dict[str, str] | None = None, **own: str) -> LocalJob:
+        caller = {"PATH": "/usr/bin:/bin", "CALLER": "1", **own}
+        compilation = compile_tree(DirTree(EXAMPLE))
+        selected = select(compilation, (), name, workers)
+        place = Place(EXAMPLE, tmp_path / "pods", tmp_path / "volumes", given or {}, caller)
+        return describe(selected.item, selected.hooks.run(selected.item), selected.manifests, place, block)
+
+    return described
+
+
+@pytest.fixture(autouse=True)
+def any_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path=None: name)
+
+
+def by_label(job: LocalJob) -> dict[str, LocalPod]:
+    return {pod.label: pod for pod in job.pods}
+
+
+def test_every_variable_of_a_pod(job: Any, block: AddressBlock) -> None:
+    pod = by_label(job("linear-servers"))["worker-1"]
+    n = block.number
+    workers, servers = (",".join(f"127.{n}.0.{last}" for last in range(*range_)) for range_ in ((1, 4), (4, 6)))
+    # Another port than 29500, if that is in use.
+    assert pod.own["AVACTL_PORT"].isdigit()
+    assert {key: value for key, value in pod.own.items() if key != "AVACTL_PORT"} == {
+        "HOSTNAME": "linear-servers-worker-1",
+        "HOME": str(Path.home()),
+        "JOB_COMPLETION_INDEX": "1",
+        "AVACTL_JOB": "linear-servers", "AVACTL_ROLE": "worker", "AVACTL_INDEX": "1",
+        "AVACTL_CONSISTENCY": "bsp",
+        "AVACTL_WORKERS": "3", "AVACTL_SERVERS": "2",
+        "AVACTL_WORKER_HOSTS": workers, "AVACTL_SERVER_HOSTS": servers,
+        "NVIDIA_VISIBLE_DEVICES": "void",
+    }  # fmt: skip
+    assert pod.env["CALLER"] == "1"
+    assert pod.argv == ["python", "scripts/parameter_server.py"]
+    assert pod.directory == str(EXAMPLE)
+
+
+def test_roles_and_their_ends(job: Any) -> None:
+    pods = by_label(job("linear-tensorflow"))
+    assert {label: pod.leads for label, pod in pods.items()} == {
+        "chief-0": True, "worker-0": False, "worker-1": False, "server-0": False,
+    }  # fmt: skip
+    assert {label: (pod.grace, pod.stops_last) for label, pod in pods.items()} == {
+        "chief-0": (120, False), "worker-0": (30, False), "worker-1": (30, False), "server-0": (120, True),
+    }  # fmt: skip
+
+
+def test_servers_that_listen_on_all_addresses_have_ports_of_their_own(job: Any) -> None:
+    pods = by_label(job("linear-tensorflow"))
+    clusters = {json.dumps(json.loads(pod.own["TF_CONFIG"])["cluster"], sort_keys=True) for pod in pods.values()}
+    (cluster,) = map(json.loads, clusters)
+    addresses = [address.split(":") for role in cluster.values() for address in role]
+    assert {role: len(those) for role, those in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
+    assert len({host for host, _ in addresses}) == len({port for _, port in addresses}) == 4
+    assert json.loads(pods["worker-1"].own["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+
+
+def test_torchrun_static(job: Any, block: AddressBlock) -> None:
+    pods = by_label(job("linear-pytorch", 3))
+    own = pods["worker-2"].own
+    assert own["PET_MASTER_ADDR"] == own["MASTER_ADDR"] == f"127.{block.number}.0.1"
+    assert own["PET_MASTER_PORT"] == own["MASTER_PORT"]
+    assert (own["PET_NNODES"], own["PET_NODE_RANK"], own["WORLD_SIZE"]) == ("3", "2", "3")
+    assert pods["worker-2"].argv == ["python", "-m", "torch.distributed.run", "scripts/ddp.py"]
+
+
+def test_torchrun_c10d(job: Any, block: AddressBlock) -> None:
+    """The endpoint is a bare pod name, which a Service of its own resolves on the cluster."""
+    pods = by_label(job("linear-elastic", 3))
+    assert list(pods) == ["worker-0", "worker-1", "worker-2"]
+    own = pods["worker-1"].own
+    assert re.fullmatch(rf"127\.{block.number}\.0\.1:\d+", own["PET_RDZV_ENDPOINT"])
+    assert own["PET_LOCAL_ADDR"] == f"127.{block.number}.0.2"
+    assert own["PET_NNODES"] == "2:4"
+    assert [pod.own["PET_RDZV_CONF"] for pod in pods.values()] == ["is_host=1", "is_host=0", "is_host=0"]
+
+
+def test_mpi(job: Any, tmp_path: Path) -> None:
+    described = job("linear-mpi", 3)
+    (launcher,) = described.pods
+    assert launcher.argv == ["mpirun", "python", "scripts/mpi.py"]
+    hostfile = Path(launcher.own["OMPI_MCA_orte_default_hostfile"])
+    assert launcher.files[hostfile][0] == "localhost slots=6\n"
+    assert Path(launcher.own["OMPI_MCA_plm_rsh_agent"]) in launcher.files
+    assert hostfile.is_relative_to(tmp_path)
+    assert described.notes[0] == "3 workers not started: mpirun starts its ranks on this machine"
+
+
+def test_volumes_are_directories(job: Any, tmp_path: Path) -> None:
+    (pod,) = job("linear").pods
+    volume = tmp_path / "volumes" / "linear-checkpoint"
+    assert pod.own["AVACTL_CHECKPOINT_DIR"] == pod.own["AVACTL_CHECKPOINT_PATH"] == str(volume)
+    assert volume in pod.directories
+    (pod,) = job("linear", given={"/checkpoint": "/mine"}).pods
+    assert pod.own["AVACTL_CHECKPOINT_DIR"] == "/mine"
+
+
+def test_runs_have_addresses_of_their_own(block: AddressBlock) -> None:
+    other = AddressBlock()
+    try:
+        assert other.address(0) != block.address(0)
+        assert other.own_port() != block.own_port()
+    finally:
+        other.close()
+
+
+def test_expansion_is_that_of_kubernetes() -> None:
+    known = {"A": "1", "B": "$(A)"}
+    assert expand("$(A)$(A)", known) == "11"
+    assert expand("$(B)", known) == "$(A)"
+    assert expand("$$(A) $(C) $A $", known) == "$(A) $(C) $A $"
+
+
+def variables(entries: list[dict[str, Any]], **more: Any) -> dict[str, str]:
+    fields = {"metadata": {"name": "a-0", "labels": {"x/y": "z"}}, "status": {"podIP": "127.0.1.1"}}
+    return resolve({"env": entries, **more}, "a-0", fields, {"map": {"key": "$(A)"}}, {"TOKEN": "$(A)"})
+
+
+def test_values_from_elsewhere_are_not_expanded() -> None:
+    def source(name: str, **ref: Any) -> dict[str, Any]:
+        return {"name": name, "valueFrom": ref}
+
+    assert variables(
+        [
+            {"name": "A", "value": "1"},
+            source("MAP", configMapKeyRef={"name": "map", "key": "key"}),
+            source("TOKEN", secretKeyRef={"name": "secret", "key": "key"}),
+            source("OPTIONAL", secretKeyRef={"name": "secret", "key": "key", "optional": True}),
+            source("IP", fieldRef={"fieldPath": "status.podIP"}),
+            source("LABEL", fieldRef={"fieldPath": "metadata.labels['x/y']"}),
+            source("NONE", fieldRef={"fieldPath": "metadata.annotations['n']"}),
+            {"name": "B", "value": "$(IP):$(LATER)"},
+            {"name": "LATER", "value": "2"},
+        ],
+        envFrom=[{"prefix": "P_", "configMapRef": {"name": "map"}}],
+    ) == {
+        "P_key": "$(A)", "A": "1", "MAP": "$(A)", "TOKEN": "$(A)", "IP": "127.0.1.1", "LABEL": "z", "NONE": "",
+        "B": "127.0.1.1:$(LATER)", "LATER": "2",
+    }  # fmt: skip
+    with pytest.raises(LocalRunError, match="a-0: X is in the ConfigMap other"):
+        variables([source("X", configMapKeyRef={"name": "other", "key": "key"})])
+    with pytest.raises(LocalRunError, match="a-0: X is from resourceFieldRef"):
+        variables([source("X", resourceFieldRef={"resource": "limits.cpu"})])
+
+
+def test_paths_are_replaced_whole() -> None:
+    local = paths({"/data": "/run/1", "/data/more": "/run/2", "/": "/run/3"})
+    assert local("/data:/data/x,/data/more/y=/database /my/data s3://data /data.old") == (
+        "/run/1:/run/1/x,/run/2/y=/database /my/data s3://data /data.old"
+    )

@@ -1,0 +1,1 @@
+"""An environment with deep-learning frameworks, for tests that really train."""

@@ -1,0 +1,78 @@
+"""Installs the frameworks, pinned by version and SHA-256, once, into a cache shared by all runs."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.controlplane import BuildError, UnavailableError, progress
+from tools.controlplane.build import cache_dir, make_once, run_builder
+
+WANTED = Path(__file__).with_name("requirements.in")
+PINS = Path(__file__).with_name("requirements.txt")
+_UNUSED = frozenset(("triton", "cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-nvtx", "nvidia-cuda-cccl"))
+"""Packages that PyTorch requires but does not load without GPUs: 1.3 GB. It links the others."""
+_HEAD = "# Written by `python -m tools.frameworks pin` from requirements.in.\n"
+_PYTHON = (3, 11)
+
+
+def build_environment() -> Path:
+    """Return the directory with `python`, installing the frameworks if they are not in the cache.
+
+    It takes 3 GB of downloads and 6 GB of disk: PyPI has PyTorch for Linux only with CUDA. Any number of processes may
+    call this at once: one installs, the others wait. Raises UnavailableError on a machine that the pins are not for;
+    BuildError if pip fails or a wheel is not the pinned one.
+    """
+    if (sys.platform, platform.machine(), sys.version_info[:2]) != ("linux", "x86_64", _PYTHON):
+        raise UnavailableError("frameworks unavailable: they are pinned for Linux on x86_64 and Python 3.11")
+    digest = hashlib.sha256(PINS.read_bytes()).hexdigest()
+    folder = cache_dir() / "frameworks" / digest[:16]
+    make_once(folder / "ready", "waiting for another install of the frameworks", _install)
+    return folder / "venv" / "bin"
+
+
+def _install(ready: Path) -> None:
+    # A virtual environment cannot be moved, so it is made where it stays, and complete if `ready` exists.
+    venv = ready.parents[1] / "venv"
+    shutil.rmtree(venv, ignore_errors=True)
+    options = ("--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-cache-dir")
+    install: list[str | Path] = [venv / "bin" / "python", "-m", "pip", "install", *options, "--requirement", PINS]
+    log = ready.with_name("log")
+    with progress.step("installing PyTorch, TensorFlow and JAX (3 GB)", "installed the frameworks"):
+        run_builder("venv", [sys.executable, "-m", "venv", venv], log, os.environ, ready.parent)
+        run_builder("pip", install, log, os.environ, ready.parent)
+    ready.touch()
+
+
+def pin() -> str:
+    """Return the pins of requirements.in and everything that its packages need. Raises BuildError."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        options = ("--quiet", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--no-cache-dir")
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            *options,
+            "--requirement",
+            str(WANTED),
+            "--report",
+            str(report),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"pip ended with status {done.returncode}:\n{done.stderr}")
+        found = json.loads(report.read_text())["install"]
+    lines = []
+    for item in found:
+        name = item["metadata"]["name"].lower().replace("_", "-")
+        if name not in _UNUSED:
+            hashes = item["download_info"]["archive_info"]["hashes"]
+            lines.append(f"{name}=={item['metadata']['version']} --hash=sha256:{hashes['sha256']}\n")
+    return _HEAD + "".join(sorted(lines))
