@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -43,8 +45,13 @@ class Output:
         self._print(f"{self._style(self._colours.get(label.rpartition('-')[0], 0), shown)} {text}")
 
     def _print(self, text: str) -> None:
-        sys.stdout.write(f"{inert(text)}\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(f"{inert(text)}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader (`head`) has seen enough, and the run ends as if it were stopped.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            signal.raise_signal(signal.SIGTERM)
 
     def _style(self, code: int, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._coloured else text

@@ -65,7 +65,7 @@ class Runner:
             for member in self._members:
                 member.task = asyncio.create_task(self._keep_running(member))
             code = await self._until_decided(stop)
-            await self._end_others(lingering=code == 0)
+            await self._end_others(stop, lingering=code == 0)
             return code
         except _StoppedError as stopped:
             return stopped.exit_code
@@ -94,6 +94,8 @@ class Runner:
                 self._output.event(member.pod.label, text)
             # The kubelet restarts a sidecar for ever, also after success: the leader decides when it is over.
             await asyncio.sleep(delay)
+            if member.ending:
+                return code
             delay = min(2 * delay, _LONGEST_DELAY)
 
     async def _until_decided(self, stop: asyncio.Task[int]) -> int:
@@ -141,19 +143,16 @@ class Runner:
         await self._end([each for each in self._members if not each.pod.stops_last])
         await self._end([each for each in self._members if each.pod.stops_last])
 
-    async def _end_others(self, lingering: bool) -> None:
-        """End the pods that are left when the job is decided; a signal kills them."""
+    async def _end_others(self, stop: asyncio.Task[int], lingering: bool) -> None:
+        """End the pods that are left when the job is decided. Raises _StoppedError on a signal, which kills them."""
         others = [each for each in self._members if each.active]
         late = [each for each in others if lingering and each.pod.linger]
-        ending = asyncio.ensure_future(
-            self._all(self._end([each for each in others if each not in late]), *map(self._linger, late))
-        )
-        killing = asyncio.create_task(self._signals.get())
-        await asyncio.wait({ending, killing}, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if killing.done():
-            raise _StoppedError(killing.result())
-        killing.cancel()
+        soon = [each for each in others if each not in late]
+        ending = asyncio.create_task(self._all(self._end(soon), *map(self._linger, late)))
+        await asyncio.wait({ending, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.done():
+            ending.cancel()
+            raise _StoppedError(stop.result())
 
     @staticmethod
     async def _all(*parts: Awaitable[None]) -> None:
@@ -162,6 +161,9 @@ class Runner:
     async def _linger(self, member: _Member) -> None:
         """Give a pod its time to end by itself."""
         member.ending = True
+        if not member.process.started:
+            await self._end([member])
+            return
         self._output.event(member.pod.label, f"has {member.pod.linger:.0f} s to end; Ctrl-C kills it")
         assert member.task is not None
         await asyncio.wait({member.task}, timeout=member.pod.linger)

@@ -26,7 +26,7 @@ class Selected(NamedTuple):
     item: Item
     hooks: LocalHooks
     manifests: list[Manifest]
-    """Its objects, with the number of workers asked for."""
+    """Its objects, with the number of workers asked for, and the ConfigMaps of its namespace."""
 
 
 def select(compilation: Compilation, files: Collection[str], name: str = "", workers: int | None = None) -> Selected:
@@ -49,12 +49,17 @@ def select(compilation: Compilation, files: Collection[str], name: str = "", wor
         raise LocalUsageError(what, f"add the name of one: {_names(found, team=bool(name))}")
     item = found[0]
     hooks = jobs[item]
+    others = [
+        each
+        for each in compilation.manifests
+        if each.item is not item and (each.kind, each.cluster, each.namespace) == ("ConfigMap", item.cluster, item.ns)
+    ]
     if workers is None:
-        return Selected(item, hooks, [each for each in compilation.manifests if each.item is item])
+        return Selected(item, hooks, [*others, *(each for each in compilation.manifests if each.item is item)])
     changed = hooks.with_workers(item, workers)
     if isinstance(changed, Diagnostic):
         raise LocalUsageError(f"--workers {workers}: {changed.message}", changed.hint)
-    return Selected(changed, hooks, registry.kind(item.kind).lower(changed, compilation.program))
+    return Selected(changed, hooks, [*others, *registry.kind(item.kind).lower(changed, compilation.program)])
 
 
 def _hooks(item: Item) -> LocalHooks | None:

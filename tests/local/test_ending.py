@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.local.running import LIMIT, SCRIPTS, copy_example, local_run, rewrite, running
+from tests.local.running import LIMIT, SCRIPTS, command, copy_example, environment, local_run, rewrite, running
 
 
 @pytest.fixture
@@ -96,6 +97,16 @@ def test_the_end_of_a_pod_ends_its_processes(training: Path) -> None:
     assert alive(started(done.stdout)) == []
 
 
+def test_a_restart_begins_without_the_processes_of_the_last_attempt(training: Path) -> None:
+    use_grandchildren(training, "single")
+    with running(training, "jobs/single.yaml", MODE="1") as run:
+        run.wait_for("exited with code 1; restart 1 of 3")
+        child, own_session, _cleared, pod = started(run.output)[:4]
+        assert alive([child, own_session, pod]) == []
+        run.end(signal.SIGTERM)
+    assert alive(started(run.output)) == []
+
+
 def test_a_failed_pod_is_restarted(training: Path) -> None:
     done = local_run(training, "jobs/all-reduce.yaml", FAILS="worker-1", FAILURES="2")
     assert done.returncode == 0, done.stdout
@@ -134,6 +145,35 @@ def test_an_elastic_job_ends_with_its_first_pod(training: Path) -> None:
     assert "worker-1 │ failed with exit code 7" in done.stdout
     done = local_run(training, "jobs/elastic.yaml", "--workers", "2", **env | {"WAITS": "worker-0"})
     assert done.returncode == 7, done.stdout
+
+
+def test_an_evaluator_has_time_after_the_leader(training: Path) -> None:
+    rewrite(training, "tensorflow", "scripts/tensorflow_servers.py", "scripts/fails.py")
+    rewrite(training, "tensorflow", "  workers:", "  evaluator: {cpu: '1', memory: 1Gi}\n  workers:")
+    with running(training, "jobs/tensorflow.yaml", NEEDS="evaluator-0", AFTER="chief-0") as run:
+        run.wait_for("evaluator-0 │ has 300 s to end; Ctrl-C kills it")
+        assert run.end() == 0, run.output
+    assert "SIGKILL" not in run.output
+    with running(training, "jobs/tensorflow.yaml", NEEDS="evaluator-0", WAITS="evaluator-0") as run:
+        run.wait_for("evaluator-0 │ has 300 s to end; Ctrl-C kills it")
+        assert run.end(signal.SIGINT) == 130
+    evaluator = int((training / "evaluator-0.pid").read_text())
+    assert alive([evaluator]) == []
+
+
+def test_a_reader_that_has_gone_ends_the_run(training: Path) -> None:
+    # Kubernetes takes `$$` for `$`.
+    rewrite(training, "single", "[python, scripts/fails.py]", "[sh, -c, 'while :; do echo $$$$; sleep 0.1; done']")
+    shown = subprocess.Popen(
+        command("jobs/single.yaml"), cwd=training, env=environment(training), stdout=subprocess.PIPE, text=True
+    )
+    assert shown.stdout is not None
+    title, line = shown.stdout.readline(), shown.stdout.readline()
+    while "│" not in line:
+        line = shown.stdout.readline()
+    shown.stdout.close()
+    assert shown.wait(LIMIT) == 143, title
+    assert alive([int(line.split()[-1])]) == []
 
 
 def test_a_timeout_fails_the_run(training: Path) -> None:

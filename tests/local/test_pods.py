@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from avactl.compiler import compile_tree
+from avactl.compiler import Compilation, compile_tree
 from avactl.local.addresses import AddressBlock, paths
 from avactl.local.environment import expand, resolve
 from avactl.local.errors import LocalRunError
@@ -18,6 +19,11 @@ from avactl.local.pods import LocalJob, LocalPod, Place, describe
 from avactl.local.selection import select
 from avactl.source.tree import DirTree
 from tests.local.running import EXAMPLE
+
+
+@cache
+def compiled(example: str) -> Compilation:
+    return compile_tree(DirTree(EXAMPLE.parent / example))
 
 
 @pytest.fixture
@@ -29,12 +35,17 @@ def block() -> Iterator[AddressBlock]:
 
 @pytest.fixture
 def job(tmp_path: Path, block: AddressBlock) -> Any:
-    """`job(name, workers=None, **caller)`: a job of examples/training on this machine."""
+    """`job(name, workers=None, example="training", given={…}, **caller)`: a job of an example on this machine."""
 
-    def described(name: str, workers: int | None = None, given: dict[str, str] | None = None, **own: str) -> LocalJob:
+    def described(
+        name: str,
+        workers: int | None = None,
+        example: str = "training",
+        given: dict[str, str] | None = None,
+        **own: str,
+    ) -> LocalJob:
         caller = {"PATH": "/usr/bin:/bin", "CALLER": "1", **own}
-        compilation = compile_tree(DirTree(EXAMPLE))
-        selected = select(compilation, (), name, workers)
+        selected = select(compiled(example), (), name, workers)
         place = Place(EXAMPLE, tmp_path / "pods", tmp_path / "volumes", given or {}, caller)
         return describe(selected.item, selected.hooks.run(selected.item), selected.manifests, place, block)
 
@@ -129,6 +140,32 @@ def test_volumes_are_directories(job: Any, tmp_path: Path) -> None:
     assert volume in pod.directories
     (pod,) = job("linear", given={"/checkpoint": "/mine"}).pods
     assert pod.own["AVACTL_CHECKPOINT_DIR"] == "/mine"
+
+
+JOBS = [
+    (example, f"{item.team}/{item.spec_name}")
+    for example in ("ava", "modern", "quickstart")
+    for item in compiled(example).program.of("TrainingJob")
+]
+
+
+@pytest.mark.parametrize(("example", "name"), JOBS)
+def test_no_name_of_the_cluster_is_left(job: Any, example: str, name: str) -> None:
+    """All jobs of the other examples, with the one Secret that they need."""
+    described: LocalJob = job(name, example=example, WANDB_API_KEY="1")
+    texts = [text for pod in described.pods for text in (*pod.own.values(), *pod.argv)]
+    texts += [text for pod in described.pods for text, _ in pod.files.values()]
+    assert [text for text in texts if ".svc" in text or re.search(r"(?<![\w/.])/(data|checkpoint|logs)\b", text)] == []
+
+
+def test_ps_lite(job: Any, block: AddressBlock) -> None:
+    pods = by_label(job("students/cifar-bsp", example="ava"))
+    scheduler, server = pods["scheduler-0"].own, pods["server-1"].own
+    assert server["DMLC_PS_ROOT_URI"] == scheduler["DMLC_NODE_HOST"] == f"127.{block.number}.0.7"
+    assert server["DMLC_NODE_HOST"] == f"127.{block.number}.0.6"
+    assert (server["DMLC_ROLE"], server["DMLC_NUM_WORKER"], server["DMLC_NUM_SERVER"]) == ("server", "4", "2")
+    # From a ConfigMap of the team.
+    assert pods["server-1"].own.get("AVACTL_BUCKET_HOMEWORK") == "s3://ava-results/students"
 
 
 def test_runs_have_addresses_of_their_own(block: AddressBlock) -> None:

@@ -1,6 +1,7 @@
 """Fails with exit code 7 as often as FAILURES says, in the pod FAILS; a leading pod succeeds then, others wait.
 
-Pods in NEEDS must have started before, those in WAITS never end, and the first worker ends after the pod AFTER.
+Pods in NEEDS must have started before, and those in WAITS never end. The first worker and the evaluator end after the
+pod AFTER.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ def main() -> None:
     if label == os.environ.get("FAILS") and len(attempts.read_text()) <= int(os.environ["FAILURES"]):
         sys.exit(7)
     wait_for(lambda: all(Path(f"{pod}.attempts").exists() for pod in os.environ.get("NEEDS", "").split()))
-    if label == "worker-0" and "AFTER" in os.environ:
-        wait_for(lambda: has_ended(os.environ["AFTER"]))
-    if os.environ["AVACTL_ROLE"] != "worker" or label in os.environ.get("WAITS", ""):
+    role, after = os.environ["AVACTL_ROLE"], os.environ.get("AFTER", "")
+    if after and (label == "worker-0" or role == "evaluator") and after != label:
+        wait_for(lambda: has_ended(after))
+        return
+    if role not in ("worker", "chief", "evaluator") or label in os.environ.get("WAITS", ""):
         signal.pause()
 
 
