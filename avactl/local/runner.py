@@ -49,6 +49,8 @@ class Runner:
         running: set[int] = set()
         self._members = [_Member(pod, PodProcess(pod, run, self._shows(pod), running)) for pod in job.pods]
         self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self.stopped = False
+        """True if a signal ended the run."""
 
     def _shows(self, pod: LocalPod) -> Callable[[str], None]:
         return lambda text: self._output.line(pod.label, text)
@@ -68,6 +70,7 @@ class Runner:
             await self._end_others(stop, lingering=code == 0)
             return code
         except _StoppedError as stopped:
+            self.stopped = True
             return stopped.exit_code
         finally:
             stop.cancel()

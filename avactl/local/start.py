@@ -57,15 +57,16 @@ def _run(title: str, job: LocalJob, name: str, directory: Path) -> int:
     kept = directory / VOLUMES
     if any(kept in each.parents for pod in job.pods for each in pod.directories):
         output.note(f"  volumes: {kept}")
+    runner = Runner(job, name, output)
     started = time.monotonic()
     adopt_orphans()
     try:
-        code = asyncio.run(Runner(job, name, output).run())
+        code = asyncio.run(runner.run())
     except OSError as error:
         raise LocalRunError(f"{error.filename or title}: {(error.strerror or str(error)).lower()}") from None
     finally:
         kill_descendants()
-    ended = "succeeded" if code == 0 else f"failed with exit code {code}"
+    ended = "stopped" if runner.stopped else f"failed with exit code {code}" if code else "succeeded"
     output.note(f"{title} {ended} after {time.monotonic() - started:.1f} s")
     return code
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from tests.test_layout import ROOT
@@ -115,6 +116,7 @@ def losses(output: str) -> list[float]:
     return [loss for _, loss in found]
 
 
+@cache
 def plain_losses() -> list[float]:
     """The losses of the plain script."""
     done = subprocess.run([sys.executable, EXAMPLE / "scripts/linear.py"], capture_output=True, text=True, check=True)

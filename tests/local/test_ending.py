@@ -57,6 +57,7 @@ def test_a_signal_ends_every_process(training: Path, number: signal.Signals, cod
         assert run.end(number) == code
     assert alive(pids) == []
     assert f"{number.name}: ending 3 processes within 30 s" in run.output
+    assert "TrainingJob research/linear-all-reduce stopped after" in run.output
 
 
 def test_a_second_signal_kills(training: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.running import SCRIPTS, copy_example, local_run, losses, plain_losses, rewrite, running
+from tests.test_layout import ROOT
 
 EXACT = 2e-6
 """Losses are printed with six digits; sums in another order differ less."""
@@ -39,6 +41,17 @@ def test_all_reduce(training: Path) -> None:
 
 def test_parameter_server(training: Path) -> None:
     trains(local_run(training, "jobs/parameter-server.yaml"), "3 workers, 2 servers")
+
+
+def test_the_documented_command(training: Path) -> None:
+    """docs/local-run.md shows what is printed."""
+    text = (ROOT / "docs/local-run.md").read_text()
+    block = re.search(r"\$ avactl local run (.*)\n((?:.*\n)*?)```", text)
+    assert block
+    done = local_run(training, *block[1].split())
+    printed = re.sub(r"after [\d.]+ s$", "after 0.5 s", done.stdout, flags=re.MULTILINE)
+    for part in block[2].split("…\n"):
+        assert part in printed
 
 
 def test_torchrun(training: Path) -> None:

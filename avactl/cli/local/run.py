@@ -24,10 +24,11 @@ def run(
         Path, typer.Option("--directory", "-C", metavar="DIR", help="Checkout of the job's code.")
     ] = Path(),
 ) -> None:
-    """Run a job as processes on this machine: commands and environment of its pods, without image and GPUs.
+    """Run a job as processes on this machine.
 
-    Names of pods become loopback addresses, volumes become directories below `.avactl`. Ctrl-C ends all processes. The
-    exit code is that of the job's leading pod.
+    They have the commands and the environment of its pods, without image and GPUs. Names of pods become loopback
+    addresses, volumes become directories below `.avactl`. Ctrl-C ends all processes. The exit code is that of the job's
+    leading pod.
     """
     from avactl.compiler import compile_tree
     from avactl.local.selection import select
