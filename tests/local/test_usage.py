@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.local.running import copy_example, local_run, rewrite
+from tests.local.running import copy_example, local_run, rewrite, running
 
 USAGE, MISSING = 2, 3
 
@@ -102,3 +103,34 @@ def test_errors_in_the_specs(training: Path) -> None:
     assert done.returncode == 1
     assert "error[invalid-value]" in done.stderr
     assert "jobs/single.yaml:5" in done.stderr
+
+
+def test_code_from_git_is_the_checkout(training: Path) -> None:
+    digest = "sha256:" + "0" * 64
+    platform = training / "platform.yaml"
+    images = f"images: {{git: registry.example.com/git@{digest}, kubectl"
+    platform.write_text(platform.read_text().replace("images: {kubectl", images))
+    commit = "4ee74a3b3b2ab37a4a9a1a6e9d2b8d4f6c0d1e2f"
+    git = f"code: {{git: {{url: https://git.example.com/a.git, ref: {commit}, path: scripts, mount: /code}}}}"
+    rewrite(training, "single", "spec:\n", f"spec:\n  {git}\n")
+    rewrite(training, "single", "scripts/linear.py", "/code/scripts/linear.py")
+    done = local_run(training, "jobs/single.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"code: {training} instead of https://git.example.com/a.git at {commit}\n" in done.stdout
+    said = refused(training / "scripts", MISSING, "../jobs/single.yaml")
+    assert said == (
+        f"worker runs in {training}/scripts/scripts, which does not exist\n"
+        "run the command in a checkout of the code, or name one: `--directory DIR`"
+    )
+    assert local_run(training / "scripts", "../jobs/single.yaml", "-C", "..").returncode == 0
+
+
+def test_one_run_of_a_job_at_a_time(training: Path) -> None:
+    rewrite(training, "single", "[python, scripts/linear.py]", "[sh, -c, 'echo runs; sleep 600']")
+    with running(training, "jobs/single.yaml") as run:
+        run.wait_for("worker-0 │ runs")
+        said = refused(training, USAGE, "jobs/single.yaml")
+        assert said == (
+            "TrainingJob research/linear is already running here\nend that run, or use another `--directory`"
+        )
+        assert run.end(signal.SIGTERM) == 143
