@@ -1,20 +1,32 @@
-"""The master's process: the store, the server and the probes, until a signal."""
+"""The master's process: the store, the server and the copies of the state, until a signal."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from avactl.elastic.server import Server
 from avactl.elastic.service import Service
+from avactl.elastic.snapshot import SnapshotError, dump, load
 from avactl.elastic.store import Store, StoreError
 from avactl.kube import logs
 from avactl.kube.daemons import run_until_signal
 
+if TYPE_CHECKING:
+    from avactl.elastic.config_map import ConfigMapState
+    from avactl.kube.access import Access
+
 _SYNC = 1.0
 """Seconds between two calls of fdatasync."""
+_COPY = 3.0
+"""Seconds between two writes of the ConfigMap."""
+_AGAIN = 2.0
+"""Seconds after which the API server is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +35,18 @@ class Options:
 
     listen: str
     state: Path
+    config_map: tuple[str, str] | None = None
+    """Namespace and name."""
 
 
 class Daemon:
     """One master."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options, access: Access | None) -> None:
+        self._options, self._access = options, access
 
     async def run(self) -> None:
-        """Run until cancelled. Raises StoreError, and ListenError of the server."""
+        """Run until cancelled. Raises StoreError, ListenError of the server, and LostError of the ConfigMap."""
         store = Store(self._options.state, monotonic())
         if store.dropped:
             logs.warn("journal cut", bytes=store.dropped)
@@ -42,27 +56,35 @@ class Daemon:
             if not failed.done():
                 failed.set_exception(error)
 
-        service = Service(store, monotonic())
-        server = Server(service, fail)
-        tasks = []
-        try:
+        async with AsyncExitStack() as stack:
+            stack.callback(store.close)
+            copy = await self._config_map(stack)
+            settled = copy is None or not await self._adopt(store, copy)
+            service = Service(store, monotonic(), settled)
+            if copy is not None and settled:
+                service.durable = 0  # until the ConfigMap has it
+            server = Server(service, fail)
             port = await server.start(self._options.listen)
+            stack.push_async_callback(server.stop)
             logs.info(
                 "listening", port=port, state=str(self._options.state), new=store.new, sequence=store.sequence,
                 datasets=len(store.job.datasets), workers=len(store.job.workers),
             )  # fmt: skip
-            tasks = [asyncio.create_task(each) for each in (server.tick(), self._sync(service))]
-            await asyncio.wait([failed, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for each in (failed, *tasks):
-                if each.done():
-                    each.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await server.stop()
-            store.close()
+            loops: list[Coroutine[Any, Any, None]] = [server.tick(), self._sync(service, copy is None)]
+            if copy is not None:
+                loops.append(self._copy(service, copy))
+            tasks = [asyncio.create_task(each) for each in loops]
+            try:
+                await asyncio.wait([failed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                for each in (failed, *tasks):
+                    if each.done():
+                        each.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
 
-    async def _sync(self, service: Service) -> None:
+    async def _sync(self, service: Service, is_last: bool) -> None:
+        """Flush the journal to the disk; `is_last`: what is on the disk is safe."""
         store = service.store
         while True:
             await asyncio.sleep(_SYNC)
@@ -71,9 +93,70 @@ class Daemon:
                     await asyncio.to_thread(store.sync)
                 except OSError as error:
                     raise StoreError(f"{store.path}: {(error.strerror or str(error)).lower()}") from None
-            service.durable = store.synced
+            if is_last:
+                service.durable = store.synced
+
+    # -- ConfigMap ---------------------------------------------------------------------------------------------------
+
+    async def _config_map(self, stack: AsyncExitStack) -> ConfigMapState | None:
+        if self._options.config_map is None or self._access is None:
+            return None
+        from avactl.elastic.config_map import ConfigMapState
+        from avactl.kube.client import Client
+
+        client = await stack.enter_async_context(Client(self._access, "avactl-elastic", connections=2))
+        return ConfigMapState(client, *self._options.config_map)
+
+    async def _adopt(self, store: Store, copy: ConfigMapState) -> bool:
+        """Take the state of the ConfigMap if it is newer than the file's; return True if so.
+
+        Waits for the API server: with an old state, tasks would be repeated.
+        """
+        from avactl.kube.client import ApiError, UnreachableError
+
+        while True:
+            try:
+                raw = await copy.read()
+                break
+            except (ApiError, UnreachableError) as error:
+                logs.warn("ConfigMap not read", error=str(error))
+                await asyncio.sleep(_AGAIN)
+        if raw is None:
+            return False
+        try:
+            job, about = load(raw, monotonic())
+            lineage, sequence = str(about["lineage"]), int(about["sequence"])
+        except (SnapshotError, KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"the ConfigMap {'/'.join(self._options.config_map or ())}: {error}") from None
+        if not store.new and (lineage != store.lineage or sequence <= store.sequence):
+            return False
+        store.adopt(job, lineage, sequence)
+        logs.info("state taken from the ConfigMap", sequence=sequence)
+        return True
+
+    async def _copy(self, service: Service, copy: ConfigMapState) -> None:
+        """Write the state to the ConfigMap from time to time."""
+        from avactl.elastic.config_map import MOST
+        from avactl.kube.client import ApiError, UnreachableError
+
+        store, written = service.store, 0
+        while True:
+            await asyncio.sleep(_COPY)
+            sequence = store.sequence
+            if sequence == written:
+                continue
+            state = dump(store.job, store.about(), full=False)
+            if len(state) > MOST:
+                logs.warn("state too large for the ConfigMap", bytes=len(state), most=MOST)
+                continue
+            try:
+                await copy.write(state)
+            except (ApiError, UnreachableError) as error:
+                logs.warn("ConfigMap not written", error=str(error))
+                continue
+            service.durable = written = sequence
 
 
-async def run(options: Options) -> None:
-    """Run a master until SIGTERM or SIGINT. Raises StoreError and ListenError."""
-    await run_until_signal(Daemon(options).run)
+async def run(options: Options, access: Access | None = None) -> None:
+    """Run a master until SIGTERM or SIGINT. Raises StoreError, ListenError and LostError."""
+    await run_until_signal(Daemon(options, access).run)

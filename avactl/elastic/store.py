@@ -35,6 +35,10 @@ class StoreError(Exception):
     """The state cannot be read or written."""
 
 
+class LostError(Exception):
+    """Another master has written the state."""
+
+
 class Store:
     """The state of one job in a file. Only one process at a time may have it open."""
 

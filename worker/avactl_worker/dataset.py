@@ -235,7 +235,7 @@ class Dataset(Generic[R]):
         rest = [task._key() for task, _ in self._open]
         self._open.clear()
         self._trained = self._pulled
-        self._session.work([], finished, rest, wait=False)
+        self._session.give_back(finished, rest)
 
 
 def _batched(records: Iterator[R], size: int) -> Iterator[list[R]]:

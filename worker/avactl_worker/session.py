@@ -148,15 +148,7 @@ class Session:
         self, datasets: list[str], finished: list[m.Report], returned: list[m.TaskKey], wait: bool
     ) -> tuple[m.Assignment | None, bool]:
         """Report tasks and return the next one, and True if all datasets are finished."""
-        with self._state:
-            for report in finished:
-                key = _key(report.task)
-                self._held.pop(key, None)
-                self._unsaved[key] = (report, 0)
-            for task in returned:
-                self._held.pop(_key(task), None)
-            while len(self._unsaved) > _REMEMBERED:
-                self._unsaved.popitem(last=False)
+        self._note(finished, returned)
         first: _Stream | None = None
         while True:
             stream = self._usable()
@@ -177,6 +169,29 @@ class Session:
                 finished = []  # the master answers from time to time even if there is nothing
                 continue
             return answer.assignment, answer.finished
+
+    def _note(self, finished: list[m.Report], returned: list[m.TaskKey]) -> None:
+        with self._state:
+            for report in finished:
+                key = _key(report.task)
+                self._held.pop(key, None)
+                self._unsaved[key] = (report, 0)
+            for task in returned:
+                self._held.pop(_key(task), None)
+            while len(self._unsaved) > _REMEMBERED:
+                self._unsaved.popitem(last=False)
+
+    def give_back(self, finished: list[m.Report], returned: list[m.TaskKey]) -> None:
+        """Report tasks and give others back; waits for no master, because the next stream says it too."""
+        self._note(finished, returned)
+        stream = self._stream
+        if stream is None or self._closed.is_set() or os.getpid() != self._pid:
+            return
+        try:
+            answer = self._ask(stream, _SILENCE, work=m.Work(finished=finished, returned=returned))
+            self._saved(finished, answer)
+        except _BrokenError:
+            return
 
     def clock(self, step: int, staleness: int) -> int:
         """Wait until a step may begin, and return its number."""

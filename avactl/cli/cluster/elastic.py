@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import packages
+from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, USAGE
 
@@ -25,6 +25,11 @@ def _root() -> None:
 def master(
     state: Annotated[Path, typer.Option(help="File with the job's state; it is created, and outlives the process.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT for the workers.")] = "127.0.0.1:2380",
+    config_map: Annotated[
+        str,
+        typer.Option(metavar="NAMESPACE/NAME", help="ConfigMap for a copy of the state, used if the file is lost."),
+    ] = "",
+    kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Hand out the data of a job to workers that come and go, until SIGTERM or Ctrl-C.
 
@@ -34,12 +39,17 @@ def master(
     with packages():
         from avactl.elastic import daemon
         from avactl.elastic.server import ListenError
-        from avactl.elastic.store import StoreError
+        from avactl.elastic.store import LostError, StoreError
     if not re.fullmatch(r".+:\d{1,5}", listen):
         fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
+    place = tuple(config_map.split("/"))
+    if config_map and (len(place) != 2 or not all(place)):
+        fail(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
+    options = daemon.Options(listen, state, (place[0], place[-1]) if config_map else None)
+    access = connection(kubeconfig) if config_map else None
     try:
-        asyncio.run(daemon.run(daemon.Options(listen, state)))
+        asyncio.run(daemon.run(options, access))
     except ListenError as error:
         fail(f"`--listen {listen}`: {error}", MISSING)
-    except StoreError as error:
+    except (StoreError, LostError) as error:
         fail(str(error), MISSING)
