@@ -1,11 +1,13 @@
 """The elastic job master: throughput beside DLRover's, and a job whose workers and master are killed every second.
 
-    python -m benchmarks.elastic [throughput|storm] [--workers 1000] [--seconds 10] [--dlrover PYTHON]
+    python -m benchmarks.elastic [throughput|recovery|storm] [--workers 1000] [--seconds 10] [--dlrover PYTHON]
 
 throughput: WORKERS workers, with a connection each, get and report tasks as fast as they can, from DLRover's master and
 from ours, in turn; then from ours at five times the rate that DLRover's had. The dataset has a million tasks.
 DLRover (from PyPI, Apache-2.0) gets an environment of its own in ~/.cache/avactl, or `--dlrover` names the interpreter
 of one. The load runs in one process beside the master, so each has about one core of two.
+
+recovery: the master is killed five times; the time until the workers begin another task.
 
 storm: 100,000 records in 10,000 tasks; every second a worker, the master, or both are killed with SIGKILL.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -134,12 +137,8 @@ def storm(records: int, workers: int) -> None:
         began = time.monotonic()
         with ElasticJob(Path(folder), workers, records, records // 10_000, pause=0.02) as job:
             following = began + 1.0
-            longest, changed, size = 0.0, time.monotonic(), 0
             while not job.ended():
-                now = time.monotonic()
-                if (seen := job.tasks.stat().st_size) != size:
-                    longest, changed, size = max(longest, now - changed), now, seen
-                if now >= following:
+                if time.monotonic() >= following:
                     job.kill_random()
                     following = max(following + 1.0, time.monotonic())
                 time.sleep(0.01)
@@ -150,24 +149,48 @@ def storm(records: int, workers: int) -> None:
     repeated = sum(begun.values()) - len(begun)
     console.print(
         f"{records:,} records in {len(begun):,} tasks: {took:.0f} s, {kills['worker']} kills of workers, "
-        f"{kills['master']} of the master; {repeated} tasks begun again; longest pause {longest:.1f} s"
+        f"{kills['master']} of the master; {repeated} tasks begun again"
     )
     bar(Bar("storm-records-miscounted", abs(records - counted), 0, "", 0))
     bar(Bar("storm-tasks-missing", 10_000 - len(begun), 0, "", 0))
     bar(Bar("storm-repeated-per-kill", repeated / max(1, kills["worker"]), 1))
-    bar(Bar("storm-longest-pause", longest, 5, " s", 1))
+
+
+def recovery(times: int) -> None:
+    """Kill the master, and measure the time until the workers begin another task."""
+    pauses = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ElasticJob(Path(folder), 4, 1_000_000, 10, pause=0.02) as job,
+    ):
+        for _ in range(times):
+            _await_task(job)
+            job.kill_master()
+            pauses.append(_await_task(job))
+    console.print("seconds from a kill of the master to the next task: " + ", ".join(f"{each:.2f}" for each in pauses))
+    bar(Bar("elastic-master-killed", max(pauses), 5, " s"))
+
+
+def _await_task(job: ElasticJob) -> float:
+    began, size = time.monotonic(), job.tasks.stat().st_size
+    while job.tasks.stat().st_size == size:
+        time.sleep(0.005)
+    return time.monotonic() - began
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("throughput", "storm"))
+    parser.add_argument("what", nargs="?", choices=("throughput", "recovery", "storm"))
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--dlrover", metavar="PYTHON")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the processes of a job end with their block
     if options.what in (None, "throughput"):
         throughput(options.workers, options.seconds, options.dlrover)
+    if options.what in (None, "recovery"):
+        recovery(5)
     if options.what in (None, "storm"):
         storm(options.records, workers=8)
 

@@ -28,7 +28,7 @@ _SILENCE = 8.0
 """Seconds without an answer to a heartbeat after which a stream is given up."""
 _HEARTBEAT = 2.0
 """Seconds."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 """Seconds between two attempts to connect."""
 _REMEMBERED = 10_000
 """Reports that are kept until the master says that they are safe."""
