@@ -69,7 +69,7 @@ def test_every_example_compiles(example: str) -> None:
 def test_settings_of_the_examples_pass() -> None:
     schema = json.loads(schemas()["config.schema.json"])
     files = sorted(EXAMPLES.glob("*/avactl.yaml"))
-    assert [file.parent.name for file in files] == ["ava"]
+    assert [file.parent.name for file in files] == ["ava", "training"]
     for file in files:
         jsonschema.validate(load_yaml(file.name, file.read_bytes())[0][0].value, schema)
 
