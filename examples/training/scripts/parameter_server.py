@@ -21,7 +21,6 @@ def serve(index: int, servers: list[str], workers: int) -> None:
             try:
                 total = sum(wire.receive(peer) for peer in peers)
             except ConnectionError:
-                print("all workers have gone", flush=True)
                 peers = [server.accept()[0] for _ in range(workers)]
                 continue
             weights -= linear.RATE / linear.RECORDS * total

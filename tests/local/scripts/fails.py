@@ -1,7 +1,7 @@
 """Fails with exit code 7 as often as FAILURES says, in the pod FAILS; a leading pod succeeds then, others wait.
 
-Pods in NEEDS must have started before, and those in WAITS never end. The first worker and the evaluator end after the
-pod AFTER.
+Pods in NEEDS must have started before, and those in WAITS never end. The first worker ends after the pod AFTER, the
+evaluator when the file UNTIL exists.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def main() -> None:
     if label == os.environ.get("FAILS") and len(attempts.read_text()) <= int(os.environ["FAILURES"]):
         sys.exit(7)
     wait_for(lambda: all(Path(f"{pod}.attempts").exists() for pod in os.environ.get("NEEDS", "").split()))
-    role, after = os.environ["AVACTL_ROLE"], os.environ.get("AFTER", "")
-    if after and (label == "worker-0" or role == "evaluator") and after != label:
-        wait_for(lambda: has_ended(after))
-        return
+    role = os.environ["AVACTL_ROLE"]
+    if label == "worker-0" and "AFTER" in os.environ:
+        wait_for(lambda: has_ended(os.environ["AFTER"]))
+    if role == "evaluator" and "UNTIL" in os.environ:
+        wait_for(Path(os.environ["UNTIL"]).exists)
     if role not in ("worker", "chief", "evaluator") or label in os.environ.get("WAITS", ""):
         signal.pause()
 
