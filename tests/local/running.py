@@ -18,7 +18,7 @@ from tests.test_layout import ROOT
 
 EXAMPLE = ROOT / "examples" / "training"
 SCRIPTS = Path(__file__).with_name("scripts")
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds after which a run is taken for hanging."""
 
 
