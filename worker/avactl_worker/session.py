@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
-from typing import Any, Tuple
+from typing import Any, Callable, Tuple
 
 import grpc
 
@@ -47,7 +47,9 @@ class _BrokenError(Exception):
 class _Stream:
     """One stream. Requests may be sent from several threads."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, note: Callable[[m.Assignment], None]) -> None:
+        self._note = note
+        """Called with each task that is received, before another stream can be opened."""
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_send_message_length", m.LIMIT),
@@ -70,6 +72,8 @@ class _Stream:
                 answer = m.Answer.decode(raw)
                 with self._lock:
                     waiting = self._answers.pop(answer.id, None)
+                    if waiting is not None and answer.assignment is not None:
+                        self._note(answer.assignment)
                 if waiting is not None:
                     waiting.put(answer)
         except grpc.RpcError as error:
@@ -162,13 +166,14 @@ class Session:
             except _BrokenError:
                 continue
             self._saved(finished, answer)
-            if answer.assignment is not None:
-                with self._state:
-                    self._held[_key(answer.assignment.task)] = None
-            elif wait and datasets and not answer.finished:
+            if answer.assignment is None and wait and datasets and not answer.finished:
                 finished = []  # the master answers from time to time even if there is nothing
                 continue
             return answer.assignment, answer.finished
+
+    def _hold(self, assignment: m.Assignment) -> None:
+        with self._state:
+            self._held[_key(assignment.task)] = None
 
     def _note(self, finished: list[m.Report], returned: list[m.TaskKey]) -> None:
         with self._state:
@@ -276,7 +281,7 @@ class Session:
         """Try once to open a stream, and to say all that the master must know; None if there is no master."""
         if self._stream is not None and not self._stream.broken:
             return self._stream
-        stream = _Stream(self.address)
+        stream = _Stream(self.address, self._hold)
         try:
             join = m.Join(worker=self.worker, incarnation=self._incarnation, library=VERSION)
             joined = self._ask(stream, _SILENCE, join=join).joined or m.Joined()
