@@ -380,14 +380,14 @@ def ports(pod: Pod) -> Iterator[str]:
             if port["containerPort"] in names or port.get("name") in names:
                 yield f"two containers listen on {port['containerPort']}"
             names |= {port["containerPort"], port.get("name", port["containerPort"])}
-    # Frameworks open their rendezvous port themselves: it is in their environment, not among the container's ports.
-    told = " ".join(str(value) for container in pod.containers for value in env(container).values())
-    told += str(pod.world.of("ConfigMap", pod.namespace))
+    # Frameworks and job masters open their ports themselves: these are in the environment and arguments of the job's
+    # pods, not among a container's ports.
+    told = f"{pod.world.of('Job', pod.namespace)} {pod.world.of('ConfigMap', pod.namespace)}"
     for service in pod.world.of("Service", pod.namespace):
         if service["spec"]["selector"].items() <= pod.labels.items():
             for port in service["spec"].get("ports", ()):
-                rendezvous = port["name"] == "rendezvous" and str(port["targetPort"]) in told
-                if port["targetPort"] not in names and not rendezvous:
+                opened = port["name"] in ("rendezvous", "master") and str(port["targetPort"]) in told
+                if port["targetPort"] not in names and not opened:
                     yield f"Service {service['metadata']['name']} sends to port {port['targetPort']}, which is closed"
 
 

@@ -24,6 +24,8 @@ class LocalRole(NamedTuple):
     """Seconds that a following pod may go on after the leading ones."""
     stops_last: bool = False
     """True if the pods stay while the leading ones of a stopped job end."""
+    args: Sequence[str] | None = None
+    """Arguments instead of the compiled ones."""
 
 
 def _no_env(role: str, index: int) -> Mapping[str, str]:

@@ -219,7 +219,8 @@ def _pod(
     mounted = volumes(spec, container, place.pods / name, place.claims, maps, given, translation.text)
     local = paths(mounted.mounts)
     own = {key: _interface(key, local(translation.variable(key, value))) for key, value in variables.items()}
-    words = [*container.get("command", ()), *container.get("args", ())]
+    args = container.get("args", ()) if declared.args is None else declared.args
+    words = [*container.get("command", ()), *args]
     if not container.get("command"):
         raise LocalRunError(
             f"{declared.role} runs the command of its image, which is not used here", "write `command` in the spec"

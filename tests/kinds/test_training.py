@@ -38,9 +38,8 @@ def test_torchrun_gets_ranks_by_index_and_the_first_pod_as_master() -> None:
     assert service["selector"].items() <= pod(found)["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("strategy", ["strategy: allReduce", "strategy: elastic\n  workers: {min: 1, max: 1}"])
-def test_a_gang_of_one_resolves_its_own_name(strategy: str) -> None:
-    found = objects(HEAD + f"  {strategy}\n  checkpoint: {{volume: 1Gi}}\n")
+def test_a_gang_of_one_resolves_its_own_name() -> None:
+    found = objects(HEAD + "  strategy: allReduce\n  checkpoint: {volume: 1Gi}\n")
     select = found["Service", "net-rendezvous"]["spec"]["selector"]
     assert select.items() <= pod(found)["metadata"]["labels"].items()
     assert ("PodDisruptionBudget", "net") not in found
@@ -150,8 +149,38 @@ def test_elastic_workers_come_and_go() -> None:
     spec = job(found)["spec"]
     assert (spec["parallelism"], spec["maxFailedIndexes"]) == (5, 3)
     assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
-    assert pod(found)["metadata"]["annotations"]["avactl.dev/gang-size"] == "2"
-    assert found["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 2
+    assert pod(found)["metadata"]["annotations"]["avactl.dev/gang-size"] == "3"  # with the job master
+    assert found["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 3
+    assert seen["AVACTL_MASTER"] == f"{host('master', 0)}:29600"
+
+
+def test_the_job_master_of_an_elastic_job() -> None:
+    found = objects(HEAD + "  framework: custom\n  strategy: elastic\n  workers: {min: 2, max: 5}\n")
+    master = container(found, "master")
+    assert master["image"].startswith("registry.example.com/avactl@")
+    assert master["command"] == ["avactl", "elastic", "master"]
+    assert "vision/net-master" in master["args"]
+    # It restarts in place, with its journal and with the token that none of the users' code has.
+    assert master["restartPolicy"] == "Always"
+    mounts = {each["name"]: each["mountPath"] for each in master["volumeMounts"]}
+    assert mounts["state"] == "/var/lib/avactl"
+    assert "token" in mounts
+    assert "token" not in {each["name"] for each in container(found).get("volumeMounts", ())}
+    (written,) = (rule for rule in found["Role", "net-follower"]["rules"] if rule["resources"] == ["configmaps"])
+    assert (written["resourceNames"], written["verbs"]) == (["net-master"], ["get", "patch"])
+    assert "binaryData" not in found["ConfigMap", "net-master"]
+    seen = env(found, index=1)
+    assert seen["AVACTL_WORKER"] == "worker-1"
+    assert seen["AVACTL_MASTER"] == f"{host('master', 0)}:29600"
+    assert not [name for name in seen if name.startswith("PET_")]
+
+
+def test_the_size_of_the_job_master() -> None:
+    found = objects(
+        HEAD + "  strategy: elastic\n  workers: {min: 2, max: 5}\n  master: {cpu: 2, memory: 4Gi}\n"
+        "  checkpoint: {volume: 1Gi}\n"
+    )
+    assert container(found, "master")["resources"]["requests"] == {"cpu": "2", "memory": "4Gi"}
 
 
 def test_a_gang_is_restarted_as_often_as_retries_say() -> None:

@@ -22,7 +22,8 @@ PLATFORM = f"""
 kind: Cluster
 metadata: {{name: main}}
 spec:
-  images: {{git: "git{IMAGE}", fetch: "rclone{IMAGE}", tensorboard: "tb{IMAGE}", kubectl: "kubectl{IMAGE}"}}
+  images:
+    {{avactl: "avactl{IMAGE}", git: "git{IMAGE}", fetch: "rclone{IMAGE}", tensorboard: "t{IMAGE}", kubectl: "k{IMAGE}"}}
   storageClasses: {{checkpoint: nfs, classes: [{{name: nfs, provisioner: nfs.csi.k8s.io}}]}}
 ---
 kind: NodePool
@@ -60,6 +61,7 @@ JOBS = {
     "chief": "framework: tensorflow, strategy: parameterServer, workers: {replicas: 3}, servers: {replicas: 2}",
     "kv": "framework: mxnet, strategy: parameterServer, workers: {replicas: 2}, servers: {}, retries: 0",
     "ranks": "strategy: mpi, workers: {replicas: 2, gpus: 1, gpu: V100}, timeout: 1h",
+    "lines": "framework: custom, strategy: elastic, workers: {min: 2, max: 4}, checkpoint: {volume: 1Gi}",
     "waves": "strategy: elastic, workers: {min: 1, max: 3}, checkpoint: {path: 's3://results/waves'}, priority: low",
 }
 
@@ -105,7 +107,7 @@ def pods_of(kube: KubeClient, name: str) -> list[dict[str, Any]]:
 
 def test_every_pod_of_every_job_is_admitted(admin: KubeClient, jobs: Compilation) -> None:
     expected = workloads(jobs)
-    assert len(expected) == 13
+    assert len(expected) == 16
     made = Counter(
         pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] for name in expected for pod in pods_of(admin, name)
     )

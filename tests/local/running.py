@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -75,6 +75,16 @@ class Running:
         """Wait until all texts are in the output."""
         with self._changed:
             assert self._changed.wait_for(lambda: all(text in self.output for text in texts), LIMIT), self.output
+
+    def pods_with(self, variable: str) -> list[int]:
+        """Return the first processes of the pods with a variable, `NAME=VALUE`."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        found = []
+        for pid in children:
+            with suppress(ProcessLookupError):  # it has ended
+                if variable.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.append(int(pid))
+        return found
 
     def end(self, number: signal.Signals | None = None) -> int:
         """Send a signal, if one is given, and return the exit code of the end."""

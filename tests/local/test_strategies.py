@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,6 +68,23 @@ def test_elastic(training: Path) -> None:
     trains(local_run(training, "jobs/elastic.yaml", modules=str(SCRIPTS), TEST_NODES="4"), "4 workers")
     done = local_run(training, "jobs/elastic.yaml", "--workers", "2", modules=str(SCRIPTS), TEST_NODES="2")
     trains(done, "2 workers")
+
+
+def test_elastic_shards(training: Path) -> None:
+    """Workers get their data from the job master; a worker and the master are killed."""
+    shutil.copy(SCRIPTS / "slow_score.py", training / "scripts")
+    rewrite(training, "elastic-shards", "scripts/score.py", "scripts/slow_score.py")
+    with running(training, "jobs/elastic-shards.yaml") as run:
+        run.wait_for("dataset registered", *(f'worker joined","name":"worker-{index}"' for index in range(4)))
+        for variable in ("POD_NAME=scores-master-0", "AVACTL_WORKER=worker-2"):
+            (pid,) = run.pods_with(variable)
+            os.kill(pid, signal.SIGKILL)
+        assert run.end() == 0, run.output
+    assert "master-0 │ exited with code 137; restart 1 of 3" in run.output
+    assert "worker-2 │ exited with code 137; restart 1 of 3" in run.output
+    volume = training / ".avactl/local/research.scores/volumes/scores-checkpoint"
+    assert len(list(volume.glob("[0-9]*.npy"))) == 64
+    assert "worker-0 │ 4096 records, mean score 0.023961" in run.output
 
 
 def test_tensorflow_config(training: Path) -> None:

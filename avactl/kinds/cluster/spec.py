@@ -86,7 +86,9 @@ class Images(Model):
     """Images of the platform's own containers, pinned by digest. Images of disabled daemons may be omitted."""
 
     avactl: PinnedImage | None = Field(
-        None, description="Image of avactl's daemons: scheduler, topology daemon, cache daemon, reconciler."
+        None,
+        description="Image of avactl's daemons: scheduler, topology daemon, cache daemon, reconciler, masters of "
+        "elastic jobs.",
     )
     alluxio: PinnedImage | None = Field(
         None, description="Alluxio 2.9 image: master, worker, FUSE. Required by CacheTiers with engine `alluxio`."
@@ -99,7 +101,7 @@ class Images(Model):
     git: PinnedImage | None = Field(None, description="Image with git and sh, for `code.git`.")
     tensorboard: PinnedImage | None = Field(None, description="Image with TensorBoard, for `tensorboard`.")
     kubectl: PinnedImage | None = Field(
-        None, description="Image with kubectl and sh, for jobs with strategy `parameterServer` or `mpi`."
+        None, description="Image with kubectl and sh, for jobs with strategy `parameterServer`, `mpi` or `elastic`."
     )
     fetch: PinnedImage | None = Field(
         None, description="Image with `rclone`, for model downloads and datasets without a cache tier."

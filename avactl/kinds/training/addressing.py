@@ -15,7 +15,7 @@ import orjson
 from avactl.kinds.lowering.pods import env_list
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
-from avactl.kinds.training.roles import Part, bounds, host, hosts, job_name, rendezvous_name
+from avactl.kinds.training.roles import MASTER, Part, bounds, host, hosts, job_name, rendezvous_name
 
 INDEX = "JOB_COMPLETION_INDEX"
 _INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
@@ -24,6 +24,7 @@ TORCH_PORT = 29500
 """torchrun's default, --master-port and --rdzv-endpoint."""
 TF_PORT = 2222
 """TensorFlow's own examples of TF_CONFIG."""
+MASTER_PORT = 29600
 PS_LITE_PORT = 9091
 """The port that ps-lite's local launcher uses, DMLC_PS_ROOT_PORT."""
 
@@ -66,7 +67,7 @@ def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     if spec.strategy == "single":
         return {}
     if spec.strategy == "elastic":
-        return {"nnodes": f"{least}:{most}"}
+        return {"nnodes": f"{least}:{most}"} if spec.framework == "pytorch" else {}
     if spec.strategy == "mpi":
         lines = [f"{name} slots={slots_per_worker(spec)}\n" for name in hosts(item, "worker", most)]
         return {"hostfile": "".join(lines)}
@@ -154,13 +155,19 @@ def _all_reduce(item: Item, part: Part) -> list[Body]:
 
 
 def _elastic(item: Item, part: Part) -> list[Body]:
-    """Environment for torchrun with its c10d rendezvous in the first pod.
+    """Environment with the job master, and for torchrun with its c10d rendezvous in the first pod.
 
     The endpoint is the bare name of that pod, which a Service of that name resolves: torchrun hosts the store if the
     endpoint equals its own host name, and then need not wait for DNS. PET_LOCAL_ADDR orders the nodes, so that the
     first pod is rank 0. Source: torch/distributed/elastic/rendezvous.
     """
+    # A pod that is made anew takes the place of the one before at once.
+    names = {"AVACTL_MASTER": f"{host(item, MASTER, 0)}:{MASTER_PORT}", "AVACTL_WORKER": f"{part.role}-$({INDEX})"}
+    master = env_list(names)
+    if item.spec.framework != "pytorch":
+        return master
     return [
+        *master,
         _key(item, "PET_NNODES", "nnodes"),
         *env_list(
             {

@@ -278,6 +278,7 @@ def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnos
     if any(not part.leads for part in made):
         yield from require_image(item, program, "kubectl", ("spec", "strategy"))
     if item.spec.strategy == "elastic":
+        yield from require_image(item, program, "avactl", ("spec", "strategy"))
         version = program.cluster_spec(item.cluster).kubernetes_version
         if int(version.split(".")[1]) < _SUCCESS_POLICY:
             cluster = program.get("Cluster", item.cluster)

@@ -10,6 +10,7 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#j
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from avactl.kinds.lowering import k8s
@@ -143,12 +144,15 @@ def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Man
     ]  # fmt: skip
 
 
-def follower_access(item: Item, leader: str, commands: str = "") -> list[Manifest]:
-    """Rules to read and stop one Job, and to read pods and the ConfigMap of commands. Names of pods are random."""
+def follower_access(item: Item, leader: str, commands: str = "", more: Sequence[Body] = ()) -> list[Manifest]:
+    """Rules to read and stop one Job, and to read pods and the ConfigMap of commands. Names of pods are random.
+
+    `more` are rules of a follower that is a program of avactl.
+    """
     rules = [
         k8s.policy_rule(["batch"], ["jobs"], ["get", "patch"], resourceNames=[leader]),
         k8s.policy_rule([""], ["pods"], ["get"]),
     ]
     if commands:
         rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))
-    return access(item, account(item), COMPONENT, rules)
+    return access(item, account(item), COMPONENT, [*rules, *more])

@@ -9,9 +9,10 @@ from avactl.diagnostics import Diagnostic
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.local_run import LocalHooks, LocalRole, LocalRun
 from avactl.kinds.program import Item
+from avactl.kinds.training import job_master
 from avactl.kinds.training.addressing import slots_per_worker
 from avactl.kinds.training.followers import EVALUATOR_GRACE
-from avactl.kinds.training.roles import Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.roles import MASTER, Part, bounds, job_name, parts, rendezvous_name
 from avactl.kinds.training.strategies import strategy_problems
 
 
@@ -53,7 +54,7 @@ def local_run(item: Item) -> LocalRun:
 def _role(item: Item, part: Part) -> LocalRole:
     spec = item.spec
     replicas, skipped = part.replicas, ""
-    if spec.strategy == "elastic" and "replicas" in spec.workers.model_fields_set:
+    if part.role == "worker" and spec.strategy == "elastic" and "replicas" in spec.workers.model_fields_set:
         replicas = spec.workers.replicas
     if spec.strategy == "mpi" and part.role == "worker":
         skipped = "mpirun starts its ranks on this machine"
@@ -65,6 +66,7 @@ def _role(item: Item, part: Part) -> LocalRole:
         skipped,
         linger=EVALUATOR_GRACE if part.role == "evaluator" else 0,
         stops_last=part.role == "server" and spec.checkpoint is not None,
+        args=job_master.LOCAL_ARGS if part.role == MASTER else None,
     )
 
 
@@ -80,7 +82,7 @@ def _environment(item: Item) -> Any:
     strategy = item.spec.strategy
 
     def variables(role: str, index: int) -> Mapping[str, str]:
-        if strategy == "elastic":
+        if strategy == "elastic" and role == "worker" and item.spec.framework == "pytorch":
             # torchrun takes every loopback address for its own host, and so would host the store in any worker.
             return {"PET_RDZV_CONF": f"is_host={int(index == 0)}"}
         if role == "launcher":

@@ -12,10 +12,19 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.training import followers, mpi
-from avactl.kinds.training.addressing import port, rendezvous
+from avactl.kinds.training import followers, job_master, mpi
+from avactl.kinds.training.addressing import MASTER_PORT, port, rendezvous
 from avactl.kinds.training.pod import gang_size, gpu_request, is_gang, template
-from avactl.kinds.training.roles import CHECKPOINT_ROLES, Part, bounds, job_name, parts, pods_with, rendezvous_name
+from avactl.kinds.training.roles import (
+    CHECKPOINT_ROLES,
+    MASTER,
+    Part,
+    bounds,
+    job_name,
+    parts,
+    pods_with,
+    rendezvous_name,
+)
 from avactl.kinds.training.tensorboard import board
 
 FOLLOWERS_LATER = 600
@@ -45,7 +54,11 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects += mpi.objects(item)
     if any(not part.leads for part in made):
         commands = mpi.commands_name(item) if spec.strategy == "mpi" else ""
-        objects += followers.follower_access(item, job_name(item, made[0].role), commands)
+        elastic = spec.strategy == "elastic"
+        more = job_master.rules(item) if elastic else []
+        objects += followers.follower_access(item, job_name(item, made[0].role), commands, more)
+        if elastic:
+            objects.append(job_master.state(item))
     objects += board(item, program)
     return [*objects, *jobs]
 
@@ -136,6 +149,8 @@ def _services(item: Item) -> list[Manifest]:
     """Build the headless Service. It publishes pods before they are ready, because readiness requires discovery."""
     # mpirun's daemons choose their own ports: for them the Service only gives names.
     name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item.spec)}
+    if item.spec.strategy == "elastic":
+        ports[MASTER] = MASTER_PORT
     everyone = {names.GANG_LABEL: item.name}
 
     def headless(name: str, select: dict[str, str]) -> Manifest:

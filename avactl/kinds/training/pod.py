@@ -15,10 +15,10 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
-from avactl.kinds.training import followers, mpi
+from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import environment
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
-from avactl.kinds.training.roles import CHECKPOINT_ROLES, DATA_ROLES, Part, bounds, job_name, rendezvous_name
+from avactl.kinds.training.roles import CHECKPOINT_ROLES, DATA_ROLES, MASTER, Part, bounds, job_name, rendezvous_name
 
 CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""
@@ -62,6 +62,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
             linger=GRACE_WITH_CHECKPOINT - 10 if spec.checkpoint and part.role == "server" else 0,
             commands=mpi.commands_name(item) if spec.strategy == "mpi" else "",
         )
+        if part.role == MASTER:
+            pod = job_master.with_token(pod)
     labels = k8s.labels(item, part.role)
     if spec.strategy != "single":
         # Also for a single pod: the rendezvous Service selects by it.
@@ -99,6 +101,8 @@ def gang_size(spec: Any, made: list[Part]) -> int:
 
 def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: pods.GpuRequest) -> Body:
     spec = item.spec
+    if part.role == MASTER:
+        return job_master.container(item, program, part)
     command, args = part.command, part.args
     if spec.framework == "pytorch" and spec.strategy in ("allReduce", "elastic") and part.role == "worker":
         command = with_torchrun(command)
@@ -194,6 +198,9 @@ def store_env(item: Item, program: Program, url: str) -> list[Body]:
 def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
     spec = item.spec
     volumes = pods.Volumes(item, program)
+    if part.role == MASTER:
+        volumes.empty("state", job_master.STATE)
+        return volumes
     if part.compute.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=part.compute.shared_memory, memory=True)  # noqa: S108
     if spec.strategy == "mpi" and part.role in ("launcher", "worker"):

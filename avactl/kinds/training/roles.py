@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 from avactl.kinds.fields.compute import Compute
 from avactl.kinds.program import Item
-from avactl.kinds.training.spec import Role
+from avactl.kinds.training.spec import Master, Role
 
 DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
 """Roles that read data and write checkpoints and logs. Launcher and scheduler only start."""
+MASTER = "master"
+"""Role of the job master of an elastic job, which is a program of avactl."""
 CHECKPOINT_ROLES = DATA_ROLES | {"server"}
 """Roles that write checkpoints. TensorFlow saves a variable from the server that holds it."""
 
@@ -69,9 +71,17 @@ def parts(spec: Any) -> list[Part]:
             found = [worker(replicas), servers]
     else:
         found = [worker(replicas)]
+    if spec.strategy == "elastic":
+        found.append(Part(MASTER, "master", master_compute(spec), 1, [], [], leads=False))
     if spec.evaluator is not None:
         found.append(of("evaluator", "evaluator", spec.evaluator))
     return [part for part in found if part.replicas > 0]
+
+
+def master_compute(spec: Any) -> Compute:
+    """Requests of the job master."""
+    master = spec.master or Master()
+    return Role(cpu=master.cpu, memory=master.memory)
 
 
 def pods_with(made: list[Part], roles: frozenset[str]) -> int:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, PodUser, StartWhen
-from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, ObjectUrl
+from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Image, ObjectUrl
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
 Framework = Literal["pytorch", "tensorflow", "mxnet", "caffe", "custom"]
@@ -37,6 +37,13 @@ class Role(Compute):
     args: list[str] = Field(
         default_factory=list, description="Arguments. Default: the job's, if the command is the job's too."
     )
+
+
+class Master(Model):
+    """The master of an elastic job: it hands out shards of the data, and knows which workers are alive."""
+
+    cpu: Cpu = Field("500m", description="CPU cores.")
+    memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 shards need about 300Mi.")
 
 
 class Checkpoint(Model):
@@ -83,6 +90,7 @@ class TrainingJobSpec(PodUser):
     servers: Role | None = Field(None, description="Parameter servers, for strategy `parameterServer`.")
     launcher: Role | None = Field(None, description="Pod that runs mpirun, for strategy `mpi`.")
     evaluator: Role | None = Field(None, description="Pod that evaluates checkpoints, for TensorFlow.")
+    master: Master | None = Field(None, description="Size of the job master, for strategy `elastic`.")
     consistency: Literal["bsp", "ssp", "asp"] = Field(
         "bsp",
         description="Parameter-server consistency: synchronous (`bsp`), at most `staleness` steps ahead (`ssp`), or "

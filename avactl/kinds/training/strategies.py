@@ -26,8 +26,8 @@ _UNSUPPORTED: dict[tuple[str, str], tuple[str, str]] = {
 """Unsupported pairs: the reason and the remedy."""
 _WITHOUT_SSP = {"mxnet": "MXNet's KVStore", "tensorflow": "TensorFlow's parameter-server training"}
 """Frameworks whose parameter servers do not bound the workers' lead."""
-_ELASTIC = ("pytorch",)
-"""Frameworks with an elastic rendezvous."""
+_ELASTIC = ("pytorch", "custom")
+"""Frameworks whose workers may come and go: PyTorch with its elastic rendezvous, and code that uses the job master."""
 
 
 def strategy_problems(item: Item) -> Iterator[Diagnostic]:
@@ -84,6 +84,8 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         for key in ("servers", "consistency", "staleness"):
             if key in spec.model_fields_set and getattr(spec, key) is not None:
                 yield _wrong(item, key, "parameterServer")
+    if strategy != "elastic" and spec.master is not None:
+        yield _wrong(item, "master", "elastic")
     if strategy != "mpi":
         for key in ("launcher", "slotsPerWorker"):
             name = "slots_per_worker" if key == "slotsPerWorker" else key

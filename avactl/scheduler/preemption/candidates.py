@@ -94,7 +94,9 @@ def _single(key: Hashable, pod: PodInfo, work: TeamWorkload, broken: set[PodInfo
 def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, broken: set[PodInfo]) -> TeamWorkload:
     pods, works = [pod for pod, _ in members], [work for _, work in members]
     first = works[0]
-    alike = len(everyone) == len(members) and all(
+    # Surplus members have the highest indexes: whoever is first of another role, such as a job master, is none.
+    others = set(everyone).difference(pods)
+    alike = all(pod.index == 0 for pod in others) and all(
         work.gpus == first.gpus and work.amounts == first.amounts for work in works
     )
     started = min(_seconds(pod.started) for pod in pods)

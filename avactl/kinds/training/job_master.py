@@ -1,0 +1,67 @@
+"""The master of an elastic job: a pod that follows the workers' Job, and the ConfigMap that backs its journal up.
+
+The master hands out shards of the data. The kubelet restarts its container in place, with the journal in a volume of
+the pod; a master that is made anew on another node begins with the ConfigMap.
+"""
+
+from __future__ import annotations
+
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.ownership import Owned
+from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, resources
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.training.addressing import MASTER_PORT, field
+from avactl.kinds.training.followers import TOKEN_PATH
+from avactl.kinds.training.roles import MASTER, Part
+
+STATE = "/var/lib/avactl"
+"""Directory of the journal."""
+LOCAL_ARGS = ("--listen", f"$(POD_IP):{MASTER_PORT}", "--state", f"{STATE}/journal")
+"""Arguments on a machine without an API server."""
+STATE_DATA = Owned("ConfigMap", ("binaryData",), "the master of an elastic job, in the ConfigMap `NAME-master`")
+
+
+def state_name(item: Item) -> str:
+    """Name of the ConfigMap with the master's state."""
+    return f"{item.name}-{MASTER}"
+
+
+def container(item: Item, program: Program, part: Part) -> Body:
+    """Build the master's container, without what `pods.pod_spec` adds. It has the followers' token."""
+    return {
+        "name": MASTER,
+        "image": program.cluster_spec(item.cluster).images.avactl,
+        "command": ["avactl", "elastic", "master"],
+        "args": [*LOCAL_ARGS, "--run", "$(AVACTL_RUN)", "--config-map", f"{item.ns}/{state_name(item)}"],
+        "env": [
+            field("AVACTL_RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
+            field("POD_NAME", "metadata.name"),
+            field("POD_IP", "status.podIP"),
+            *env_list({"AVACTL_JOB": item.name}),
+        ],
+        "resources": resources(part.compute.cpu, part.compute.memory),
+    }
+
+
+def with_token(pod: Body) -> Body:
+    """Mount the followers' token in the master's container too."""
+    mount = {"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}
+    made = [
+        {**each, "volumeMounts": [*each.get("volumeMounts", ()), mount]} if each["name"] == MASTER else each
+        for each in pod["initContainers"]
+    ]
+    return {**pod, "initContainers": made}
+
+
+def state(item: Item) -> Manifest:
+    """Build the empty ConfigMap that the master fills."""
+    return k8s.manifest(
+        item, item.cluster, "v1", "ConfigMap", state_name(item),
+        namespace=item.ns, component=MASTER, owned=(STATE_DATA.field,),
+    )  # fmt: skip
+
+
+def rules(item: Item) -> list[Body]:
+    """RBAC rules of the master, beyond those of followers."""
+    return [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[state_name(item)])]
