@@ -76,7 +76,7 @@ class ElasticJob:
         options: tuple[str, ...] = (),
         seed: int = 1,
     ) -> None:
-        self.folder, self._options = folder, options
+        self.folder, self.options = folder, options
         self.address = f"127.0.0.1:{free_port()}"
         self.log, self.tasks = folder / "tasks.log", folder / "begun"
         self._words = (str(records), str(records_per_task), str(epochs), str(pause), str(self.tasks))
@@ -105,7 +105,7 @@ class ElasticJob:
         """Start a master with the state of the one before."""
         command = [
             sys.executable, "-m", "avactl.cli.main", "elastic", "master",
-            "--state", str(self.folder / "state"), "--listen", self.address, *self._options,
+            "--state", str(self.folder / "state"), "--listen", self.address, *self.options,
         ]  # fmt: skip
         self.master = self._start(command, {})
 

@@ -37,6 +37,9 @@ class Options:
     state: Path
     config_map: tuple[str, str] | None = None
     """Namespace and name."""
+    run: str = ""
+    """Run of the job: what the ConfigMap has of another run is not used, or with `resume` where it is not finished."""
+    resume: bool = False
 
 
 class Daemon:
@@ -48,6 +51,7 @@ class Daemon:
     async def run(self) -> None:
         """Run until cancelled. Raises StoreError, ListenError of the server, and LostError of the ConfigMap."""
         store = Store(self._options.state, monotonic())
+        store.run = self._options.run
         if store.dropped:
             logs.warn("journal cut", bytes=store.dropped)
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -129,6 +133,13 @@ class Daemon:
         except (SnapshotError, KeyError, TypeError, ValueError) as error:
             raise StoreError(f"the ConfigMap {'/'.join(self._options.config_map or ())}: {error}") from None
         if not store.new and (lineage != store.lineage or sequence <= store.sequence):
+            return False
+        if about.get("run", "") != self._options.run:
+            # Workers of the other run have nothing more to say.
+            resumed = self._options.resume and job.carry()
+            if resumed:
+                store.adopt(job, store.lineage, store.sequence)
+            logs.info("state of another run", run=about.get("run", ""), resumed=resumed)
             return False
         store.adopt(job, lineage, sequence)
         logs.info("state taken from the ConfigMap", sequence=sequence)

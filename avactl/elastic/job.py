@@ -64,6 +64,10 @@ class Nothing(Enum):
     MORE = "all tasks of all epochs are done"
 
 
+CARRIED = "carried"
+"""Key in the header of a progress that is from an earlier run: a dataset that is declared otherwise begins anew."""
+
+
 class SavedProgress(NamedTuple):
     """Progress of a dataset whose definition is not known."""
 
@@ -150,7 +154,8 @@ class Job:
                 if self._by_name.get(worker.name) is worker:
                     del self._by_name[worker.name]
             case Registered(definition):
-                if (saved := self.unregistered.pop(definition.name, None)) is not None:
+                saved = self.unregistered.pop(definition.name, None)
+                if saved is not None and saved.digest == definition.digest:
                     progress = Progress.restored(definition, saved.header, saved.bitmap)
                 else:
                     # An evaluation that is registered late begins with the epoch in progress.
@@ -218,7 +223,7 @@ class Job:
                 )
             return
         saved = self.unregistered.get(definition.name)
-        if saved is not None and saved.digest != definition.digest:
+        if saved is not None and saved.digest != definition.digest and not saved.header.get(CARRIED):
             raise DefinitionError(
                 f"dataset {definition.name} was registered before with other files or settings: all workers must "
                 "register the same"
@@ -231,6 +236,14 @@ class Job:
                 what = "is not registered" if main is None else "is an evaluation itself"
                 raise DefinitionError(f"dataset {definition.name}: `after` names {definition.after}, which {what}")
         self._happen(Registered(definition), now)
+
+    def carry(self) -> bool:
+        """Take the progress of an earlier run over; return False if there is nothing left to do in it."""
+        if all(each.header.get("finished") for each in self.unregistered.values()):
+            return False
+        for name, each in self.unregistered.items():
+            self.unregistered[name] = each._replace(header={**each.header, CARRIED: True})
+        return True
 
     def finished(self, dataset: Dataset) -> bool:
         """Return True if all passes over a dataset are done."""

@@ -38,7 +38,7 @@ def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
                 "name": definition.name,
                 "digest": definition.digest.hex(),
                 "sizes": [len(bitmap), len(encoded)],
-                "progress": dataset.progress.header(),
+                "progress": {**dataset.progress.header(), "finished": job.finished(dataset)},
             }
         )
     for name, saved in job.unregistered.items():

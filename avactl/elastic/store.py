@@ -45,6 +45,8 @@ class Store:
     def __init__(self, path: Path, now: float, rotate: int = ROTATE) -> None:
         """Open the state, or begin a new one. Raises StoreError."""
         self.path, self._rotate = path, rotate
+        self.run = ""
+        """Run of the job, for `about`."""
         self.dropped = 0
         """Bytes at the end of the journal that were not whole records."""
         try:
@@ -163,8 +165,8 @@ class Store:
         self.synced = self.sequence
 
     def about(self) -> dict[str, Any]:
-        """Return what identifies the state: its lineage, and the number of its last event."""
-        return {"lineage": self.lineage, "sequence": self.sequence}
+        """Return what identifies the state: its lineage, the number of its last event, and the run of the job."""
+        return {"lineage": self.lineage, "sequence": self.sequence, "run": self.run}
 
     def sync(self) -> None:
         """Make what is written safe from a crash of the machine. May run in a thread."""

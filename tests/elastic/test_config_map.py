@@ -65,6 +65,32 @@ def test_a_master_on_another_machine_goes_on(job: ElasticJob, saved: Callable[[]
     assert "state taken from the ConfigMap" in job.log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("options", "files", "first"),
+    [((), 300, 0), (("--resume",), 300, 200), (("--resume",), 400, 0)],
+    ids=["new", "resumed", "other data"],
+)
+def test_another_run(
+    job: ElasticJob, saved: Callable[[], int], options: tuple[str, ...], files: int, first: int
+) -> None:
+    with avactl_worker.connect(job.address) as master:
+        for number, _ in enumerate(master.dataset("train", 300, records_per_task=10), 1):
+            if number == 21:
+                until(lambda: saved() == 200)
+                break
+    job.options += ("--run", "second", *options)
+    move(job)
+    with avactl_worker.connect(job.address) as master:
+        seen = [task.start for task in master.dataset("train", files, records_per_task=10)]
+    assert seen == list(range(first, files, 10))
+    # It is done with the data: a third run begins anew.
+    until(lambda: saved() == files)
+    job.options += ("--run", "third")
+    move(job)
+    with avactl_worker.connect(job.address) as master:
+        assert len(list(master.dataset("train", files, records_per_task=10))) == files // 10
+
+
 def test_a_state_that_another_master_wrote_ends_this_one(
     job: ElasticJob, saved: Callable[[], int], kube: KubeClient, namespace: str
 ) -> None:

@@ -13,6 +13,7 @@ from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, pac
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, USAGE
 
+_MOST_RUN = 253
 elastic = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run the master of an elastic job.")
 
 
@@ -29,6 +30,12 @@ def master(
         str,
         typer.Option(metavar="NAMESPACE/NAME", help="ConfigMap for a copy of the state, used if the file is lost."),
     ] = "",
+    run: Annotated[
+        str, typer.Option(help="Run of the job. The ConfigMap's state of another run is not used, except by --resume.")
+    ] = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where another run ended, if it was not done with its data.")
+    ] = False,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Hand out the data of a job to workers that come and go, until SIGTERM or Ctrl-C.
@@ -45,7 +52,9 @@ def master(
     place = tuple(config_map.split("/"))
     if config_map and (len(place) != 2 or not all(place)):
         fail(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
-    options = daemon.Options(listen, state, (place[0], place[-1]) if config_map else None)
+    if len(run) > _MOST_RUN:
+        fail(f"`--run` has more than {_MOST_RUN} characters", USAGE)
+    options = daemon.Options(listen, state, (place[0], place[-1]) if config_map else None, run, resume)
     access = connection(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))

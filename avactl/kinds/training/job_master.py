@@ -33,7 +33,12 @@ def container(item: Item, program: Program, part: Part) -> Body:
         "name": MASTER,
         "image": program.cluster_spec(item.cluster).images.avactl,
         "command": ["avactl", "elastic", "master"],
-        "args": [*LOCAL_ARGS, "--run", "$(AVACTL_RUN)", "--config-map", f"{item.ns}/{state_name(item)}"],
+        "args": [
+            *LOCAL_ARGS,
+            *("--run", "$(AVACTL_RUN)", "--config-map", f"{item.ns}/{state_name(item)}"),
+            # The model goes on from its checkpoint, and so does the data.
+            *(["--resume"] if item.spec.checkpoint is not None else []),
+        ],
         "env": [
             field("AVACTL_RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
             field("POD_NAME", "metadata.name"),
