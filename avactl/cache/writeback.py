@@ -232,7 +232,12 @@ class WriteBackTask:
             self._facts["pushError"] = visible(shortened(str(error), 300))
 
     async def _push(self, each: Dirty) -> None:
-        file, target = each.file, self._mounts[each.target]
+        target = self._mounts[each.target]
+        # The list that it is from may be older than the push before: what that has released must not be pushed again,
+        # as a push that fails deletes the object.
+        file = await self._engine.status(each.file.path)
+        if release.is_clean(file) or not file.complete:
+            return
         if each.source == each.target:
             checksum = await self._persisted(file)
             await self._verify(file, file.store_path, target, checksum)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +14,9 @@ from typing import Any
 import pytest
 
 from avactl.cache import release
+from avactl.cache.config import parse_tier
 from avactl.cache.engine import CachedFile, Engine, EngineError
+from avactl.cache.writeback import Flush, WriteBackTask
 from tests.cache.world import World, content
 from tools.alluxio.tiers import ROOT
 from tools.objectstore import Faults, ObjectStore
@@ -101,6 +106,53 @@ def test_what_the_store_got_wrong_is_not_clean(world: World, object_store: Objec
     world.wait(lambda: facts(world)["dirtyFiles"] == 0)
     assert stored(object_store, "wrong") == files
     assert all(release.is_clean(file) for file in listed(world, "/ceph/wrong"))
+
+
+class Late:
+    """An engine whose lists are those of its first look."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lists: dict[str, list[CachedFile]] = {}
+        self.persisted: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def files(self, path: str, refresh: bool = False) -> AsyncIterator[CachedFile]:
+        if path not in self._lists:
+            self._lists[path] = [file async for file in self._engine.files(path, refresh)]
+        for file in self._lists[path]:
+            yield file
+
+    async def persist(self, path: str) -> None:
+        self.persisted.append(path)
+        await self._engine.persist(path)
+
+
+def test_what_a_push_has_released_is_not_pushed_again(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
+    """A list can be older than the push that it overlaps with. A push that fails deletes the object."""
+    files = write(world, tmp_path, "/results/again", [100, 200])
+    parsed = parse_tier(json.dumps(world.tier(role="write", writeBack={**ASYNC, "push": NEVER})))
+    assert parsed.write_back is not None
+    settings = parsed.write_back
+
+    async def run(engine: Engine) -> list[str]:
+        late: Any = Late(engine)
+        flushes = [Flush("now", "/results/again")]
+        task = WriteBackTask(late, parsed, settings, {}, lambda: flushes, lambda: True)
+        while not all([release.is_clean(await engine.status(f"/results/again/{name}")) for name in files]):
+            await task.tick()
+        for _ in range(20):
+            await task.tick()
+            await asyncio.sleep(0.1)
+        await task.close()
+        persisted: list[str] = late.persisted
+        return persisted
+
+    assert sorted(world.engine(run)) == ["/results/again/000", "/results/again/001"]
+    assert stored(object_store, "again") == files
+    assert all(file.persisted for file in listed(world, "/results/again"))
 
 
 def test_clean_files_leave_ceph_and_replaced_ones_stay(

@@ -86,15 +86,17 @@ class World:
         metadata = {"name": name, "namespace": self.namespace, "labels": {"avactl.dev/config": kind}}
         self.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {key: text}})
 
-    def tier(self, **more: Any) -> None:
-        """Declare the tier."""
+    def tier(self, **more: Any) -> dict[str, Any]:
+        """Declare the tier, and return the document."""
         mounts = ("/datasets", True), ("/results", False), ("/ceph", False)
         stores = [{"mount": path, "url": f"s3://of{path}", "readOnly": only} for path, only in mounts]
-        self.config("tier", "cache-tier", {
+        document = {
             "name": "tier", "engine": "alluxio", "role": "read", "masters": self.cluster.masters,
             "fuseDirectory": "/mnt/avactl/tier", "volumeDirectory": "/mnt/avactl/.volumes/tier",
             "stores": stores, "writeBack": None, **more,
-        })  # fmt: skip
+        }  # fmt: skip
+        self.config("tier", "cache-tier", document)
+        return document
 
     def dataset(self, name: str, path: str, prewarm: Any = None, claims: list[str] | None = None,
                 version: str = "v1") -> None:  # fmt: skip
