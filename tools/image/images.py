@@ -90,14 +90,19 @@ def _wheels() -> Path:
 
 
 def _source() -> Path:
-    files = [path for path in (ROOT / "avactl").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    digests = {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
+    files = {
+        str(path.relative_to(parent)): path
+        for parent, package in ((ROOT, "avactl"), (ROOT / "worker", "avactl_worker"))
+        for path in sorted((parent / package).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
 
     def fill(root: Path) -> None:
-        for name in digests:
+        for name, path in files.items():
             target = root / SITE / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target)
+            shutil.copyfile(path, target)
         launcher = root / "usr/local/bin/avactl"
         launcher.parent.mkdir(parents=True, exist_ok=True)
         launcher.write_text(_LAUNCHER)
