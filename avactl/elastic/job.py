@@ -58,7 +58,7 @@ class Assignment:
 
 
 class Nothing(Enum):
-    """Why a worker gets no task."""
+    """Reasons why a worker gets no task."""
 
     YET = "other workers hold the last tasks of an epoch"
     MORE = "all tasks of all epochs are done"
