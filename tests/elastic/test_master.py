@@ -212,8 +212,7 @@ def test_the_example_of_the_docs(job: ElasticJob) -> None:
     assert all("y = " in line for line in lines)
     [data] = job.status()["datasets"]
     assert [each["records"] for each in data["results"]] == [10_000] * 3
-    losses = [each["metrics"]["loss"] for each in data["results"]]
-    assert losses[2] < losses[0] / 10
+    assert all(0 < each["metrics"]["loss"] < 5 for each in data["results"])
 
 
 # -- versions ---------------------------------------------------------------------------------------------------------

@@ -51,9 +51,10 @@ def test_the_documented_command(training: Path) -> None:
     block = re.search(r"\$ avactl local run (.*)\n((?:.*\n)*?)```", text)
     assert block
     done = local_run(training, *block[1].split())
-    printed = re.sub(r"after [\d.]+ s$", "after 0.5 s", done.stdout, flags=re.MULTILINE)
-    for part in block[2].split("…\n"):
-        assert part in printed
+    printed = iter(re.sub(r"after [\d.]+ s$", "after 0.5 s", done.stdout, flags=re.MULTILINE).splitlines())
+    # On a busy machine, a pod may be started again before another one listens.
+    missing = [line for line in block[2].splitlines() if line != "…" and line not in printed]
+    assert not missing, done.stdout
 
 
 def test_torchrun(training: Path) -> None:

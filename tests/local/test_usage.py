@@ -108,8 +108,8 @@ def test_errors_in_the_specs(training: Path) -> None:
 def test_code_from_git_is_the_checkout(training: Path) -> None:
     digest = "sha256:" + "0" * 64
     platform = training / "platform.yaml"
-    images = f"images: {{git: registry.example.com/git@{digest}, kubectl"
-    platform.write_text(platform.read_text().replace("images: {kubectl", images))
+    images = f"images:\n    git: registry.example.com/git@{digest}\n"
+    platform.write_text(platform.read_text().replace("images:\n", images))
     commit = "4ee74a3b3b2ab37a4a9a1a6e9d2b8d4f6c0d1e2f"
     git = f"code: {{git: {{url: https://git.example.com/a.git, ref: {commit}, path: scripts, mount: /code}}}}"
     rewrite(training, "single", "spec:\n", f"spec:\n  {git}\n")

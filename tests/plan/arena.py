@@ -51,7 +51,7 @@ PLATFORM = f"""
 kind: Cluster
 metadata: {{name: main}}
 spec:
-  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/k{DIGEST}}}
   daemons: {{scheduler: true}}
   placement: {{levels: [example.com/rack, example.com/block]}}
 ---
@@ -177,6 +177,8 @@ class Arena:
 
     def create(self, result: Compilation, mark: str, known: set[str]) -> None:
         """The pods of workloads that are not known yet, as their controllers would make them, by name."""
+        # Of job masters.
+        apply(self.kube, [manifest for manifest in result.manifests if manifest.kind == "ServiceAccount"])
         maker = Maker(surroundings(result.manifests, "main"), "", mark)
         works = workloads(result.manifests, "main")
         for id_ in sorted(works, key=lambda each: (each.namespace, each.name)):

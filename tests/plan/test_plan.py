@@ -31,7 +31,7 @@ def platform(count: int = 4, pool: str = "", cluster: str = "", quotas: str = ""
 kind: Cluster
 metadata: {{name: main}}
 spec:
-  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/k{DIGEST}}}
   daemons: {{scheduler: true}}
   {cluster}
 ---
@@ -327,9 +327,9 @@ spec:
 """.replace("IMAGE", IMAGE)
     found = plan(base, compile_(platform(2), elastic, job("still", 1, more="  suspended: true\n")))
     grows, still = entry(found, "grows"), entry(found, "still")
-    assert (grows.verdict, grows.placed, grows.pods) == (Verdict.STARTS, 2, 4)
+    assert (grows.verdict, grows.placed, grows.pods) == (Verdict.STARTS, 3, 5)
     assert (still.verdict, still.pods) == (Verdict.STOPPED, 0)
-    assert "starts with 2 of 4 pods" in render_text([found])
+    assert "starts with 3 of 5 pods" in render_text([found])
     found = plan(compile_(platform(2), job("a", 1)), compile_(platform(2), job("a", 1, more="  suspended: true\n")))
     assert "1 running pod stops  " in render_text([found])  # and not for good
 

@@ -14,11 +14,7 @@ from tests.plan.arena import PLATFORM, TEAMS, Arena
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("plan")]
 
 IMAGE = f"registry.example.com/x{DIGEST}"
-SPECS = f"""{
-    PLATFORM.replace(
-        "images: {", f"images: {{kubectl: registry.example.com/k{DIGEST}, tensorboard: registry.example.com/t{DIGEST}, "
-    ).strip()
-}
+SPECS = f"""{PLATFORM.replace("images: {", f"images: {{tensorboard: registry.example.com/t{DIGEST}, ").strip()}
 ---
 kind: NodePool
 metadata: {{name: claims}}

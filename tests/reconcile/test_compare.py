@@ -125,7 +125,7 @@ def test_manifests_own_only_what_their_kind_declares() -> None:
         here = {(manifest.kind, path) for path in manifest.owned}
         assert here <= declared, manifest
         owned |= here
-    assert owned == {("Deployment", "spec.replicas"), ("ConfigMap", "data")}
+    assert owned == {("Deployment", "spec.replicas"), ("ConfigMap", "data"), ("ConfigMap", "binaryData")}
 
 
 def test_data_is_held_unless_the_mark_says_otherwise() -> None:
