@@ -239,6 +239,10 @@ class Job:
 
     def carry(self) -> bool:
         """Take the progress of an earlier run over; return False if there is nothing left to do in it."""
+        declared = {name: each for name, each in self.unregistered.items() if not each.header.get(CARRIED)}
+        if declared:
+            # That run declared its datasets: what it had from the one before, and did not declare, is of no use.
+            self.unregistered = declared
         if all(each.header.get("finished") for each in self.unregistered.values()):
             return False
         for name, each in self.unregistered.items():

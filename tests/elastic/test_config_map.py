@@ -91,6 +91,19 @@ def test_another_run(
         assert len(list(master.dataset("train", files, records_per_task=10))) == files // 10
 
 
+def test_a_dataset_that_a_run_dropped_is_not_waited_for(job: ElasticJob, saved: Callable[[], int]) -> None:
+    with avactl_worker.connect(job.address) as master:
+        next(iter(master.dataset("old", 300, records_per_task=10)))
+        list(master.dataset("small", 20, records_per_task=10))
+        until(lambda: saved() == 20)
+    for run in ("second", "third"):
+        job.options += ("--run", run, "--resume")
+        move(job)
+        with avactl_worker.connect(job.address) as master:
+            assert len(list(master.dataset("new", 300, records_per_task=10))) == 30
+            until(lambda: saved() >= 300)
+
+
 def test_a_state_that_another_master_wrote_ends_this_one(
     job: ElasticJob, saved: Callable[[], int], kube: KubeClient, namespace: str
 ) -> None:
