@@ -14,6 +14,7 @@ from avactl_worker.wire import WireError
 
 from avactl.elastic.service import Member, RejoinError, Service
 from avactl.kube import logs
+from avactl.kube.listen import ListenError, split_address
 
 _PATIENCE = 20.0
 """Seconds after which a request that waits is answered in any case."""
@@ -24,10 +25,6 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", m.LIMIT),
     ("grpc.max_concurrent_streams", 10_000),
 ]
-
-
-class ListenError(Exception):
-    """The address cannot be listened on."""
 
 
 class Server:
@@ -44,7 +41,9 @@ class Server:
         self._server = grpc.aio.server(options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_Handlers(self),))
         try:
-            port = int(self._server.add_insecure_port(listen))
+            host, number = split_address(listen)
+            # gRPC needs brackets, which `$(POD_IP):PORT` does not have.
+            port = int(self._server.add_insecure_port(f"[{host}]:{number}" if ":" in host else f"{host}:{number}"))
         except RuntimeError:
             raise ListenError("cannot listen there: is the address in use?") from None
         await self._server.start()

@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-
-class ListenError(Exception):
-    """The address cannot be listened on."""
+from avactl.kube.listen import ListenError, split_address
 
 
 async def serve(
@@ -43,9 +41,9 @@ async def serve(
     app.router.add_get("/metrics", exposition)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    host, _, port = listen.rpartition(":")
+    host, port = split_address(listen)
     try:
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+        await web.TCPSite(runner, host or None, port).start()
     except (OSError, OverflowError) as error:
         await runner.cleanup()
         raise ListenError(str(error).lower()) from None

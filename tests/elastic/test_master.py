@@ -18,7 +18,7 @@ from avactl_worker import messages as m
 from avactl_worker.session import Session
 
 from tests.conftest import ROOT
-from tools.elastic import ElasticJob, environment, free_port
+from tools.elastic import ElasticJob, environment, free_port, status
 
 PATIENCE = 60.0
 
@@ -243,6 +243,20 @@ def test_no_master_for_too_long() -> None:
         Session(address, "w", patience=0.2)
     with pytest.raises(avactl_worker.MasterError, match="set AVACTL_MASTER"):
         avactl_worker.connect()
+
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_master_at_an_address_of_ipv6(tmp_path: Path, host: str) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "avactl.cli.main", "elastic", "master", "--state", str(tmp_path / "state")]
+    with subprocess.Popen([*command, "--listen", f"{host}:{port}"], cwd=ROOT, env=environment()) as master:
+        try:
+            assert status(f"[::1]:{port}")["datasets"] == []
+        finally:
+            master.terminate()
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def listening(listen: str) -> Iterator[None]:
         return
     if not re.fullmatch(r".*:\d{1,5}", listen):
         fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`:8080` listens on all addresses")
-    from avactl.kube.http_server import ListenError
+    from avactl.kube.listen import ListenError
 
     try:
         yield

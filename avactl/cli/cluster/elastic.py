@@ -45,8 +45,8 @@ def master(
     """
     with packages():
         from avactl.elastic import daemon
-        from avactl.elastic.server import ListenError
         from avactl.elastic.store import LostError, StoreError
+        from avactl.kube.listen import ListenError
     if not re.fullmatch(r".+:\d{1,5}", listen):
         fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
     place = tuple(config_map.split("/"))
