@@ -28,8 +28,11 @@ from pathlib import Path
 import grpc
 from rich.table import Table
 
-from benchmarks.measure import Bar, bar, console
-from tools.elastic import ROOT, ElasticJob, environment, free_port
+from benchmarks.measure import Bar, bar, console, peak_memory
+from tools.controlplane import progress
+from tools.controlplane.build import cache_dir, make_once
+from tools.controlplane.process import free_port
+from tools.elastic import ROOT, ElasticJob, environment
 
 DLROVER = ("dlrover[k8s]==0.6.1", "protobuf<5", "setuptools<81")
 RATIO = 5.0
@@ -39,13 +42,18 @@ def dlrover_python(asked: str | None) -> str:
     """Return the interpreter of an environment with DLRover, which is made if need be."""
     if asked is not None:
         return asked
-    folder = Path.home() / ".cache" / "avactl" / "dlrover-0.6.1"
-    if not (folder / "ready").exists():
-        console.print(f"setting up {folder} …")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(folder / "bin/pip"), "install", "--quiet", *DLROVER], check=True)
-        (folder / "ready").touch()
-    return str(folder / "bin/python")
+    folder = cache_dir() / "dlrover-0.6.1"
+    make_once(folder / "ready", "waiting for another install of DLRover", _install_dlrover)
+    return str(folder / "venv/bin/python")
+
+
+def _install_dlrover(ready: Path) -> None:
+    # A virtual environment cannot be moved, so it is made where it stays.
+    venv = ready.parents[1] / "venv"
+    with progress.step("installing DLRover", "installed DLRover"):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
+        subprocess.run([str(venv / "bin/pip"), "install", "--quiet", *DLROVER], check=True)
+    ready.touch()
 
 
 @contextmanager
@@ -73,12 +81,6 @@ def load(python: str, kind: str, address: str, workers: int, seconds: float, rat
     return found
 
 
-def resident(process: int) -> float:
-    """Return the peak of a process's memory in MB."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1000
-
-
 def cpu_seconds(process: int) -> float:
     """Return the CPU time of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -99,7 +101,7 @@ def throughput(workers: int, seconds: float, asked: str | None, rounds: int = 2)
                 before = cpu_seconds(pid)
                 found = load(python if kind == "dlrover" else sys.executable, kind, address, workers, seconds)
                 best[kind] = max(best[kind], found["rate"])
-                memory = resident(pid) if kind == "avactl" else memory
+                memory = peak_memory(pid) / 1e6 if kind == "avactl" else memory
                 spent = cpu_seconds(pid) - before
             row = (found["rate"], found["p50"], found["p99"], spent)
             table.add_row(kind, *(f"{value:,.1f}" for value in row))

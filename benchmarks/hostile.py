@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.clusters import NAMESPACE, SCHEDULERS, cluster, pod, running
 from benchmarks.hostile_objects import Hostile
-from benchmarks.measure import Bar, bar, console
+from benchmarks.measure import Bar, bar, console, peak_memory
 from tools.controlplane import ControlPlane, KubeClient
 
 WRITERS = 3
@@ -67,8 +67,7 @@ def scheduler_memory() -> int:
             try:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
                 if b"avactl.cli.main" in words and b"scheduler" in words:
-                    lines = (folder / "status").read_text().splitlines()
-                    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+                    return peak_memory(int(folder.name)) // 2**20
             except OSError:
                 continue
     return 0

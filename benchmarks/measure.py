@@ -77,6 +77,12 @@ def folder_for_files(asked: str | None = None) -> str | None:
     return memory
 
 
+def peak_memory(process: int) -> int:
+    """Return the peak resident size of a running process in bytes."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
 def best(runs: Sequence[Run]) -> Run:
     """Return the least time and the most memory of several runs."""
     return Run(min(each.seconds for each in runs), max(each.memory for each in runs))

@@ -29,7 +29,7 @@ import orjson
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import MERGE, Client
 from benchmarks.clusters import NAMESPACE, POLICY, pod
-from benchmarks.measure import Bar, bar
+from benchmarks.measure import Bar, bar, peak_memory
 from tools.controlplane import ControlPlane
 
 NAMESPACES = 50
@@ -223,14 +223,14 @@ def start(plane: ControlPlane, turn: int) -> Start:
             process = subprocess.Popen(command, stderr=output)
         try:
             _wait(lambda: _is_ready(address), log)
-            ready, peak_ready = time.monotonic() - began, _peak(process.pid)
+            ready, peak_ready = time.monotonic() - began, peak_memory(process.pid)
             _wait(lambda: _bound(kube, [turn * 10_000]) == 1, log)
             deciding, used = time.monotonic() - began, _used(process.pid)
             more = range(turn * 10_000 + 1, turn * 10_000 + 1 + BURST)
             for number in more:
                 kube.create(pod(number, "avactl", 1), validation="Ignore")
             _wait(lambda: _bound(kube, more) == BURST, log)
-            return Start(ready, deciding, peak_ready, _peak(process.pid), used)
+            return Start(ready, deciding, peak_ready, peak_memory(process.pid), used)
         finally:
             process.terminate()
             process.wait()
@@ -256,12 +256,6 @@ def _bound(kube: Any, numbers: Iterable[int]) -> int:
     items = kube.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods", query={"resourceVersion": "0"}).body["items"]
     found = {item["metadata"]["name"] for item in items if item["spec"].get("nodeName")}
     return sum(f"pod-{number}" in found for number in numbers)
-
-
-def _peak(process: int) -> int:
-    """Return the peak resident size in bytes."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def _used(process: int) -> float:

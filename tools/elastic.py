@@ -14,7 +14,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,8 @@ from typing import Any, Self
 
 import grpc
 from avactl_worker import messages as m
+
+from tools.controlplane.process import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = """
@@ -39,13 +40,6 @@ for task in master.dataset("train", records, records_per_task=per_task, epochs=e
     time.sleep(pause)
 master.close()
 """
-
-
-def free_port() -> int:
-    """Return a port of loopback that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def environment() -> dict[str, str]:

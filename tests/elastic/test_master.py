@@ -18,7 +18,8 @@ from avactl_worker import messages as m
 from avactl_worker.session import Session
 
 from tests.conftest import ROOT
-from tools.elastic import ElasticJob, environment, free_port, status
+from tools.controlplane.process import free_port
+from tools.elastic import ElasticJob, environment, status
 
 PATIENCE = 60.0
 

@@ -15,6 +15,7 @@ from avactl.elastic.snapshot import dump
 from avactl.elastic.store import Store, StoreError
 from tests.conftest import ROOT
 from tests.elastic.test_definition import definition
+from tools.elastic import environment
 
 
 def work(store: Store, steps: int, name: str = "w") -> None:
@@ -139,9 +140,8 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     path = tmp_path / "state"
     counted = 0
     for acknowledged in (1, 40, 200, 7, 333):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, str(path)], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         for _ in range(acknowledged):

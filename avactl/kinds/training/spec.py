@@ -43,7 +43,7 @@ class Master(Model):
     """The master of an elastic job: it hands out shards of the data, and knows which workers are alive."""
 
     cpu: Cpu = Field("500m", description="CPU cores.")
-    memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 shards need about 300Mi.")
+    memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 shards need about 150Mi.")
 
 
 class Checkpoint(Model):
