@@ -28,6 +28,8 @@ class Access:
     context: ssl.SSLContext | None
     token: Callable[[], str]
     """The current bearer token, or an empty string. Tokens of pods are renewed on disk every hour."""
+    namespace: str = ""
+    """Default namespace of a kubeconfig's context; empty if it has none."""
 
 
 def in_cluster() -> Access | None:
@@ -65,6 +67,7 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
             )
         chosen = _named(config["contexts"], context or config["current-context"])["context"]
         cluster = _named(config["clusters"], chosen["cluster"])["cluster"]
+        namespace = str(chosen.get("namespace") or "")
         user = _named(config["users"], chosen["user"])["user"] or {}
         server = str(cluster["server"]).rstrip("/")
         unsupported = [way for way in ("proxy-url", "tls-server-name") if cluster.get(way)]
@@ -87,12 +90,12 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
         if "tokenFile" in user:
             token = _file_token(path.parent / user["tokenFile"])
             token()
-            return Access(server, tls, token)
+            return Access(server, tls, token, namespace)
     except (OSError, ValueError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         raise AccessError(f"{path}: {why}") from None
     given = str(user.get("token", ""))
-    return Access(server, tls, lambda: given)
+    return Access(server, tls, lambda: given, namespace)
 
 
 def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:

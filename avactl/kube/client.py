@@ -15,6 +15,10 @@ from avactl.kube.access import Access
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Media type of a list of objects without anything but their metadata."""
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Media type of a watch of the same."""
 
 _TIMEOUT = 30.0
 """Seconds for a request; watches have none."""
@@ -111,9 +115,9 @@ class Client:
         """Return the parsed response. Raises ApiError, and UnreachableError if there is none."""
         return _parsed(*await self._exchange(method, path, body, content_type, query, timeout, accept))
 
-    async def page(self, path: str, query: Mapping[str, str]) -> Any:
+    async def page(self, path: str, query: Mapping[str, str], accept: str = JSON) -> Any:
         """Return a page of a list; core kinds without managed fields. Raises ApiError and UnreachableError."""
-        status, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT)
+        status, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT, accept)
         return _parsed(status, without_managed_fields(content) if path.startswith("/api/v1/") else content)
 
     async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
@@ -146,21 +150,22 @@ class Client:
             raise _refusal(status, headers, content)
         return status, content
 
-    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
+    async def watch(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncIterator[list[bytes]]:
         """Yield the lines of a watch in batches as they arrive. Raises ApiError and UnreachableError."""
         assert self._session is not None
         limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE)
         try:
-            async with self._session.get(path, headers=self._head(JSON), params=query, timeout=limits) as response:
+            head = self._head(JSON, accept)
+            async with self._session.get(path, headers=head, params=query, timeout=limits) as response:
                 if response.status >= 300:
                     raise _refusal(response.status, response.headers, await response.read())
                 rest: list[bytes] = []
                 async for chunk in response.content.iter_any():
-                    head, newline, tail = chunk.rpartition(b"\n")
+                    complete, newline, tail = chunk.rpartition(b"\n")
                     if not newline:
                         rest.append(chunk)
                         continue
-                    yield b"".join([*rest, head]).split(b"\n")
+                    yield b"".join([*rest, complete]).split(b"\n")
                     rest = [tail] if tail else []
         except aiohttp.SocketTimeoutError:
             raise SilenceError(f"watch {path}: nothing for {_SILENCE:g} s") from None

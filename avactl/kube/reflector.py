@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import orjson
 
 from avactl.kube import logs
-from avactl.kube.client import ApiError, Client, SilenceError, UnreachableError
+from avactl.kube.client import JSON, METADATA, METADATA_LIST, ApiError, Client, SilenceError, UnreachableError
 from avactl.kube.objects import object_key
 
 _PAGE = 500
@@ -49,13 +49,15 @@ class Reflector:
         query: Mapping[str, str] | None = None,
         optional: bool = False,
         failed: Callable[[], None] = lambda: None,
+        metadata_only: bool = False,
     ) -> None:
         """`changed` is called after each batch; `optional`: a kind that the server may not serve; `failed` is called
-        when a list or watch has failed, before it is tried again.
+        when a list or watch has failed, before it is tried again; `metadata_only`: objects have nothing else.
         """
         self._client, self._path, self._store, self.changed = client, path, store, changed
         self._query = dict(query or {})
         self._optional, self.failed = optional, failed
+        self._accept = (METADATA_LIST, METADATA) if metadata_only else (JSON, JSON)
         self._version = ""
         self.synced = asyncio.Event()
         self.since = float("-inf")
@@ -153,7 +155,7 @@ class Reflector:
         self.changed()
 
     async def _page(self, query: Mapping[str, str]) -> Any:
-        return await self._client.page(self._path, query)
+        return await self._client.page(self._path, query, self._accept[0])
 
     async def _watch(self) -> None:
         query = {
@@ -164,7 +166,7 @@ class Reflector:
             "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311
         }
         began, told = monotonic(), False
-        async for lines in self._client.watch(self._path, query):
+        async for lines in self._client.watch(self._path, query, self._accept[1]):
             for line in lines:
                 if line:
                     self._event(orjson.loads(line))
