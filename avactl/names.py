@@ -71,6 +71,8 @@ TIMEOUT = f"{GROUP}/timeout"
 """Pod annotation: seconds from the binding after which the scheduler sets `TIMED_OUT`."""
 TIMED_OUT = f"{GROUP}/TimedOut"
 """Pod condition: the pod ran for its timeout. Its Job fails instead of starting it again."""
+PROGRESS = f"{GROUP}/progress"
+"""Annotation of an elastic job's ConfigMap, written by its master: the progress as JSON, for `avactl jobs`."""
 TOPOLOGY_CONDITION = f"{GROUP}/TopologyMatches"
 """Node condition: GPUs, links and NICs match the pool's machine type."""
 

@@ -1,7 +1,7 @@
 """A job's state in a ConfigMap, for a master that comes up on another machine without its file.
 
 The ConfigMap has the state without definitions and holders, which workers say again. It is written every few seconds;
-until then workers keep their reports.
+until then workers keep their reports. An annotation has the progress, for people: it is read without the state.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import binascii
 from typing import Any
 
+from avactl import names
 from avactl.elastic.store import LostError
 from avactl.kube.client import MERGE, ApiError, Client
 
@@ -50,11 +51,12 @@ class ConfigMapState:
         self._version = found["metadata"]["resourceVersion"]
         return found
 
-    async def write(self, state: bytes) -> None:
-        """Replace the state. Raises LostError if another master has written since."""
-        text = base64.b64encode(state).decode()
+    async def write(self, state: bytes | None, progress: str) -> None:
+        """Replace the state (None: leave it) and the progress. Raises LostError if another master has written since."""
+        text = self._written if state is None else base64.b64encode(state).decode()
         for attempt in (1, 2):
-            body = {"metadata": {"resourceVersion": self._version}, "binaryData": {KEY: text}}
+            metadata = {"resourceVersion": self._version, "annotations": {names.PROGRESS: progress}}
+            body = {"metadata": metadata, **({} if state is None else {"binaryData": {KEY: text}})}
             try:
                 found = await self._client.request(
                     "PATCH", f"{self._collection}/{self._name}", body, content_type=MERGE

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from avactl.elastic.server import Server
 from avactl.elastic.service import Service
 from avactl.elastic.snapshot import SnapshotError, dump, load
+from avactl.elastic.status import Summary
 from avactl.elastic.store import Store, StoreError
 from avactl.kube import logs
 from avactl.kube.daemons import run_until_signal
@@ -25,6 +26,8 @@ _SYNC = 1.0
 """Seconds between two calls of fdatasync."""
 _COPY = 3.0
 """Seconds between two writes of the ConfigMap."""
+_PROGRESS = 30.0
+"""Seconds after which the progress is written in any case: readers see that the master lives."""
 _AGAIN = 2.0
 """Seconds after which the API server is asked again."""
 
@@ -146,26 +149,30 @@ class Daemon:
         return True
 
     async def _copy(self, service: Service, copy: ConfigMapState) -> None:
-        """Write the state to the ConfigMap from time to time."""
+        """Write the state and the progress to the ConfigMap from time to time."""
         from avactl.elastic.config_map import MOST
         from avactl.kube.client import ApiError, UnreachableError
 
-        store, written = service.store, 0
+        store, written, told = service.store, 0, float("-inf")
+        summary = Summary(self._options.run)
         while True:
             await asyncio.sleep(_COPY)
-            sequence = store.sequence
-            if sequence == written:
+            sequence, now = store.sequence, monotonic()
+            summary.observe(store.job, now)
+            if sequence == written and now - told < _PROGRESS:
                 continue
-            state = dump(store.job, store.about(), full=False)
-            if len(state) > MOST:
+            state = dump(store.job, store.about(), full=False) if sequence != written else None
+            if state is not None and len(state) > MOST:
                 logs.warn("state too large for the ConfigMap", bytes=len(state), most=MOST)
-                continue
+                state = None
             try:
-                await copy.write(state)
+                await copy.write(state, summary.text(store.job))
             except (ApiError, UnreachableError) as error:
                 logs.warn("ConfigMap not written", error=str(error))
                 continue
-            service.durable = written = sequence
+            told = now
+            if state is not None:
+                service.durable = written = sequence
 
 
 async def run(options: Options, access: Access | None = None) -> None:

@@ -1,0 +1,68 @@
+"""The summary of a job's progress."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from avactl.elastic.job import Assignment, Job
+from avactl.elastic.status import Summary
+from tests.elastic.test_definition import definition
+
+
+def do(job: Job, tasks: int, first_loss: float = 0.0) -> None:
+    """Do tasks of two records, the loss of which counts up."""
+    worker = job.join("w", 1, 0.0)
+    for number in range(tasks):
+        found = job.take(worker, ["train"], 0.0)
+        assert isinstance(found, Assignment)
+        job.finish(worker, found.key, {"other": -1.0, "loss": first_loss + number}, 0.0)
+
+
+def text(summary: Summary, job: Job) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(summary.text(job))
+    return found
+
+
+def test_the_curve_has_the_mean_between_two_samples() -> None:
+    job, summary = Job(), Summary("run")
+    job.register(definition([10], 2, epochs=4), 0.0)
+    assert text(summary, job)["speed"] is None
+    for second, tasks in enumerate((0, 2, 0, 4, 1)):
+        do(job, tasks, 10.0 * second)
+        summary.observe(job, float(second))
+    found = text(summary, job)
+    # The fourth sample spans the end of an epoch of five tasks: one point for each epoch.
+    assert found["curve"] == [[4, 10.5], [10, 31.0], [12, 33.0], [14, 40.0]]
+    assert (found["metric"], found["speed"], found["run"]) == ("loss", 3.5, "run")
+    (data,) = found["datasets"]
+    assert (data["epoch"], data["done"], data["records"], data["size"]) == (1, 2, 14, 10)
+    assert data["metrics"]["loss"] == pytest.approx((33.0 + 40.0) / 2)
+
+
+def test_the_curve_is_bounded_and_keeps_the_mean() -> None:
+    job, summary = Job(), Summary("")
+    job.register(definition([20], 2, epochs=1000), 0.0)
+    for number in range(1000):
+        do(job, 1, float(number))
+        summary.observe(job, float(number))
+    curve = text(summary, job)["curve"]
+    assert 32 <= len(curve) <= 64
+    records = [0, *(point[0] for point in curve)]
+    assert records[-1] == 2000
+    weights = [after - before for before, after in itertools.pairwise(records)]
+    total = sum(weight * value for weight, (_, value) in zip(weights, curve, strict=True))
+    assert total / 2000 == pytest.approx(499.5, rel=1e-4)
+    assert len(summary.text(job)) < 8000
+
+
+def test_a_master_that_was_restarted_goes_on_with_the_curve_of_epochs() -> None:
+    job, summary = Job(), Summary("")
+    job.register(definition([4], 2, epochs=9), 0.0)
+    do(job, 4)
+    summary.observe(job, 0.0)
+    assert text(summary, job)["curve"] == [[4, 0.5], [8, 2.5]]
+    assert text(summary, job)["speed"] is None
