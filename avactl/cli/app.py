@@ -32,6 +32,7 @@ COMMANDS = {
     "dataset": "Snapshot, verify, compare, list and pack the data of datasets.",
     "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
     "why": "Explain why a pod or job is pending.",
+    "jobs": "Show training jobs with their progress.",
     "top": "Show live teams, pools and jobs of a cluster.",
     "pool": "Draw a pool and the jobs on its GPUs (SVG).",
     "defrag": "Find the fewest pod moves that let a job start.",
@@ -49,6 +50,7 @@ PACKAGES = {
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
     "local": ("local",),
+    "jobs": ("jobs",),
     "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache", "elastic"),
 }
 """Commands by the package of `avactl.cli` that holds them."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 from collections import Counter
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,26 +15,21 @@ from avactl.cli.cluster.cluster_session import (
     Kubeconfig,
     SystemNamespace,
     age,
-    console,
     plain,
     span,
     viewing,
     write,
 )
+from avactl.cli.cluster.tables import cell, live, table
 from avactl.terminal import json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-    from rich.text import Text
 
     from avactl.scheduler.inspection.cluster_view import ClusterView
     from avactl.scheduler.inspection.usage import Job, Pool, Team
 
-_PAUSE = 0.5
-"""Minimum time between two refreshes, in seconds."""
-_CLOCK = 5.0
-"""Interval in seconds at which ages are updated."""
 _JOBS = 6
 """Minimum number of lines for jobs: larger tables above shrink first."""
 
@@ -57,35 +50,17 @@ def top(
 
     if output not in ("table", "json"):
         fail(f"`--output {output}` must be table or json", USAGE)
-    live = output == "table" and not once and sys.stdout.isatty()
+    follows = output == "table" and not once and sys.stdout.isatty()
 
     async def show(view: ClusterView) -> None:
-        if live:
-            await _live(view, namespace)
+        if follows:
+            await live(lambda height: _page(view, namespace, height), view.follow)
         elif output == "json":
             sys.stdout.write(_json(view, namespace))
         else:
             write(_page(view, namespace))
 
     viewing(show, kubeconfig, context, system_namespace, namespace)
-
-
-async def _live(view: ClusterView, namespace: str) -> None:
-    from rich.live import Live
-
-    screen_of, changed = console(), asyncio.Event()
-    with Live(console=screen_of, screen=True, auto_refresh=False) as screen:
-        following = asyncio.ensure_future(view.follow(changed.set))
-        try:
-            while not following.done():
-                screen.update(_page(view, namespace, screen_of.height), refresh=True)
-                changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _CLOCK)
-                await asyncio.sleep(_PAUSE)
-        finally:
-            following.cancel()
-    await following
 
 
 def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
@@ -191,71 +166,53 @@ def _unseen(view: ClusterView) -> list[str]:
     return []
 
 
-def _table(*columns: tuple[str, bool], gives: tuple[str, ...]) -> Table:
-    """Column name → is numeric. Columns that shrink on narrow terminals hold `_cell`s."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
-    for name, number in columns:
-        justify: Literal["right", "left"] = "right" if number else "left"
-        table.add_column(name, justify=justify, no_wrap=name not in gives, overflow="ellipsis")
-    return table
-
-
-def _cell(text: str) -> Text:
-    """One line, truncated to the available width."""
-    from rich.text import Text
-
-    return Text(plain(text), no_wrap=True, overflow="ellipsis")
-
-
 def _teams(teams: list[Team], more: int) -> Table:
     names = ("team", False), ("gpu", False), ("used", True), ("guaranteed", True), ("borrowed", True), ("waiting", True)
-    table = _table(*names, gives=("team",))
+    shown = table(*names, gives=("team",))
     for team in teams:
         most = "" if team.borrow == 0 or team.guaranteed is None else f" of {_number(team.borrow)}"
-        table.add_row(
-            _cell(team.name), plain(team.model) or "any", _number(team.used),
+        shown.add_row(
+            cell(team.name), plain(team.model) or "any", _number(team.used),
             "" if team.guaranteed is None else _number(team.guaranteed),
             "" if team.guaranteed is None else _number(team.borrowed) + most,
             _number(team.waiting) if team.waiting else "",
             style="yellow" if team.waiting else None,
         )  # fmt: skip
     if more:
-        table.add_row(_cell(f"… and {more} more"))
-    return table
+        shown.add_row(cell(f"… and {more} more"))
+    return shown
 
 
 def _pools(pools: list[Pool], more: int) -> Table:
-    table = _table(
+    shown = table(
         ("pool", False), ("gpu", False), ("machines", True), ("away", True), ("gpus", True), ("used", True),
         ("free", True), ("whole free", True), ("fragmented", True), gives=("pool",),
     )  # fmt: skip
     for pool in pools:
         lost = "" if pool.lost is None else f"{_number(pool.lost)} ({100 * pool.lost / max(pool.free, 1e-9):.0f}%)"
-        table.add_row(
-            _cell(pool.name or "(none)"), plain(pool.model), str(pool.machines), str(pool.away or ""), str(pool.gpus),
+        shown.add_row(
+            cell(pool.name or "(none)"), plain(pool.model), str(pool.machines), str(pool.away or ""), str(pool.gpus),
             _number(pool.used), _number(pool.free), str(pool.whole), lost if pool.free else "",
         )  # fmt: skip
     if more:
-        table.add_row(_cell(f"… and {more} more"))
-    return table
+        shown.add_row(cell(f"… and {more} more"))
+    return shown
 
 
 def _jobs(jobs: list[Job]) -> Table:
     now = datetime.now(UTC)
-    table = _table(
+    shown = table(
         ("job", False), ("kind", False), ("team", False), ("pods", True), ("gpus", True), ("gpu", False), ("age", True),
         ("state", False), gives=("job", "team", "state"),
     )  # fmt: skip
     for job in jobs:
         pods = str(job.pods) if job.running in (0, job.pods) else f"{job.running} of {job.pods}"
-        table.add_row(
-            _cell(f"{job.namespace}/{job.name}"), job.kind, _cell(job.team), pods,
-            _number(job.gpus) if job.gpus else "", plain(job.model), age(job.since, now), _cell(_state(job)),
+        shown.add_row(
+            cell(f"{job.namespace}/{job.name}"), job.kind, cell(job.team), pods,
+            _number(job.gpus) if job.gpus else "", plain(job.model), age(job.since, now), cell(_state(job)),
             style="yellow" if job.waiting else None,
         )  # fmt: skip
-    return table
+    return shown
 
 
 def _state(job: Job) -> str:

@@ -1,0 +1,1 @@
+"""Commands about training jobs on a cluster."""

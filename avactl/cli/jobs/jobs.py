@@ -1,0 +1,163 @@
+"""`avactl jobs`: training jobs with their progress, once or live."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, span, write
+from avactl.cli.cluster.tables import cell, live, table
+from avactl.cli.common import fail
+from avactl.cli.jobs.session import with_client
+from avactl.exit_codes import MISSING, USAGE
+from avactl.terminal import json_output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from avactl.jobs.state import TrainingJob
+    from avactl.jobs.view import JobsView
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+
+_COLOURS = {"running": "green", "queued": "yellow", "starting": "yellow", "failed": "red", "suspended": "dim"}
+_FORBIDDEN = 403
+
+
+def jobs(
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", help="Only jobs of this namespace.", show_default="all that you may see"),
+    ] = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the cluster until Ctrl-C.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json` (once, with pods).")] = "table",
+    json: Annotated[bool, typer.Option("--json", help="The same as `--output json`.")] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Show training jobs: state and why, workers, and the progress of elastic jobs. Read-only.
+
+    Without permission to list the jobs of all namespaces, those of the kubeconfig's own namespace are shown.
+    """
+    output = "json" if json else output
+    if output not in ("table", "json"):
+        fail(f"`--output {output}` must be table or json", USAGE)
+    if watch and (output == "json" or not sys.stdout.isatty()):
+        fail("`--watch` needs a terminal, and prints a table", USAGE, "leave it out to print once")
+
+    async def show(client: Client, access: Access) -> None:
+        view = await _load(client, namespace, access.namespace)
+        if watch:
+            await live(lambda height: _page(view, height), view.follow, view.explain_quietly)
+        elif output == "json":
+            sys.stdout.write(json_output({"jobs": [job.as_json() for job in view.jobs()], "hidden": view.hidden}))
+        else:
+            write(_page(view))
+
+    with_client(kubeconfig, context, show)
+
+
+async def _load(client: Client, namespace: str, own: str) -> JobsView:
+    """Return the view of a namespace, or of all; of the user's own if that is all that the API server shows."""
+    from avactl.jobs.view import JobsView
+    from avactl.kube.client import ApiError
+
+    view = JobsView(client, namespace)
+    try:
+        await view.load()
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        if namespace:
+            fail(f"this account is not permitted to read the jobs and pods of namespace {namespace}", MISSING)
+        if not own:
+            hint = "`-n NAMESPACE` shows the jobs of one namespace"
+            fail("this account is not permitted to read the jobs of all namespaces", MISSING, hint)
+        return await _load(client, own, "")
+    return view
+
+
+def _page(view: JobsView, height: int | None = None) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    now, found = datetime.now(UTC), view.jobs()
+    states = Counter(job.state for job in found)
+    head = [f"{len(found)} training job{'' if len(found) == 1 else 's'}"]
+    head += [f"{count} {state}" for state, count in states.items()]
+    if view.namespace:
+        head.insert(0, f"namespace {view.namespace}")
+    parts: list[RenderableType] = [Text(" · ".join(head), style="bold")]
+    notes = []
+    if view.hidden:
+        notes.append("progress is not shown: this account is not permitted to read ConfigMaps")
+    if view.silent is not None:
+        silent = span(monotonic() - view.silent)
+        notes.append(f"no answer from the API server for {silent}; showing the last known state")
+    shown = found if height is None else found[: max(1, height - 4 - len(notes))]
+    if shown:
+        parts += ["", _table(shown, now)]
+    if len(shown) < len(found):
+        parts.append(f"… and {len(found) - len(shown)} more (`avactl jobs` shows all)")
+    return Group(*parts, *notes)
+
+
+def _table(found: list[TrainingJob], now: datetime) -> RenderableType:
+    columns = (
+        ("job", False), ("state", False), ("workers", True), ("gpus", True), ("progress", True), ("loss", True),
+        ("records/s", True), ("eta", True), ("age", True), ("why", False),
+    )  # fmt: skip
+    rows = [
+        (
+            cell(f"{job.namespace}/{job.name}"), cell(job.state, _COLOURS.get(job.state, "")), _workers(job),
+            f"{job.gpus:g}" if job.gpus else "", *_progress(job), age(job.created, now), cell(note(job, now)),
+        )
+        for job in found
+    ]  # fmt: skip
+    # Columns of which nothing is known are left out.
+    shown = [number for number in range(len(columns)) if any(str(row[number]) for row in rows)]
+    made = table(*(columns[number] for number in shown), gives=("job", "why"))
+    for row in rows:
+        made.add_row(*(row[number] for number in shown))
+    return made
+
+
+def _workers(job: TrainingJob) -> str:
+    most = f"{job.least}–{job.most}" if job.least < job.most else str(job.most)
+    return most if job.ended else f"{job.workers} of {most}"
+
+
+def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
+    """Return progress, loss, speed and ETA, as far as they are known."""
+    progress = job.progress
+    if progress is None:
+        return "", "", "", ""
+    epochs = [f"{min(data.epoch + 1, data.epochs)}/{data.epochs}" for data in progress.training if data.epochs > 1][:1]
+    part = "" if progress.fraction is None else f"{100 * progress.fraction:.0f}%"
+    if epochs:
+        part += f" epoch {epochs[0]}"
+    loss = "" if progress.loss is None else f"{progress.loss:.4g}"
+    if job.state != "running":
+        return part, loss, "", ""
+    speed = "" if progress.speed is None else quantity(progress.speed)
+    return part, loss, speed, "" if progress.remaining is None else span(progress.remaining)
+
+
+def quantity(value: float) -> str:
+    """Return a number with three digits: `1.23 k`, `45.6`."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def note(job: TrainingJob, now: datetime) -> str:
+    """Return the reason of a job's state, and what is unusual about a running one."""
+    from avactl.jobs.state import unusual
+
+    return "; ".join(filter(None, (job.why, *unusual(job, now))))

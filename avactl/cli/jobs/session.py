@@ -1,0 +1,62 @@
+"""Shared parts of commands about training jobs: the connection, and which job is meant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from avactl.cli.cluster.cluster_session import connection, packages, refused
+from avactl.cli.common import fail
+from avactl.exit_codes import USAGE
+
+if TYPE_CHECKING:
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="Namespace.", show_default="that of the kubeconfig's context")
+]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="Training job: NAME or NAMESPACE/NAME.")]
+INTERRUPTED = 130
+_T = TypeVar("_T")
+
+
+def with_client(kubeconfig: Path | None, context: str, work: Callable[[Client, Access], Awaitable[_T]]) -> _T:
+    """Run `work` with a client of the API server.
+
+    Exits with USAGE without a kubeconfig, with MISSING if the API server does not answer or denies a request, and with
+    130 after Ctrl-C.
+    """
+    with packages():
+        from avactl.kube.client import ApiError, Client, UnreachableError
+    access = connection(kubeconfig, context)
+
+    async def run() -> _T:
+        async with Client(access, connections=0) as client:
+            return await work(client, access)
+
+    try:
+        return asyncio.run(run())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def job_of(name: str, namespace: str, access: Access) -> tuple[str, str]:
+    """Return namespace and name of the job that a user means. Exits with USAGE if they are malformed."""
+    if "/" in name:
+        namespace, name = name.split("/", 1)
+    namespace = namespace or access.namespace or "default"
+    if not name or "/" in name or not f"{namespace}{name}".replace("-", "").replace(".", "").isalnum():
+        fail("the name of the job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
+    return namespace, name
+
+
+def no_job(namespace: str, name: str) -> None:
+    """Exit with USAGE: there is no such job."""
+    fail(f"no training job {name} in namespace {namespace}", USAGE, "`avactl jobs` lists those that you may see")

@@ -1,0 +1,1 @@
+"""Training jobs on a cluster, as their owners see them: states, progress, logs, experiments, the dashboard."""

@@ -1,0 +1,135 @@
+"""A read-only view of the training jobs of a cluster or namespace, with the permissions of a kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+from avactl import names
+from avactl.jobs import progress
+from avactl.jobs.members import COMPONENT, INSTANCE, SELECTOR, Member, RoleJob, clean, member, role_job
+from avactl.jobs.state import TrainingJob, assemble, ordered
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.objects import object_key
+from avactl.kube.reflector import Reflector
+from avactl.scheduler.inspection import pod_controllers
+
+_MASTER = f"{SELECTOR},{COMPONENT}=master"
+_ASKED = 10
+"""Jobs without pods whose controllers are asked for the reason, at one time."""
+_FORBIDDEN = 403
+_T = TypeVar("_T")
+
+
+class _Kept(Generic[_T]):
+    """Objects of one kind, each reduced by `parse`."""
+
+    def __init__(self, parse: Callable[[dict[str, Any]], _T]) -> None:
+        self.items: dict[str, _T] = {}
+        self._parse = parse
+
+    def put(self, item: dict[str, Any]) -> None:
+        self.items[object_key(item)] = self._parse(item)
+
+    def remove(self, key: str) -> None:
+        self.items.pop(key, None)
+
+    def keys(self) -> Iterable[str]:
+        return self.items.keys()
+
+
+class JobsView:
+    """Training jobs, as far as the API server shows them."""
+
+    def __init__(self, client: Client, namespace: str = "", name: str = "") -> None:
+        """`namespace`: empty for all; `name`: of one job, empty for all."""
+        self.client, self.namespace = client, namespace
+        self.hidden: dict[str, str] = {}
+        """Kinds that the API server does not show, and what it says."""
+        self.silent: float | None = None
+        """Since when the API server does not answer, by the monotonic clock; None: it does."""
+        self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[Member](member)
+        self._notes = _Kept[dict[str, Any]](lambda item: item["metadata"])
+        self._reasons: dict[str, str] = {}
+        inside = f"/namespaces/{namespace}" if namespace else ""
+        one = f",{INSTANCE}={name}" if name else ""
+        self._reflectors = [
+            Reflector(client, f"/apis/batch/v1{inside}/jobs", self._jobs, query={"labelSelector": SELECTOR + one}),
+            Reflector(client, f"/api/v1{inside}/pods", self._pods, query={"labelSelector": SELECTOR + one}),
+            Reflector(
+                client, f"/api/v1{inside}/configmaps", self._notes, query={"labelSelector": _MASTER + one},
+                metadata_only=True,
+            ),
+        ]  # fmt: skip
+
+    async def load(self) -> None:
+        """Read all objects once. Raises ApiError and UnreachableError; Jobs and pods must be readable."""
+        allowed = []
+        for reflector in self._reflectors:
+            try:
+                await reflector.load()
+            except ApiError as error:
+                if error.status != _FORBIDDEN or reflector.kind != "configmaps":
+                    raise
+                self.hidden[reflector.kind] = str(error)
+            else:
+                allowed.append(reflector)
+        self._reflectors = allowed
+        await self.explain()
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Watch the API server until cancelled; calls `changed` after each batch."""
+
+        def heard() -> None:
+            self.silent = None
+            changed()
+
+        def failed() -> None:
+            if self.silent is None:
+                self.silent = monotonic()
+            changed()
+
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                reflector.changed, reflector.failed = heard, failed
+                group.create_task(reflector.run())
+
+    async def explain(self) -> None:
+        """Ask why jobs have no pods. Raises ApiError and UnreachableError."""
+        reasons = {}
+        for job in [job for job in self._assembled() if job.state == "starting" and not job.members][:_ASKED]:
+            for maker in await pod_controllers.short(self.client, job.namespace, job.name):
+                reasons[f"{job.namespace}/{job.name}"] = clean(maker.words)
+        self._reasons = reasons
+
+    async def explain_quietly(self) -> None:
+        """The same, as long as the API server answers."""
+        with contextlib.suppress(ApiError, UnreachableError):
+            await self.explain()
+
+    def jobs(self) -> list[TrainingJob]:
+        """Return the jobs: those that run first, those that have ended last."""
+        found = []
+        for job in self._assembled():
+            reason = self._reasons.get(f"{job.namespace}/{job.name}", "")
+            found.append(job._replace(why=reason) if reason and not job.members and job.state == "starting" else job)
+        return ordered(found)
+
+    def _assembled(self) -> list[TrainingJob]:
+        parts: dict[tuple[str, str], list[RoleJob]] = {}
+        for part in self._jobs.items.values():
+            if part.job:
+                parts.setdefault((part.namespace, part.job), []).append(part)
+        pods: dict[tuple[str, str], list[Member]] = {}
+        for pod in self._pods.items.values():
+            pods.setdefault((pod.namespace, pod.job), []).append(pod)
+        found = []
+        for (namespace, name), group in parts.items():
+            leader = min(group, key=lambda part: (not part.leads, part.role))
+            note = self._notes.items.get(f"{namespace}/{name}-master")
+            told = progress.read(note, names.PROGRESS, leader.run) if note is not None else None
+            found.append(assemble(group, pods.get((namespace, name), ()), told))
+        return found
