@@ -66,14 +66,22 @@ class Gone:
     worker: int
 
 
-Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Synchronous training has ended, after so many steps."""
+
+    step: int
+
+
+Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone | Ended
 
 _TASK = struct.Struct("<BHII")
 _DONE = struct.Struct("<BHIIIB")
 _JOINED = struct.Struct("<BIQ")
 _GONE = struct.Struct("<BI")
+_ENDED = struct.Struct("<BQ")
 _METRIC = struct.Struct("<Bd")
-_REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT = range(1, 7)
+_REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT, _END = range(1, 8)
 _MOST_DEFINITION = 100_000_000
 """Bytes of a definition, decompressed."""
 
@@ -98,6 +106,8 @@ def encode(event: Event) -> bytes:
             return _JOINED.pack(_JOIN, worker, incarnation) + name.encode()
         case Gone(worker):
             return _GONE.pack(_LEFT, worker)
+        case Ended(step):
+            return _ENDED.pack(_END, step)
         case Registered(definition):
             return bytes([_REGISTERED]) + encode_definition(definition)
 
@@ -119,6 +129,8 @@ def decode(data: bytes) -> Event:
                 return Joined(worker, incarnation, data[_JOINED.size :].decode())
             case 6:
                 return Gone(_GONE.unpack(data)[1])
+            case 7:
+                return Ended(_ENDED.unpack(data)[1])
             case 1:
                 return Registered(decode_definition(data[1:]))
     except (struct.error, IndexError) as error:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from avactl.elastic.definition import MAX_DATASETS, Definition, DefinitionError, Task
-from avactl.elastic.events import Done, Event, Given, Gone, Joined, Registered, Returned
+from avactl.elastic.events import Done, Ended, Event, Given, Gone, Joined, Registered, Returned
 from avactl.elastic.progress import MAX_METRICS, Progress
 from avactl.elastic.workers import Worker
 
@@ -120,6 +120,8 @@ class Job:
         self.workers: dict[int, Worker] = {}
         self._by_name: dict[str, Worker] = {}
         self.next_worker = 1
+        self.ended: int | None = None
+        """Steps of synchronous training, once it has ended."""
         self._replaced: OrderedDict[int, None] = OrderedDict()
         self.available = 0
         """Counts up whenever a waiting worker may get a task, or end."""
@@ -153,6 +155,8 @@ class Job:
                     self._release(number, position, worker)
                 if self._by_name.get(worker.name) is worker:
                     del self._by_name[worker.name]
+            case Ended(step):
+                self.ended = step
             case Registered(definition):
                 saved = self.unregistered.pop(definition.name, None)
                 if saved is not None and saved.digest == definition.digest:
@@ -315,6 +319,15 @@ class Job:
                     self._happen(Given(dataset.number, key.position, worker.index), now)
         for number, position in sorted(worker.held - kept):  # the worker never got these answers
             self._happen(Returned(number, position, worker.index), now)
+
+    def named(self, name: str) -> Worker | None:
+        """Return the worker of a name."""
+        return self._by_name.get(name)
+
+    def end(self, step: int, now: float) -> None:
+        """Note that synchronous training has ended: workers that join later need not train."""
+        if self.ended is None:
+            self._happen(Ended(step), now)
 
     def current(self, worker: Worker) -> bool:
         """Return True if the worker is neither lost nor replaced."""

@@ -12,7 +12,7 @@ import grpc.aio
 from avactl_worker import messages as m
 from avactl_worker.wire import WireError
 
-from avactl.elastic.service import Member, RejoinError, Service
+from avactl.elastic.service import WAITING, Member, RejoinError, Service
 from avactl.kube import logs
 from avactl.kube.listen import ListenError, split_address
 
@@ -20,6 +20,10 @@ _PATIENCE = 20.0
 """Seconds after which a request that waits is answered in any case."""
 _TICK = 0.25
 """Seconds between two looks at leases and at requests that wait."""
+_TIMED = ("work", "clock")
+"""Requests that may be answered because time has passed."""
+_AT_ONCE = {"store": 64}
+"""Requests of a worker that may wait at a time, where it is more than one."""
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second master on this port must fail
     ("grpc.max_receive_message_length", m.LIMIT),
@@ -32,7 +36,7 @@ class Server:
 
     def __init__(self, service: Service, fail: Callable[[Exception], None]) -> None:
         self._service, self._fail = service, fail
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: dict[str, set[asyncio.Event]] = {kind: set() for kinds in WAITING for kind in kinds}
         self._server: grpc.aio.Server | None = None
         self._failed = False
 
@@ -58,9 +62,12 @@ class Server:
         """Follow leases and time, until cancelled."""
         while True:
             await asyncio.sleep(_TICK)
+            before = self._service.changes()
             self._service.expire(monotonic())
             self._commit()
-            self._wake()
+            self._wake(before)
+            for kind in _TIMED:
+                self._wake_all(kind)
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -74,19 +81,18 @@ class Server:
                     request = m.Request.decode(raw)
                 except WireError as error:
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a request: {error}")
-                before = self._service.changes
+                before = self._service.changes()
                 answer = self._service.handle(member, request, monotonic())
                 self._commit()
-                if self._service.changes != before:
-                    self._wake()
+                self._wake(before)
                 if answer is not None:
                     async with lock:
                         await context.write(self._service.stamp(answer).encode())
                     continue
-                kind = "work" if request.work is not None else "clock"
-                if kind in member.waiting:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"two requests of {kind} at a time")
-                member.waiting.add(kind)
+                kind = next(each for each in self._waiting if getattr(request, each) is not None)
+                if member.waiting[kind] >= _AT_ONCE.get(kind, 1):
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"too many requests of {kind} at a time")
+                member.waiting[kind] += 1
                 task = asyncio.create_task(self._later(member, request, kind, context, lock))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
@@ -95,16 +101,21 @@ class Server:
         finally:
             for task in tasks:
                 task.cancel()
+            before = self._service.changes()
+            self._service.disconnected(member, monotonic())
+            self._wake(before)
 
     async def _later(self, member: Member, request: m.Request, kind: str, context: Any, lock: asyncio.Lock) -> None:
         """Answer a request when it can be answered."""
         event, deadline = asyncio.Event(), monotonic() + _PATIENCE
-        self._waiting.add(event)
+        timer = asyncio.get_running_loop().call_later(_PATIENCE, event.set)
+        self._waiting[kind].add(event)
         try:
             while True:
                 await event.wait()
                 event.clear()
                 now = monotonic()
+                before = self._service.changes()
                 try:
                     seen = member.worker.seen if member.worker is not None else now
                     answer = self._service.handle(member, request, now, waited=True)
@@ -113,19 +124,31 @@ class Server:
                 except RejoinError:
                     return  # the next heartbeat ends the stream
                 self._commit()
+                self._wake(before)
                 if answer is None and now < deadline:
                     continue
-                member.waiting.discard(kind)
+                member.waiting[kind] -= 1
                 async with lock:
-                    await context.write(self._service.stamp(answer or m.Answer(id=request.id)).encode())
+                    await context.write(self._service.stamp(answer or self._service.nothing(request)).encode())
                 return
         except grpc.RpcError:
             return  # the worker is gone; its lease ends by itself
         finally:
-            self._waiting.discard(event)
+            timer.cancel()
+            self._waiting[kind].discard(event)
 
-    def _wake(self) -> None:
-        for event in self._waiting:
+    def _wake(self, before: tuple[int, ...]) -> None:
+        """Look again at the requests that wait for something that has changed since."""
+        after = self._service.changes()
+        if after == before:
+            return
+        for kinds, old, new in zip(WAITING, before, after, strict=True):
+            if old != new:
+                for kind in kinds:
+                    self._wake_all(kind)
+
+    def _wake_all(self, kind: str) -> None:
+        for event in self._waiting[kind]:
             event.set()
 
     def _commit(self) -> None:

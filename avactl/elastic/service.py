@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from avactl.elastic import status
 from avactl.elastic.clock import StepClock
 from avactl.elastic.definition import DefinitionError, checked
 from avactl.elastic.job import LEASE, Assignment, JobError, Nothing, ReplacedError, TaskKey
+from avactl.elastic.rounds import Rounds
 from avactl.elastic.store import Store
 from avactl.elastic.workers import Worker
 from avactl.kube import logs
@@ -29,8 +31,16 @@ _REPORTS = 10_000
 """Reports in one message."""
 
 
+WAITING = (("work",), ("clock",), ("rendezvous", "watch", "store"), ("store",))
+"""Requests that may have to wait, by the position in `Service.changes` of what they wait for."""
+
+
 class RejoinError(Exception):
     """The worker's lease has ended: it must join again."""
+
+
+class OverError(JobError):
+    """A worker asked for the store of a round that has ended."""
 
 
 @dataclass(slots=True)
@@ -38,8 +48,8 @@ class Member:
     """The worker behind one stream."""
 
     worker: Worker | None = None
-    waiting: set[str] = field(default_factory=set)
-    """Requests that are not answered yet, by field; one of each at most."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Number of requests that are not answered yet, by field."""
 
 
 class Service:
@@ -53,11 +63,15 @@ class Service:
         self._open = now if settled else now + _SETTLE
         # Clocks are not part of the state: workers say their steps again.
         self._clock_open = now if store.new and settled else now + _SETTLE
+        self.rounds = Rounds(self._clock_open)
+        self._members: dict[int, Member] = {}
+        """The last stream of each worker."""
 
-    @property
-    def changes(self) -> tuple[int, int]:
-        """A value that changes whenever a request that waits may be answered."""
-        return self.store.job.available, self.clock.advanced
+    def changes(self) -> tuple[int, int, int, int]:
+        """Return values of which each changes whenever a request that waits may be answered: one of the same position
+        in WAITING."""
+        values = self.rounds.values
+        return self.store.job.available, self.clock.advanced, self.rounds.changed, values.changed if values else 0
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -83,12 +97,32 @@ class Service:
                 elif request.resume is not None:
                     held = [_key(each) for each in request.resume.held]
                     self.store.job.resume(worker, held, map(_report, request.resume.finished[:_REPORTS]), now)
+                elif request.rendezvous is not None:
+                    return self._rendezvous(worker, request.rendezvous, answer, now, waited)
+                elif request.watch is not None:
+                    answer.change = self._watch(worker, request.watch, now)
+                    return answer if answer.change is not None else None
+                elif request.store is not None:
+                    answer.value = self._values(request.store)
+                    return answer if answer.value is not None else None
+                elif request.finish is not None:
+                    self.store.job.end(request.finish.step, now)
+                    self.rounds.changed += 1
                 elif request.leave is not None:
-                    self._gone(worker)
                     self.store.job.leave(worker, now)
+                    self._gone(worker, now)
         except (JobError, DefinitionError) as error:
-            code = "replaced" if isinstance(error, ReplacedError) else "refused"
+            code = "over" if isinstance(error, OverError) else "refused"
+            if isinstance(error, ReplacedError):
+                code = "replaced"
             answer.error = m.Error(code=code, message=str(error))
+        return answer
+
+    def nothing(self, request: m.Request) -> m.Answer:
+        """Return the answer to a request that has waited long enough."""
+        answer = m.Answer(id=request.id)
+        if request.rendezvous is not None:
+            answer.change = m.Change(reason=self.rounds.reason())
         return answer
 
     def stamp(self, answer: m.Answer) -> m.Answer:
@@ -106,9 +140,15 @@ class Service:
     def _join(self, member: Member, join: m.Join, now: float) -> m.Joined:
         if not 1 <= len(join.worker) <= _NAME or not join.worker.isprintable():
             raise JobError(f"a worker's name has 1 to {_NAME} printable characters")
-        worker = self.store.job.join(join.worker, join.incarnation, now)
+        job = self.store.job
+        before = job.named(join.worker)
+        worker = job.join(join.worker, join.incarnation, now)
+        if before is not None and before is not worker:
+            self._gone(before, now)
         member.worker = worker
-        logs.info("worker joined", name=worker.name, library=join.library[:50], workers=len(self.store.job.workers))
+        self._members[worker.index] = member
+        self.rounds.connected(worker)
+        logs.info("worker joined", name=worker.name, library=join.library[:50], workers=len(job.workers))
         return m.Joined(lineage=self.store.lineage, heartbeat=HEARTBEAT, lease=LEASE)
 
     def _register(self, asked: m.Registration, now: float) -> m.Registered:
@@ -174,20 +214,74 @@ class Service:
         answer.step = step
         return True
 
-    def _gone(self, worker: Worker) -> None:
+    def disconnected(self, member: Member, now: float) -> None:
+        """Note that a stream has ended."""
+        worker = member.worker
+        if worker is not None and self._members.get(worker.index) is member:
+            del self._members[worker.index]
+            self.rounds.disconnected(worker, now)
+
+    def _gone(self, worker: Worker, now: float) -> None:
         self.clock.remove(worker.index)
+        self.rounds.gone(worker, now)
+
+    # -- rounds ------------------------------------------------------------------------------------------------------
+
+    def _rendezvous(
+        self, worker: Worker, asked: m.Rendezvous, answer: m.Answer, now: float, waited: bool
+    ) -> m.Answer | None:
+        if self.store.job.ended is not None:
+            answer.finished = True
+            return answer
+        answer.round = self.rounds.ask(worker, asked, now, waited)
+        return answer if answer.round is not None else None
+
+    def _watch(self, worker: Worker, watch: m.Watch, now: float) -> m.Change | None:
+        if self.store.job.ended is not None:
+            return m.Change(finished=True)
+        return self.rounds.watch(worker, watch, now)
+
+    def _values(self, asked: m.Store) -> m.Value | None:
+        """Return the answer to an operation on the store of a round, or None if it must wait."""
+        values = self.rounds.values
+        if values is None or asked.revision != self.rounds.revision:
+            raise OverError(f"the store of round {asked.revision} is gone")
+        key = asked.keys[0] if asked.keys else ""
+        match asked.operation:
+            case "set":
+                values.set(key, asked.value)
+                return m.Value()
+            case "get":
+                found = values.get(key)
+                return None if found is None else m.Value(value=found, found=True)
+            case "wait":
+                return m.Value(found=True) if values.has(asked.keys) else None
+            case "check":
+                return m.Value(found=values.has(asked.keys))
+            case "add":
+                return m.Value(value=values.add(key, asked.value))
+            case "compare":
+                return m.Value(value=values.compare(key, asked.expected, asked.value))
+            case "delete":
+                return m.Value(found=values.delete(key))
+            case "count":
+                return m.Value(value=str(len(values)).encode())
+        raise JobError(f"a round's store has no operation {asked.operation[:20]!r}")
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """Take the tasks of lost workers back."""
         for worker in self.store.job.expire(now):
-            self._gone(worker)
+            self._gone(worker, now)
             logs.warn("worker lost", name=worker.name, tasks=len(worker.held), silent=round(now - worker.seen, 1))
+
+        self.rounds.advance(now)
 
     def status(self, now: float) -> bytes:
         """Return the status as JSON."""
-        return orjson.dumps(status.collect(self.store.job, now, self.store.lineage))
+        found = status.collect(self.store.job, now, self.store.lineage)
+        return orjson.dumps({**found, "round": self.rounds.status()})
 
 
 def _key(key: m.TaskKey | None) -> TaskKey:

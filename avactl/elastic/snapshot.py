@@ -46,7 +46,7 @@ def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
         datasets.append(
             {"name": name, "digest": saved.digest.hex(), "sizes": [len(saved.bitmap), 0], "progress": saved.header}
         )
-    head: dict[str, Any] = {"version": _VERSION, "about": about, "datasets": datasets}
+    head: dict[str, Any] = {"version": _VERSION, "about": about, "datasets": datasets, "ended": job.ended}
     if full:
         head["next_worker"] = job.next_worker
         head["workers"] = [
@@ -86,4 +86,5 @@ def _job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
     for index, name, incarnation, held in head.get("workers", []):
         job.add_worker(Worker(index, name, incarnation, now), ((number, position) for number, position in held), now)
     job.next_worker = head.get("next_worker", 1)
+    job.ended = head.get("ended")
     return job

@@ -123,6 +123,87 @@ class Leave(Message):
     pass
 
 
+class Round(Message):
+    revision: int
+    rank: int
+    size: int
+    token: bytes
+    next: str
+    after: str
+    before: str
+    FIELDS = {
+        "revision": Field(1, "uint64"),
+        "rank": Field(2, "uint64"),
+        "size": Field(3, "uint64"),
+        "token": Field(4, "bytes"),
+        "next": Field(5, "string"),
+        "after": Field(6, "string"),
+        "before": Field(7, "string"),
+    }
+
+
+class Rendezvous(Message):
+    round: Round | None
+    broken: bool
+    address: str
+    step: int
+    least: int
+    most: int
+    FIELDS = {
+        "round": Field(1, Round),
+        "broken": Field(2, "bool"),
+        "address": Field(3, "string"),
+        "step": Field(4, "uint64"),
+        "least": Field(5, "uint64"),
+        "most": Field(6, "uint64"),
+    }
+
+
+class Watch(Message):
+    round: Round | None
+    heard: bool
+    FIELDS = {"round": Field(1, Round), "heard": Field(2, "bool")}
+
+
+class Change(Message):
+    wanted: bool
+    broken: bool
+    finished: bool
+    reason: str
+    FIELDS = {
+        "wanted": Field(1, "bool"),
+        "broken": Field(2, "bool"),
+        "finished": Field(3, "bool"),
+        "reason": Field(4, "string"),
+    }
+
+
+class Store(Message):
+    revision: int
+    operation: str
+    keys: list[str]
+    value: bytes
+    expected: bytes
+    FIELDS = {
+        "revision": Field(1, "uint64"),
+        "operation": Field(2, "string"),
+        "keys": Field(3, "string", True),
+        "value": Field(4, "bytes"),
+        "expected": Field(5, "bytes"),
+    }
+
+
+class Value(Message):
+    value: bytes
+    found: bool
+    FIELDS = {"value": Field(1, "bytes"), "found": Field(2, "bool")}
+
+
+class Finish(Message):
+    step: int
+    FIELDS = {"step": Field(1, "uint64")}
+
+
 class Request(Message):
     id: int
     join: Join | None
@@ -132,6 +213,10 @@ class Request(Message):
     heartbeat: Heartbeat | None
     clock: Clock | None
     leave: Leave | None
+    rendezvous: Rendezvous | None
+    watch: Watch | None
+    store: Store | None
+    finish: Finish | None
     FIELDS = {
         "id": Field(1, "uint64"),
         "join": Field(2, Join),
@@ -141,6 +226,10 @@ class Request(Message):
         "heartbeat": Field(6, Heartbeat),
         "clock": Field(7, Clock),
         "leave": Field(8, Leave),
+        "rendezvous": Field(9, Rendezvous),
+        "watch": Field(10, Watch),
+        "store": Field(11, Store),
+        "finish": Field(12, Finish),
     }
 
 
@@ -160,6 +249,9 @@ class Answer(Message):
     assignment: Assignment | None
     finished: bool
     step: int
+    round: Round | None
+    change: Change | None
+    value: Value | None
     FIELDS = {
         "id": Field(1, "uint64"),
         "error": Field(2, Error),
@@ -170,6 +262,9 @@ class Answer(Message):
         "assignment": Field(7, Assignment),
         "finished": Field(8, "bool"),
         "step": Field(9, "uint64"),
+        "round": Field(10, Round),
+        "change": Field(11, Change),
+        "value": Field(12, Value),
     }
 
 
