@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from tests.kinds.on_base import Objects
@@ -68,22 +69,42 @@ def container(found: Objects, role: str = "worker") -> dict[str, Any]:
 
 
 def env(found: Objects, role: str = "worker", index: int = 0) -> dict[str, str]:
-    """What the process of one pod sees: `$(NAME)` is put in as the kubelet does it, from what stands above.
+    """What the process of one pod sees.
 
     Values of Secrets and of fields that exist in a running pod only are left out.
     """
+    running = {"metadata": {"annotations": {"batch.kubernetes.io/job-completion-index": str(index)}}}
+    entries = container(found, role)["env"]
+    return resolved(entries, running, lambda name, key: str(found["ConfigMap", name]["data"][key]))
+
+
+def resolved(entries: list[dict[str, Any]], pod: dict[str, Any], text: Callable[[str, str], str]) -> dict[str, str]:
+    """The variables of a container: `$(NAME)` is put in as the kubelet does it, from what stands above.
+
+    `text` returns the value of a key of a ConfigMap.
+    """
     seen: dict[str, str] = {}
-    for entry in container(found, role)["env"]:
+    for entry in entries:
         source = entry.get("valueFrom", {})
-        if "value" in entry:
-            text = re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda match: seen.get(match[1], match[0]), entry["value"])
-            seen[entry["name"]] = text
-        elif "job-completion-index" in source.get("fieldRef", {}).get("fieldPath", ""):
-            seen[entry["name"]] = str(index)
-        elif "configMapKeyRef" in source:
+        if "configMapKeyRef" in source:
             reference = source["configMapKeyRef"]
-            seen[entry["name"]] = found["ConfigMap", reference["name"]]["data"][reference["key"]]
+            seen[entry["name"]] = text(reference["name"], reference["key"])
+        elif "fieldRef" in source:
+            value = field(pod, source["fieldRef"]["fieldPath"])
+            if value is not None:
+                seen[entry["name"]] = value
+        elif not source:
+            value = entry.get("value", "")
+            seen[entry["name"]] = re.sub(r"\$\(([A-Za-z_]\w*)\)", lambda match: seen.get(match[1], match[0]), value)
     return seen
+
+
+def field(pod: dict[str, Any], path: str) -> str | None:
+    """A field of a pod by its path, such as `metadata.annotations['a.b/c']`; None if the pod does not have it."""
+    found: Any = pod
+    for dotted, quoted in re.findall(r"(\w+)|\['([^']+)'\]", path):
+        found = found.get(dotted or quoted) if found is not None else None
+    return None if found is None else str(found)
 
 
 def host(role: str, index: int) -> str:
