@@ -93,7 +93,9 @@ class PodInfo:
         """Monotonic time at which that message was written."""
         self.pending_message = ""
         """Next message to write."""
-        self.gang, self.gang_size, self.index, self.within = "", 0, 0, ""
+        self.gang, self.gang_size, self.within = "", 0, ""
+        self.index = -1
+        """Index in its indexed Job, -1 if it has none."""
         self.claims: tuple[tuple[str, str], ...] = ()
         """Name in the pod, and name of the ResourceClaim (empty until it is created)."""
         self.volumes, self.ephemeral_claims = _volumes(spec, self.name)
@@ -143,7 +145,7 @@ class PodInfo:
         index = notes.get("batch.kubernetes.io/job-completion-index", "")
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = gang_size(size) or 1
-        self.index = int(index) if len(index) < 10 and index.isdecimal() else 0
+        self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
         self.within = notes.get(names.WITHIN, "")
 
     def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
@@ -209,6 +211,11 @@ class PodInfo:
     def rank(self) -> tuple[bool, int]:
         """Rank within the team; higher ranks are scheduled first."""
         return self.serving, self.priority
+
+    @property
+    def first(self) -> bool:
+        """True for the first pod of an indexed Job: a leader, or a role of its own, which no gang can do without."""
+        return self.index == 0
 
     @property
     def ended(self) -> bool:

@@ -71,11 +71,24 @@ def collect_candidates(
         if unit is not None and unit.gang:
             everyone = [pod for pod in unit.pods.values() if _holds(pod) and pod not in without]
         everyone.sort(key=lambda pod: (pod.index, pod.name), reverse=True)
-        pods[key] = everyone
-        spare = -unit.missing if unit is not None and unit.gang else 0
-        works.append(_work(key, members, everyone, spare, broken))
+        spare = unit.surplus if unit is not None and unit.gang else 0
+        for part, mine in _parts(key, members):
+            pods[part] = everyone
+            works.append(_work(part, mine, everyone, spare, broken))
     ledger.start_all(works)
     return Candidates(ledger, pods)
+
+
+def _parts(key: tuple[str, str], members: Members) -> list[tuple[Hashable, Members]]:
+    """Split off the pods that are first of a role with other requests, such as a job master: the others are alike."""
+    alike: dict[Hashable, Members] = {}
+    for pod, work in members:
+        alike.setdefault((work.gpus, work.amounts), []).append((pod, work))
+    most = max(alike.values(), key=len)
+    rest = [member for mine in alike.values() if mine is not most for member in mine]
+    if rest and all(pod.first for pod, _ in rest):
+        return [(key, most), ((*key, "first"), rest)]
+    return [(key, members)]
 
 
 def _holds(pod: PodInfo) -> bool:
@@ -94,16 +107,16 @@ def _single(key: Hashable, pod: PodInfo, work: TeamWorkload, broken: set[PodInfo
 def _work(key: Hashable, members: Members, everyone: list[PodInfo], spare: int, broken: set[PodInfo]) -> TeamWorkload:
     pods, works = [pod for pod, _ in members], [work for _, work in members]
     first = works[0]
-    # Surplus members have the highest indexes: whoever is first of another role, such as a job master, is none.
+    # Surplus members have the highest indexes: the first of a role, such as a job master, is none.
     others = set(everyone).difference(pods)
-    alike = all(pod.index == 0 for pod in others) and all(
+    alike = all(pod.first for pod in others) and all(
         work.gpus == first.gpus and work.amounts == first.amounts for work in works
     )
     started = min(_seconds(pod.started) for pod in pods)
     serving = any(pod.serving for pod in pods)
     # What should be gone and is not cannot be made to go once more.
     preemptible = all(pod.managed and pod.preemptible and not pod.deleting for pod in everyone)
-    spare = 0 if any(pod.deleting for pod in everyone) else spare
+    spare = 0 if any(pod.deleting for pod in everyone) else min(spare, sum(not pod.first for pod in pods))
     priority = max(pod.priority for pod in pods)
     protected, preempted = any(pod in broken for pod in pods), any(pod.preempted_for for pod in pods)
     if alike:

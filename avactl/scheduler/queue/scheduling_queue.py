@@ -70,14 +70,29 @@ class QueuedPodGroup:
 
     @property
     def missing(self) -> int:
-        """Number of required pods that are not running; negative if more than the required pods run."""
-        held = sum(
+        """Number of required pods that are not running; negative if more than the required pods run.
+
+        Surplus pods do not replace the first one of a role.
+        """
+        return max(self.size - self._held, self._missing_firsts)
+
+    @property
+    def surplus(self) -> int:
+        """Number of running pods that it can do without."""
+        return max(0, self._held + self._missing_firsts - self.size)
+
+    @property
+    def _held(self) -> int:
+        return sum(
             1
             for pod in self.pods.values()
             if pod.phase == "Succeeded"
             or ((pod.node or pod.assumed) and not (pod.ended or pod.deleting or pod.evicting))
         )
-        return self.size - held
+
+    @property
+    def _missing_firsts(self) -> int:
+        return sum(1 for pod in self.pods.values() if pod.first and pod.waiting)
 
 
 class SchedulingQueue:

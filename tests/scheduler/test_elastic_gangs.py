@@ -1,0 +1,96 @@
+"""Elastic jobs with a job master, without GPUs: surplus workers come and go, the first of each role stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl import names
+from tests.scheduler.memory import Memory
+
+SERVING: dict[str, Any] = {"priority": 30_000, "priorityClassName": names.SERVING_PRIORITY}
+
+
+@pytest.fixture
+def world() -> Memory:
+    """One machine of eight CPUs, full of an elastic job: a small master, and seven workers of at least two."""
+    world = Memory(machines=0)
+    amounts = {"cpu": "7500m", "memory": "64Gi", "pods": "110"}
+    world.cache.put_node({"metadata": {"name": "n0", "labels": {}}, "status": {"allocatable": amounts}})
+    elastic(world)
+    world.settle()
+    assert set(world.where()) == {"job-master-0", *(f"job-worker-{index}" for index in range(7))}
+    return world
+
+
+def elastic(world: Memory, *roles: str, first: int = 0) -> None:
+    """The pods of the job, or those of some roles."""
+    notes = {names.GANG_SIZE: "3"}
+    labels = {names.GANG_LABEL: "job"}
+    for role, count, cpu in (("master", 1, "100m"), ("worker", 7, "1")):
+        for index in range(first, count) if role in (roles or ("master", "worker")) else ():
+            indexed = {**notes, "batch.kubernetes.io/job-completion-index": str(index)}
+            world.pod("team", f"job-{role}-{index}", 0, indexed, labels=labels, containers=[container(cpu)])
+
+
+def container(cpu: str) -> dict[str, Any]:
+    return {"name": "main", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+
+
+def service(world: Memory, name: str, cpu: str = "1") -> None:
+    world.pod("team", name, containers=[container(cpu)], **SERVING)
+    world.settle()
+
+
+def test_surplus_workers_go_one_by_one(world: Memory) -> None:
+    for number in range(5):
+        service(world, f"service-{number}")
+        assert [each.pod.name for each in world.evictions[-1].victims] == [f"job-worker-{6 - number}"]
+        assert world.evictions[-1].victims[0].why == "elastic"
+        world.go()
+        world.settle()
+    assert set(world.where()) == {*(f"service-{n}" for n in range(5)), "job-master-0", "job-worker-0", "job-worker-1"}
+
+
+def test_several_at_once_do_not_wait_for_each_other(world: Memory) -> None:
+    for number in range(3):
+        service(world, f"service-{number}")
+    victims = [each.pod.name for eviction in world.evictions for each in eviction.victims]
+    assert sorted(victims) == ["job-worker-4", "job-worker-5", "job-worker-6"]
+
+
+def test_what_needs_more_than_the_surplus_stops_the_whole_job(world: Memory) -> None:
+    service(world, "large", "6500m")
+    assert len(world.evictions) == 1
+    assert {each.pod.name for each in world.evictions[0].victims} == {
+        "job-master-0", *(f"job-worker-{index}" for index in range(7))
+    }  # fmt: skip
+
+
+def test_workers_come_back_when_the_service_ends(world: Memory) -> None:
+    service(world, "service")
+    world.go()
+    elastic(world, "worker", first=6)
+    world.settle()
+    assert "job-worker-6" not in world.where()
+    world.drop("team", "service")
+    world.settle()
+    assert "job-worker-6" in world.where()
+
+
+@pytest.mark.parametrize("role", ["master", "worker"])
+def test_the_first_of_a_role_comes_back_before_anything_else(world: Memory, role: str) -> None:
+    """Although more than `min` run, and even where others have taken its place meanwhile."""
+    world.drop("team", f"job-{role}-0")
+    world.pod("team", "thief", containers=[container("1400m" if role == "worker" else "450m")])
+    world.settle()
+    assert "thief" in world.where()
+    notes = {names.GANG_SIZE: "3", "batch.kubernetes.io/job-completion-index": "0"}
+    cpu = "1" if role == "worker" else "100m"
+    world.pod("team", f"job-{role}-0", 0, notes, labels={names.GANG_LABEL: "job"}, containers=[container(cpu)])
+    world.settle()
+    assert [each.pod.name for eviction in world.evictions for each in eviction.victims] == ["job-worker-6"]
+    world.go()
+    world.settle()
+    assert f"job-{role}-0" in world.where()
