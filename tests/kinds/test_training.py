@@ -370,3 +370,16 @@ def test_servers_save_checkpoints_and_stay_while_their_leader_saves() -> None:
     grace = pod(found, "server")["spec"]["terminationGracePeriodSeconds"]
     assert 0 < linger < grace == pod(found, "chief")["spec"]["terminationGracePeriodSeconds"]
     assert found["PersistentVolumeClaim", "net-checkpoint"]["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_programs_are_the_first_process_only_beside_a_token() -> None:
+    """The first process ignores SIGTERM unless it handles it, and could not see the token of another container."""
+    elastic = objects(HEAD + "  strategy: elastic\n  framework: custom\n  workers: {min: 1, max: 2}\n")
+    mpi = objects(HEAD + "  strategy: mpi\n  workers: {replicas: 2}\n")
+    for found in (elastic, mpi):
+        for role in ("worker", "master", "launcher"):
+            if ("Job", f"net-{role}") not in found:
+                continue
+            spec = pod(found, role)["spec"]
+            tokens = [volume for volume in spec["volumes"] if "serviceAccountToken" in str(volume)]
+            assert spec.get("shareProcessNamespace", False) != bool(tokens), role
