@@ -41,7 +41,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         priority=f"avactl-{spec.priority}",
         **compact(
             restartPolicy="Never",
-            # As the first process of its namespace, a program without a handler ignores SIGTERM: pods that are preempted
+            # The first process of a PID namespace ignores SIGTERM unless it has a handler: pods that are preempted
             # would hold their GPUs for the whole grace period. Not where another container has a token.
             shareProcessNamespace=True if part.leads and part.role != "launcher" else None,
             subdomain=rendezvous_name(item) if spec.strategy != "single" else None,
