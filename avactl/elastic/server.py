@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -93,9 +94,11 @@ class Server:
                 if member.waiting[kind] >= _AT_ONCE.get(kind, 1):
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"too many requests of {kind} at a time")
                 member.waiting[kind] += 1
-                task = asyncio.create_task(self._later(member, request, kind, context, lock))
+                event = asyncio.Event()
+                self._waiting[kind].add(event)  # at once: the next message may be what it waits for
+                task = asyncio.create_task(self._later(member, request, kind, event, context, lock))
                 tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                task.add_done_callback(partial(self._forget, tasks, kind, event))
         except RejoinError:
             await context.abort(grpc.StatusCode.ABORTED, "the lease of this worker has ended: join again")
         finally:
@@ -105,11 +108,12 @@ class Server:
             self._service.disconnected(member, monotonic())
             self._wake(before)
 
-    async def _later(self, member: Member, request: m.Request, kind: str, context: Any, lock: asyncio.Lock) -> None:
-        """Answer a request when it can be answered."""
-        event, deadline = asyncio.Event(), monotonic() + _PATIENCE
+    async def _later(
+        self, member: Member, request: m.Request, kind: str, event: asyncio.Event, context: Any, lock: asyncio.Lock
+    ) -> None:
+        """Answer a request when it can be answered; `event` is set when it may be."""
+        deadline = monotonic() + _PATIENCE
         timer = asyncio.get_running_loop().call_later(_PATIENCE, event.set)
-        self._waiting[kind].add(event)
         try:
             while True:
                 await event.wait()
@@ -135,7 +139,13 @@ class Server:
             return  # the worker is gone; its lease ends by itself
         finally:
             timer.cancel()
-            self._waiting[kind].discard(event)
+
+    def _forget(
+        self, tasks: set[asyncio.Task[None]], kind: str, event: asyncio.Event, task: asyncio.Task[None]
+    ) -> None:
+        """Drop a request that was answered, or whose worker is gone: maybe before its task began."""
+        tasks.discard(task)
+        self._waiting[kind].discard(event)
 
     def _wake(self, before: tuple[int, ...]) -> None:
         """Look again at the requests that wait for something that has changed since."""

@@ -19,9 +19,11 @@ import socket
 from typing import Any, Sequence
 
 from avactl_worker.dataset import Dataset, Reader, Task
+from avactl_worker.group import Group
 from avactl_worker.session import VERSION, MasterError, Session
+from avactl_worker.step import Step
 
-__all__ = ["Clock", "Dataset", "Master", "MasterError", "Task", "connect"]
+__all__ = ["Clock", "Dataset", "Group", "Master", "MasterError", "Step", "Task", "connect"]
 __version__ = VERSION
 
 _UNBOUNDED = 2**32
@@ -68,6 +70,7 @@ class Master:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._groups: list[Group] = []
         atexit.register(session.close)
 
     @property
@@ -106,12 +109,34 @@ class Master:
             staleness = {"bsp": 0, "ssp": int(os.environ.get("AVACTL_STALENESS", "0"))}.get(consistency, _UNBOUNDED)
         return Clock(self._session, staleness)
 
+    def group(self, state: Any, least: int | None = None, most: int | None = None) -> Group:
+        """Join the workers that train together, in steps: synchronous training.
+
+        `state` is a list or dict of NumPy arrays, or a list of TensorFlow variables, or of PyTorch modules and
+        optimizers: all that a worker must take from the others when it joins, changed in place only. No step is made
+        with fewer workers than `least` (default: the job's `min`); a first round begins at once with `most` (default:
+        the job's `max`).
+        """
+        if self._groups:
+            raise MasterError("a process has one group")
+        bounds = os.environ.get("AVACTL_WORKER_RANGE", "1:0").split(":")
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        lower, upper = (processes * int(each) for each in bounds)
+        found = Group(self._session, state, lower if least is None else least, upper if most is None else most)
+        self._groups.append(found)
+        return found
+
     def close(self) -> None:
-        """Leave the job; tasks that are not done are free for others at once."""
+        """Leave the job; tasks that are not done are free for others at once. A group stays until its leader leaves."""
+        self._close(finish=True)
+
+    def _close(self, finish: bool) -> None:
+        for each in self._groups:
+            each.close(finish)
         self._session.close()
 
     def __enter__(self) -> Master:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._close(finish=kind is None)

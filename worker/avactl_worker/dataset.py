@@ -107,7 +107,7 @@ class Dataset(Generic[R]):
             try:
                 yield task
             except GeneratorExit:
-                self._give_back()
+                self.give_back()
                 raise
             self._trained = self._pulled
 
@@ -130,7 +130,7 @@ class Dataset(Generic[R]):
                     yield batch
                     self.trained(len(batch))
         except GeneratorExit:
-            self._give_back()
+            self.give_back()
             raise
 
     def passes(self) -> Iterator[int]:
@@ -145,19 +145,29 @@ class Dataset(Generic[R]):
             self._push(self._ahead)
             yield self._ahead.epoch
 
-    def stream(self, read: Reader[R] | None = None) -> Iterator[R]:
+    def reader(self) -> Reader[R]:
+        """Return the dataset's function that reads records. Raises ValueError if there is none."""
+        if self._read is None:
+            raise ValueError(f"dataset {self.name}: give a function `read(file, start, end)`")
+        return self._read
+
+    def first(self, read: Reader[R]) -> list[R]:
+        """Return a record of the dataset."""
+        file = next(file for file, count in zip(self._files, self._counts) if count)
+        return list(read(file, 0, 1))
+
+    def stream(self, read: Reader[R] | None = None, wait: bool = True) -> Iterator[R]:
         """Yield records of one pass: until there are no more in this epoch for this worker.
 
-        For loaders that read ahead: a task is done when `trained` has counted all of its records.
+        For loaders that read ahead: a task is done when `trained` has counted all of its records. Without `wait`, it
+        ends also if others have the last tasks.
         """
-        reader = read or self._read
-        if reader is None:
-            raise ValueError(f"dataset {self.name}: give a function `read(file, start, end)`")
+        reader = read or self.reader()
         while True:
             task, self._ahead = self._ahead, None
             if task is None:
                 # With records in the loader, the last tasks of the epoch would wait for each other.
-                task = self._next(self._take_trained(), wait=not self._open)
+                task = self._next(self._take_trained(), wait=wait and not self._open)
                 if task is None:
                     return
                 self._push(task)
@@ -168,7 +178,7 @@ class Dataset(Generic[R]):
                     break
                 yield record
             if count != len(task):
-                self._give_back()
+                self.give_back()
                 found = f"over {len(task)}" if count > len(task) else count
                 raise ValueError(
                     f"{self.name}: read({task.file!r}, {task.start}, {task.end}) returned {found} records "
@@ -229,7 +239,8 @@ class Dataset(Generic[R]):
         self._trained = self._pulled
         return self._take_trained()
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Report what is done, and give the other tasks back."""
         self._ahead = None
         finished = self._take_trained()
         rest = [task._key() for task, _ in self._open]

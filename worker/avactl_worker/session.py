@@ -40,6 +40,10 @@ class MasterError(Exception):
     """The master refused a request, or did not answer for too long."""
 
 
+class OverError(MasterError):
+    """The round has ended."""
+
+
 class _BrokenError(Exception):
     """The stream ended before the answer came."""
 
@@ -198,6 +202,14 @@ class Session:
         except _BrokenError:
             return
 
+    def ask(self, **content: Any) -> m.Answer:
+        """Return the answer to a request that may be repeated, from whichever master answers it. Raises MasterError."""
+        while True:
+            try:
+                return self._ask(self._usable(), None, **content)
+            except _BrokenError:
+                continue
+
     def clock(self, step: int, staleness: int) -> int:
         """Wait until a step may begin, and return its number."""
         while True:
@@ -224,7 +236,7 @@ class Session:
     def _ask(self, stream: _Stream, timeout: float | None, **content: Any) -> m.Answer:
         answer = stream.ask(timeout, **content)
         if answer.error is not None:
-            error = MasterError(answer.error.message)
+            error = (OverError if answer.error.code == "over" else MasterError)(answer.error.message)
             if answer.error.code == "replaced":
                 self._refused = error
             raise error
