@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -168,3 +169,90 @@ class ElasticJob:
     def status(self) -> dict[str, Any]:
         """Return what the master says."""
         return status(self.address)
+
+
+class SyncJob(ElasticJob):
+    """A job of synchronous steps, whose workers run `tools/sync_worker.py` and end by themselves.
+
+    Workers are started and ended by the caller, and not started again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        records: int,
+        epochs: int,
+        batch: int,
+        seed: int = 1,
+        pause: float = 0.0,
+        least: int = 1,
+        pods: bool = False,
+    ) -> None:
+        """`pods`: number 0 leads, as on a cluster; otherwise the longest member does."""
+        super().__init__(folder, 0, records, 32, epochs)
+        self.steps = folder / "steps.log"
+        self.hold = folder / "hold"
+        """While this file is there, the leader does not leave."""
+        self.slow = folder / "slow"
+        """While this file is there, each step takes `pause` seconds."""
+        self.slow.touch()
+        script = ROOT / "tools" / "sync_worker.py"
+        words = (records, epochs, batch, seed, pause, self.steps)
+        self._command = [sys.executable, str(script), *map(str, words)]
+        self._range, self._pods = f"{least}:0", pods
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.workers = list(self.running.values())
+        super().__exit__(kind, error, trace)
+
+    def start(self, *names: str) -> None:
+        """Start workers."""
+        self.steps.touch()
+        for name in names:
+            more = {"AVACTL_MASTER": self.address, "AVACTL_WORKER": name, "AVACTL_WORKER_RANGE": self._range}
+            if self._pods:
+                more["AVACTL_INDEX"] = name.rpartition("-")[2]
+            self.running[name] = self._start(self._command, {**more, "HOLD": str(self.hold), "SLOW": str(self.slow)})
+
+    def send(self, number: signal.Signals, *names: str) -> None:
+        """Send a signal to workers; those that it kills are forgotten."""
+        for name in names:
+            self.running[name].send_signal(number)
+            if number == signal.SIGKILL:
+                self.running.pop(name).wait()
+
+    def notes(self, what: str = "") -> list[dict[str, Any]]:
+        """Return what the workers logged, or only lines of one kind."""
+        found = [json.loads(line) for line in self.steps.read_text().splitlines()]
+        return [each for each in found if what in ("", each["what"])]
+
+    def until(self, true: Callable[[list[dict[str, Any]]], Any], seconds: float = 120.0) -> None:
+        """Wait until something is true of the notes. Raises TimeoutError."""
+        deadline = time.monotonic() + seconds
+        while not true(self.notes()):
+            failed = [name for name, each in self.running.items() if each.poll()]
+            if failed or time.monotonic() > deadline:
+                raise TimeoutError(f"failed: {failed}\n{self.notes()[-3:]}\n{self.log.read_text()[-6000:]}")
+            time.sleep(0.02)
+
+    def until_size(self, size: int, steps: int = 3) -> None:
+        """Wait until some more steps were done by so many workers."""
+        before = len(self.notes())
+        self.until(
+            lambda notes: sum((each["what"], each["size"]) == ("done", size) for each in notes[before:]) >= size * steps
+        )
+
+    def end(self, seconds: float = 120.0) -> None:
+        """Wait until all workers have ended well, without pauses. Raises RuntimeError."""
+        self.slow.unlink(missing_ok=True)
+        deadline = time.monotonic() + seconds
+        for name, process in self.running.items():
+            try:
+                code = process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                code = None
+            if code != 0:
+                raise RuntimeError(f"{name} ended with {code}\n{self.log.read_text()[-6000:]}")

@@ -106,25 +106,38 @@ def _flattened(values: Any) -> Any:
     """Return one array of all values, and a function that gives such an array their form."""
     import numpy as np
 
-    if isinstance(values, dict):
-        names = sorted(values)
-        flat, restore = _flattened([values[name] for name in names])
-        return flat, lambda found: dict(zip(names, restore(found)))
-    if not isinstance(values, (list, tuple)):
-        flat, restore = _flattened([values])
-        return flat, lambda found: restore(found)[0]
-    arrays = [np.asarray(each) for each in values]
-    wide = any(each.dtype not in (np.float16, np.float32) for each in arrays)
-    flat = np.concatenate([each.reshape(-1) for each in arrays]).astype(np.float64 if wide else np.float32)
+    leaves: list[Any] = []
 
-    def restore_all(found: Any) -> Any:
-        result, start = [], 0
-        for each, value in zip(arrays, values):
-            part = found[start : start + each.size]
-            start += each.size
-            kind = each.dtype if each.dtype.kind == "f" else found.dtype
-            shaped = part.reshape(each.shape).astype(kind, copy=False)
-            result.append(float(shaped) if isinstance(value, (int, float)) else shaped)
-        return result
+    def collect(part: Any) -> None:
+        if isinstance(part, dict):
+            for name in sorted(part):
+                collect(part[name])
+        elif isinstance(part, (list, tuple)):
+            for each in part:
+                collect(each)
+        else:
+            leaves.append(np.asarray(part))
 
-    return flat, restore_all
+    collect(values)
+    wide = any(each.dtype not in (np.float16, np.float32) for each in leaves)
+    kind = np.dtype(np.float64 if wide else np.float32)
+    flat = np.concatenate([np.zeros(0), *(each.reshape(-1) for each in leaves)]).astype(kind)
+
+    def restore(found: Any) -> Any:
+        start = 0
+
+        def form(part: Any) -> Any:
+            nonlocal start
+            if isinstance(part, dict):
+                return {name: form(part[name]) for name in sorted(part)}
+            if isinstance(part, (list, tuple)):
+                return [form(each) for each in part]
+            like = np.asarray(part)
+            start += like.size
+            own = like.dtype if like.dtype.kind == "f" else kind  # sums and means of integers are floats
+            result = found[start - like.size : start].reshape(like.shape).astype(own, copy=False)
+            return float(result) if isinstance(part, (int, float)) else result
+
+        return form(values)
+
+    return flat, restore

@@ -1,0 +1,156 @@
+"""Synchronous jobs: real workers that are added, killed and stopped, and a master that is killed."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.elastic import SyncJob
+
+NAMES = [f"worker-{index}" for index in range(12)]
+KILL, STOP, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+
+
+def final_losses(job: SyncJob) -> dict[str, float]:
+    return {each["worker"]: each["loss"] for each in job.notes("final")}
+
+
+def check(job: SyncJob, records: int, epochs: int) -> None:
+    """Each record counts once an epoch, and each step left the same state on all who made it."""
+    digests = defaultdict(set)
+    for each in job.notes("done"):
+        digests[each["step"]].add(each["digest"])
+    assert {step: len(found) for step, found in digests.items() if len(found) > 1} == {}
+    assert sorted(digests) == list(range(1, len(digests) + 1))
+    [data] = job.status()["datasets"]
+    assert [each["records"] for each in data["results"]] == [records] * epochs
+    assert data["records"] == records * epochs
+    losses = final_losses(job)
+    assert len(set(losses.values())) == 1, losses
+    assert next(iter(losses.values())) < 0.6
+
+
+def test_workers_come_and_go(tmp_path: Path) -> None:
+    """4 → 8 → 3 → 6 workers, with a master that is killed, and one worker that only stops."""
+    with SyncJob(tmp_path, records=2048, epochs=12, batch=64, pause=0.1) as job:
+        job.start(*NAMES[:4])
+        job.until_size(4)
+        job.start(*NAMES[4:8])
+        job.until_size(8)
+        job.send(KILL, *NAMES[1:6])
+        job.until_size(3)
+        job.kill_master()
+        job.start(*NAMES[8:11])
+        job.until_size(6)
+        job.send(STOP, NAMES[6])
+        job.until_size(5)
+        job.send(CONT, NAMES[6])
+        job.until_size(6)
+        job.end()
+        check(job, 2048, 12)
+        assert set(final_losses(job)) == {NAMES[0], *NAMES[6:11]}
+
+
+def test_the_master_and_workers_are_killed_at_once(tmp_path: Path) -> None:
+    with SyncJob(tmp_path, records=1024, epochs=10, batch=64, pause=0.1) as job:
+        job.start(*NAMES[:3])
+        for round_number in range(3):
+            job.until_size(3)
+            job.send(KILL, NAMES[round_number])
+            job.kill_master()
+            job.start(NAMES[3 + round_number])
+        job.end()
+        check(job, 1024, 10)
+
+
+def test_a_killed_master_ends_no_round(tmp_path: Path) -> None:
+    with SyncJob(tmp_path, records=1024, epochs=10, batch=64, pause=0.1) as job:
+        job.start(*NAMES[:3])
+        job.until_size(3)
+        for _ in range(2):
+            job.kill_master()
+            job.until_size(3, steps=5)
+        job.end()
+        check(job, 1024, 10)
+        rounds = {each["round"] for each in job.notes("done") if each["size"] == 3}
+        assert len(rounds) == 1
+
+
+def test_fewer_than_the_least_wait(tmp_path: Path) -> None:
+    with SyncJob(tmp_path, records=256, epochs=20, batch=64, least=2) as job:
+        job.start(NAMES[0])
+        job.until(lambda _: job.status()["round"]["waitsFor"] == "more workers: 1 of at least 2 are there")
+        assert job.notes() == []
+        job.start(NAMES[1])
+        job.end()
+        check(job, 256, 20)
+
+
+def test_a_worker_that_joins_after_the_last_step_gets_the_final_state(tmp_path: Path) -> None:
+    """Also pod 0, if it is killed before it has saved: the others stay until it has left."""
+    with SyncJob(tmp_path, records=256, epochs=20, batch=64, pods=True) as job:
+        job.hold.touch()
+        job.start(*NAMES[:2])
+        job.until(lambda notes: sum(each["what"] == "final" for each in notes) == 2)
+        job.send(KILL, NAMES[0])
+        job.start(NAMES[0], NAMES[2])
+        job.until(lambda notes: sum(each["what"] == "final" for each in notes) == 4)
+        assert [each["worker"] for each in job.notes("final") if each["leader"]] == [NAMES[0]] * 2
+        assert [each.poll() for each in job.running.values()] == [None] * 3
+        job.hold.unlink()
+        job.end()
+        check(job, 256, 20)
+
+
+def test_a_worker_that_joins_when_all_have_left_does_nothing(tmp_path: Path) -> None:
+    with SyncJob(tmp_path, records=256, epochs=20, batch=64, least=2) as job:
+        job.start(*NAMES[:2])
+        job.end()
+        job.kill_master()  # it remembers the end
+        job.start(NAMES[2])
+        job.end()
+        last = job.notes("final")[-1]
+        assert (last["worker"], last["step"], last["leader"]) == (NAMES[2], 0, False)
+        assert "had finished before this worker joined" in job.log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_storm(tmp_path: Path, seed: int) -> None:
+    """Workers and the master are killed, stopped and added at random."""
+    import random
+
+    rng = random.Random(seed)
+    with SyncJob(tmp_path, records=4096, epochs=12, batch=64, pause=0.05) as job:
+        names = iter(f"worker-{index}" for index in range(1000))
+        for _ in range(4):
+            job.start(next(names))
+        stopped: list[str] = []
+
+        def some() -> Any:
+            return rng.choice([each for each in job.running if each not in stopped])
+
+        job.until_size(4, steps=1)
+        for _ in range(12):
+            what = rng.choice(("kill", "kill", "add", "add", "stop", "master"))
+            if what == "add" or len(job.running) - len(stopped) < 3:
+                job.start(next(names))
+            elif what == "kill":
+                job.send(KILL, some())
+            elif what == "stop" and not stopped:
+                stopped.append(some())
+                job.send(STOP, stopped[0])
+            elif what == "master":
+                job.kill_master()
+            seen = len(job.notes("done"))
+            job.until(lambda notes, seen=seen: sum(each["what"] == "done" for each in notes) > seen + rng.randrange(20))  # type: ignore[misc]
+            if stopped and rng.random() < 0.5:
+                job.send(CONT, stopped.pop())
+        if stopped:
+            job.send(CONT, stopped.pop())
+        job.end(300)
+        check(job, 4096, 12)
