@@ -152,6 +152,20 @@ class Client:
 
     async def watch(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncIterator[list[bytes]]:
         """Yield the lines of a watch in batches as they arrive. Raises ApiError and UnreachableError."""
+        rest: list[bytes] = []
+        async for chunk in self.stream(path, query, accept):
+            complete, newline, tail = chunk.rpartition(b"\n")
+            if not newline:
+                rest.append(chunk)
+                continue
+            yield b"".join([*rest, complete]).split(b"\n")
+            rest = [tail] if tail else []
+
+    async def stream(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncIterator[bytes]:
+        """Yield the bytes of a response as they arrive. Raises ApiError and UnreachableError.
+
+        A reader that is slower than the server holds the server up: nothing is collected.
+        """
         assert self._session is not None
         limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE)
         try:
@@ -159,14 +173,8 @@ class Client:
             async with self._session.get(path, headers=head, params=query, timeout=limits) as response:
                 if response.status >= 300:
                     raise _refusal(response.status, response.headers, await response.read())
-                rest: list[bytes] = []
                 async for chunk in response.content.iter_any():
-                    complete, newline, tail = chunk.rpartition(b"\n")
-                    if not newline:
-                        rest.append(chunk)
-                        continue
-                    yield b"".join([*rest, complete]).split(b"\n")
-                    rest = [tail] if tail else []
+                    yield chunk
         except aiohttp.SocketTimeoutError:
             raise SilenceError(f"watch {path}: nothing for {_SILENCE:g} s") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
