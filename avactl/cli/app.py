@@ -33,6 +33,8 @@ COMMANDS = {
     "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
     "why": "Explain why a pod or job is pending.",
     "jobs": "Show training jobs with their progress.",
+    "logs": "Print the logs of a training job, all pods together.",
+    "wait": "Wait until a training job has ended.",
     "top": "Show live teams, pools and jobs of a cluster.",
     "pool": "Draw a pool and the jobs on its GPUs (SVG).",
     "defrag": "Find the fewest pod moves that let a job start.",
@@ -50,7 +52,7 @@ PACKAGES = {
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
     "local": ("local",),
-    "jobs": ("jobs",),
+    "jobs": ("jobs", "logs", "wait"),
     "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache", "elastic"),
 }
 """Commands by the package of `avactl.cli` that holds them."""

@@ -53,6 +53,11 @@ class TrainingJob(NamedTuple):
     """Pods, by role and index; the newest of an index last."""
     run: str
 
+    @property
+    def over(self) -> bool:
+        """True if it has succeeded or failed."""
+        return self.state in ("succeeded", "failed")
+
     def as_json(self) -> dict[str, Any]:
         """Return the job for programs."""
         data = self._asdict()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.jobs.kubelet import Kubelet
 from tests.kinds.compiling import DIGEST, apply, body, compiled, unchecked
 from tools.controlplane import ControlPlane, KubeClient
 
@@ -63,6 +64,7 @@ class Lab:
         plane.write_kubeconfig(self._scheduler_config, plane.service_account_token(SYSTEM, "avactl-scheduler", 36_000))
         self.member = folder / "member"
         plane.write_kubeconfig(self.member, plane.token(MEMBER))
+        self.kubelet = Kubelet(plane.layout.certificate("kube-apiserver"))
         for number in range(2):
             self._node(f"node-{number}")
         command = [sys.executable, "-m", "avactl.cli.main", "scheduler", "--config", str(policy)]
@@ -74,11 +76,16 @@ class Lab:
     def close(self) -> None:
         self._scheduler.kill()
         self._scheduler.wait()
+        self.kubelet.close()
 
     def _node(self, name: str) -> None:
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": "8"}
         labels = {"kubernetes.io/hostname": name, "avactl.dev/pool": "v100", "avactl.dev/gpu": "V100"}
-        status = {"capacity": amounts, "allocatable": amounts}
+        status = {
+            "capacity": amounts, "allocatable": amounts,
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet.port}},
+        }  # fmt: skip
         metadata = {"name": name, "labels": labels}
         self.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
 

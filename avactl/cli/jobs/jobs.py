@@ -14,7 +14,7 @@ from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, span, w
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import with_client
-from avactl.exit_codes import MISSING, USAGE
+from avactl.exit_codes import MISSING, OK, USAGE
 from avactl.terminal import json_output
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def jobs(
         else:
             write(_page(view))
 
-    with_client(kubeconfig, context, show)
+    with_client(kubeconfig, context, show, interrupted=OK)
 
 
 async def _load(client: Client, namespace: str, own: str) -> JobsView:

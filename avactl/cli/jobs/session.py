@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -25,11 +25,16 @@ INTERRUPTED = 130
 _T = TypeVar("_T")
 
 
-def with_client(kubeconfig: Path | None, context: str, work: Callable[[Client, Access], Awaitable[_T]]) -> _T:
+def with_client(
+    kubeconfig: Path | None,
+    context: str,
+    work: Callable[[Client, Access], Awaitable[_T]],
+    interrupted: int = INTERRUPTED,
+) -> _T:
     """Run `work` with a client of the API server.
 
     Exits with USAGE without a kubeconfig, with MISSING if the API server does not answer or denies a request, and with
-    130 after Ctrl-C.
+    `interrupted` after Ctrl-C.
     """
     with packages():
         from avactl.kube.client import ApiError, Client, UnreachableError
@@ -44,7 +49,7 @@ def with_client(kubeconfig: Path | None, context: str, work: Callable[[Client, A
     except (ApiError, UnreachableError) as error:
         refused(error, access)
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(interrupted) from None
 
 
 def job_of(name: str, namespace: str, access: Access) -> tuple[str, str]:
@@ -57,6 +62,6 @@ def job_of(name: str, namespace: str, access: Access) -> tuple[str, str]:
     return namespace, name
 
 
-def no_job(namespace: str, name: str) -> None:
+def no_job(namespace: str, name: str) -> NoReturn:
     """Exit with USAGE: there is no such job."""
     fail(f"no training job {name} in namespace {namespace}", USAGE, "`avactl jobs` lists those that you may see")

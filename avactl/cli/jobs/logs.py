@@ -1,0 +1,58 @@
+"""`avactl logs`: what the pods of a training job print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig
+from avactl.cli.common import fail
+from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
+from avactl.diagnostics.suggest import one_of
+from avactl.exit_codes import USAGE
+
+if TYPE_CHECKING:
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+
+
+def logs(
+    name: JobName,
+    role: Annotated[str, typer.Option(help="Only pods of this role, such as `worker`.", show_default="all")] = "",
+    index: Annotated[int | None, typer.Option(min=0, help="Only pods of this index.", show_default="all")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Last lines of each pod.", show_default="all")] = None,
+    namespace: Namespace = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Print the logs of a training job: all pods together, in the order of time, each line with its role and index.
+
+    With --follow, new pods join, restarts are shown, and a lost connection is taken up where it broke.
+    """
+
+    async def work(client: Client, access: Access) -> None:
+        from avactl.jobs.log_stream import JobLogs, Selection, TooManyPodsError
+        from avactl.jobs.view import JobsView
+        from avactl.local.output import Output
+
+        place = job_of(name, namespace, access)
+        view = JobsView(client, *place)
+        await view.load()
+        found = view.jobs()
+        if not found:
+            no_job(*place)
+        roles = {each.name: each.wanted for each in found[0].roles}
+        if role and role not in roles:
+            fail(f"the job has no role `{role}`", USAGE, f"its roles: {one_of(list(roles), 8)}")
+        if index is not None and index >= max(roles[role] if role else 0, 0 if role else max(roles.values())):
+            fail(f"the job has no pod with index {index}", USAGE, "indices begin with 0")
+        labels = [f"{each}-{number}" for each, wanted in roles.items() for number in (0, wanted - 1)]
+        told = JobLogs(view, Selection(role, index), Output(labels), tail)
+        try:
+            await (told.follow() if follow else told.show())
+        except TooManyPodsError as error:
+            fail(str(error), USAGE, "choose with `--role` and `--index`")
+
+    with_client(kubeconfig, context, work)

@@ -1,0 +1,78 @@
+"""`avactl wait`: wait for the end of a training job."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain
+from avactl.cli.common import fail
+from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
+from avactl.exit_codes import OK, USAGE
+from avactl.terminal import inert
+
+if TYPE_CHECKING:
+    from avactl.jobs.state import TrainingJob
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+
+FAILED, DELETED, TIMED_OUT = 5, 6, 124
+"""Exit codes, besides those of all commands. 124 is that of timeout(1)."""
+
+
+def wait(
+    name: JobName,
+    namespace: Namespace = "",
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="Longest wait, such as `90m`.", show_default="none")
+    ] = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Wait until a training job has ended. A lost API server is waited for.
+
+    Exit code: 0 the job has succeeded · 5 it has failed · 6 it was deleted · 124 timeout.
+    """
+    from avactl.reconcile.command import duration
+
+    try:
+        seconds = duration(timeout, "--timeout") if timeout else None
+    except ValueError as error:
+        fail(str(error), USAGE)
+    code = with_client(kubeconfig, context, lambda client, access: _wait(client, access, name, namespace, seconds))
+    sys.exit(code)
+
+
+async def _wait(client: Client, access: Access, name: str, namespace: str, seconds: float | None) -> int:
+    from avactl.jobs.view import JobsView
+    from avactl.jobs.waiting import ended
+
+    place = job_of(name, namespace, access)
+    view = JobsView(client, *place)
+    await view.load()
+    if not view.jobs():
+        no_job(*place)
+    last = ""
+
+    def told(job: TrainingJob | None) -> None:
+        nonlocal last
+        now = "no answer from the API server; trying again"
+        if job is not None:
+            now = f"{job.state}: {job.why}" if job.why else job.state
+        if now != last:
+            print(inert(f"{'/'.join(place)}  {plain(now)}"), flush=True)
+        last = now
+
+    try:
+        async with asyncio.timeout(seconds):
+            job = await ended(view, told)
+    except TimeoutError:
+        print(f"{'/'.join(place)}  not ended in time", flush=True)
+        return TIMED_OUT
+    if job is None:
+        print(f"{'/'.join(place)}  deleted", flush=True)
+        return DELETED
+    return OK if job.state == "succeeded" else FAILED
