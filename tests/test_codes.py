@@ -21,6 +21,7 @@ TESTED = {
     "file-too-large": "source/test_yaml.py::test_a_file_that_is_too_large_is_not_even_read",
     "internal-error": "test_defect.py::test_a_defect_is_told_at_the_spec",
     "manifest-too-large": "kinds/test_dataset.py::test_a_list_that_is_too_long_stays_in_the_store",
+    "missing-revision": "cli/test_validate.py::test_commits_that_the_git_server_does_not_have",
     "object-changed": "datasets/test_verify.py::test_a_version_that_changed",
     "object-missing": "datasets/test_verify.py::test_a_version_that_changed",
     "object-unlisted": "datasets/test_verify.py::test_a_version_that_changed",

@@ -105,6 +105,7 @@ CODES: dict[str, str] = {
     "wrong-strategy": "The job's strategy or framework does not have the role or setting.",
     "no-checkpoint": "A long or elastic job is preemptible but has no checkpoint.",
     "unbound-bucket": "An object-store location is in none of the team's buckets.",
+    "missing-revision": "A git server does not have a revision of code.",
     # services and workspaces
     "port-conflict": "Two listeners of a server use the same port.",
     "resource-class-mismatch": "The resource class of a service contradicts its resources.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 from tests.cli.running import Run, write
@@ -81,3 +82,52 @@ def test_missing_path_is_wrong_usage(avactl: Run) -> None:
     shown = avactl("validate", "nowhere")
     assert shown.returncode == 2
     assert shown.stderr == "avactl: nowhere: no such file or directory\n"
+
+
+JOB = """apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: net, team: vision}
+spec:
+  image: registry.example.com/train:1
+  command: [python, train.py]
+  code: {git: {url: "https://git.example.com/a.git", ref: REF}}
+"""
+PLATFORM = """apiVersion: avactl.dev/v1
+kind: Cluster
+metadata: {name: main}
+spec: {images: {git: "registry.example.com/git@sha256:DIGEST"}}
+---
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {name: vision}
+spec: {members: {groups: [vision]}}
+""".replace("DIGEST", "a" * 64)
+
+
+def test_commits_that_the_git_server_does_not_have(tmp_path: Path, avactl: Run) -> None:
+    origin = tmp_path / "origin"
+    author = ("-c", "user.name=Test", "-c", "user.email=test@example.com")
+    for words in (("init", "-q", "-b", "main", str(origin)), ("-C", str(origin), "commit", "-qm1", "--allow-empty")):
+        subprocess.run(["git", *author, *words], check=True)
+    head = subprocess.run(["git", "-C", origin, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    there, gone = head.stdout.strip(), "4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d"
+    local = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{origin}.insteadOf"}
+    local["GIT_CONFIG_VALUE_0"] = "https://git.example.com/a.git"
+    jobs = {
+        name: JOB.replace("REF", ref).replace("net", name) for name, ref in (("a", there), ("b", gone), ("c", "v1"))
+    }
+    write(tmp_path / "specs", platform=PLATFORM, **jobs)
+    shown = avactl("validate", "--code", str(tmp_path / "specs"), **local)
+    assert shown.returncode == 1, shown.stderr
+    heads = [line for line in shown.stdout.splitlines() if line.startswith("error")]
+    assert heads == [
+        f"error[missing-revision]: https://git.example.com/a.git has no commit `{gone}`",
+        "error[missing-revision]: https://git.example.com/a.git has no commit, tag or branch `v1`",
+    ]
+    assert f"specs/b.yaml:7:{JOB.splitlines()[6].index('REF') + 1}\n" in shown.stdout
+    machine = avactl("validate", "--code", "--format=json", str(tmp_path / "specs"), **local)
+    assert [each["code"] for each in json.loads(machine.stdout)] == ["missing-revision", "missing-revision"]
+    # A server that does not answer is no problem of the specs.
+    local["GIT_CONFIG_KEY_0"] = "url./nowhere.insteadOf"
+    assert avactl("validate", "--code", str(tmp_path / "specs"), **local).returncode == 3
+    assert avactl("validate", str(tmp_path / "specs")).returncode == 0

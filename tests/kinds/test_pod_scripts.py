@@ -85,7 +85,11 @@ def test_code_is_fetched_by_tag_branch_and_any_commit(repository: Path, tmp_path
 def test_code_is_fetched_again_into_what_an_earlier_try_left(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "code"
     target.mkdir()
-    assert fetch(repository, target, "no-such-branch").returncode != 0
+    missing = fetch(repository, target, "no-such-branch")
+    assert missing.returncode == pods.MISSING_REVISION
+    assert missing.stderr.endswith(f"error: {repository} has no commit, tag or branch no-such-branch\n")
+    # The server may answer the next time.
+    assert fetch(repository / "elsewhere", target, "v2").returncode not in (0, pods.MISSING_REVISION)
     assert fetch(repository, target, "v2").returncode == 0
     (target / "train.py").write_text("changed by the pod")
     assert fetch(repository, target, "v2").returncode == 0

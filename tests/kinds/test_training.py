@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from avactl.kinds.lowering.pods import MISSING_REVISION
 from avactl.kinds.registry import kind
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.followers import EVALUATOR_GRACE
@@ -192,6 +193,26 @@ def test_a_gang_is_restarted_as_often_as_retries_say() -> None:
     assert found["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 4
     assert ("PodDisruptionBudget", "net") not in objects(HEAD)
     assert objects(HEAD + "  preemptible: false\n")["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 1
+
+
+def test_a_job_fails_at_once_if_its_commit_does_not_exist() -> None:
+    found = objects(PS + "  framework: mxnet\n  code: {git: {url: 'https://git.example.com/a.git', ref: v1}}\n")
+    for role in ("worker", "server", "scheduler"):
+        first = job(found, role)["spec"]["podFailurePolicy"]["rules"][0]
+        assert first == {
+            "action": "FailJob",
+            "onExitCodes": {"containerName": "code", "operator": "In", "values": [MISSING_REVISION]},
+        }
+        assert "code" in [each["name"] for each in pod(found, role)["spec"]["initContainers"]]
+
+
+@pytest.mark.parametrize(("ref", "known"), [("main", 1), ("v1.0", 1), ("4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d", 0)])
+def test_only_a_commit_is_a_fixed_version_of_code(ref: str, known: int) -> None:
+    text = f"  code: {{git: {{url: 'https://git.example.com/a.git', ref: {ref}}}}}\n"
+    (item,) = compile_spec(HEAD + text).program.of("TrainingJob")
+    workload = kind("TrainingJob").workload
+    assert workload is not None
+    assert [each.path[-1] for each in workload.unpinned(item)] == ["ref"] * known
 
 
 def test_a_gang_says_of_which_level_one_domain_must_hold_it() -> None:

@@ -196,11 +196,15 @@ class Volumes:
             env |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
         env["GIT_CONFIG_COUNT"] = str(len(settings))
         image = self.program.cluster_spec(self.item.cluster).images.git
-        self.init.append(helper("code", image, GIT_SCRIPT, env_list(env), resources("100m", "256Mi"), mounts))
+        self.init.append(helper(CODE, image, GIT_SCRIPT, env_list(env), resources("100m", "256Mi"), mounts))
 
 
+CODE = "code"
+"""Init container that fetches code."""
 GIT_SECRET = "/etc/git-secret"  # noqa: S105 - a path
 GIT_SECRET_HELPER = f"{TMP}/credential-helper"
+MISSING_REVISION = 66
+"""Exit code of the init container `code` for a revision that does not exist: another try would not find it either."""
 GIT_SCRIPT = f"""\
 set -eu
 if [ -f {GIT_SECRET}/username ]; then
@@ -227,7 +231,14 @@ if git fetch -q --depth 1 origin "$REF"; then
   git checkout -q --force --detach FETCH_HEAD
 else
   git fetch -q --tags origin '+refs/heads/*:refs/remotes/origin/*'
-  git checkout -q --force --detach "$REF"
+  for name in "$REF" "origin/$REF" ""; do
+    if [ -z "$name" ]; then
+      echo "error: $URL has no commit, tag or branch $REF" >&2
+      exit {MISSING_REVISION}
+    fi
+    if git rev-parse -q --verify "$name^{{commit}}" >/dev/null; then break; fi
+  done
+  git checkout -q --force --detach "$name"
 fi
 git log -1 --format='code: %H %s'
 """

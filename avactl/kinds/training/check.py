@@ -9,7 +9,8 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.kinds.dataset_access import mount_problems
 from avactl.kinds.dataset_start import start_problems
-from avactl.kinds.feasibility.capacity import gpu_problems
+from avactl.kinds.feasibility.capacity import gpu_problems, roles
+from avactl.kinds.feasibility.together import together_problem
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
@@ -209,13 +210,16 @@ def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
 
 def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
+    alone = False
     for key in ("workers", "servers", "launcher", "evaluator"):
         compute = getattr(spec, key)
         if compute is None:
             continue
         path = ("spec", key)
         replicas = bounds(spec)[0] if key == "workers" else compute.replicas
-        yield from gpu_problems(item, program, compute, path, replicas)
+        found = gpu_problems(item, program, compute, path, replicas)
+        yield from found
+        alone = alone or bool(found)
         shared = compute.shared_memory
         if shared is not None and quantity(shared) >= quantity(compute.memory):
             least = format_quantity(quantity(shared) * 2)
@@ -228,6 +232,9 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
                 if "memory" in compute.model_fields_set
                 else (),
             )
+    together = None if alone else together_problem(item, program, list(roles(item)))
+    if together is not None:
+        yield together
 
 
 def _within(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -75,6 +75,9 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
         codes = [followers.FAILED, followers.GAVE_UP]
         failed = {"containerName": followers.COMPONENT, "operator": "In", "values": codes}
         rules.insert(0, {"action": "FailJob", "onExitCodes": failed})
+    if spec.code is not None and part.role != MASTER:
+        missing = {"containerName": pods.CODE, "operator": "In", "values": [pods.MISSING_REVISION]}
+        rules.insert(0, {"action": "FailJob", "onExitCodes": missing})
     pod = template(item, program, made, part)
     if part.leads and (longest := _running_time(item, program)) is not None:
         pod["metadata"]["annotations"][names.TIMEOUT] = str(longest)

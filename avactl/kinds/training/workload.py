@@ -12,6 +12,7 @@ from avactl.kinds.registry import Fact, ObjectEffect
 from avactl.kinds.training.local import LOCAL
 from avactl.kinds.training.roles import bounds, master_compute
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
+from avactl.source.revisions import is_commit
 
 
 def roles(item: Item) -> Iterator[Role]:
@@ -89,7 +90,11 @@ def _dataset(item: Item, program: Program, mount: DatasetMount) -> str:
 
 
 def unpinned(item: Item) -> Iterator[Unpinned]:
-    """Yield the datasets that are mounted without a version."""
+    """Yield the datasets that are mounted without a version, and code that is no commit."""
+    code = item.spec.code
+    if code is not None and not is_commit(code.git.ref):
+        text = f"`{code.git.ref}` is a branch or tag: pods that start later may run other code"
+        yield Unpinned(("spec", "code", "git", "ref"), text, "write the full name of a commit")
     for index, mount in enumerate(item.spec.datasets):
         if mount.version is None:
             text = f"dataset {mount.name} has no version: a new version would restart the job"
