@@ -37,6 +37,10 @@ ALLOWED = {
     # Capacity is counted on machines, and limited by quotas.
     "avactl/kinds/feasibility/fit.py": {"MachineType"},
     "avactl/diff/capacity.py": {"Quota"},
+    # The key `code.workspace`; the homes of sessions are a hook.
+    "avactl/kinds/training/mounts.py": {"Workspace"},
+    "avactl/kinds/training/workload.py": {"Workspace"},
+    "avactl/kinds/training/workspace_code.py": {"Workspace"},
     # Pods read the buckets of their team.
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.
     "avactl/plan/cluster_state.py": {"Cluster", "NodePool"},

@@ -46,7 +46,9 @@ class LocalRun(NamedTuple):
     env: Callable[[str, int], Mapping[str, str]] = _no_env
     """Returns further variables by role and index; those of the spec win."""
     checkout: str = ""
-    """Mount path of code that pods fetch from git; "" if the image has the code."""
+    """Mount path of code that pods fetch; "" if the image has the code."""
+    code: str = ""
+    """Source of that code on a cluster."""
     data: Sequence[tuple[str, str]] = ()
     """Mount paths and names of datasets."""
 

@@ -85,6 +85,17 @@ def _not_exposed(item: Item) -> Sequence[str]:
     return ()
 
 
+class Home(NamedTuple):
+    """Persistent directory of a session, which jobs of the team can take code from."""
+
+    claim: str
+    """Name of its PersistentVolumeClaim."""
+    shared: bool
+    """True if several nodes can mount it."""
+    user: int
+    group: int
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadHooks:
     """Hooks of a kind whose specs run pods."""
@@ -109,6 +120,9 @@ class WorkloadHooks:
     """Badge in the graph, at most five characters."""
     summary: Callable[[Item], str] = _no_summary
     """One line about a spec in the graph, beside its name and GPUs."""
+
+    home: Callable[[Item], Home] | None = None
+    """Returns the persistent directory of a session; None if the kind has none."""
 
     timeout: Callable[[Item], str | None] | None = None
     """Returns the maximum run time of a job as a duration, or None; None if the kind has no timeout."""

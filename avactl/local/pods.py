@@ -262,8 +262,7 @@ def _notes(
     item: Item, run: LocalRun, roles: list[_Role], place: Place, translation: Translation, services: list[Body]
 ) -> Iterator[str]:
     if run.checkout:
-        git = item.spec.code.git
-        yield f"code: {place.checkout} instead of {git.url} at {git.ref}"
+        yield f"code: {place.checkout} instead of {run.code}"
     for path, name in run.data:
         if path not in place.given:
             yield f"dataset {name}: {path} is an empty directory; `--mount {path}=DIR` uses yours"

@@ -10,7 +10,7 @@ from avactl.source.git import Access, GitCommandError, git, init_bare
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
 _MISSING = re.compile(r"not our ref|could(n't| not) find remote ref|no such remote ref|bad object")
-"""What git says of a revision that the server does not have. Source: fetch-pack.c and upload-pack.c of git."""
+"""Messages of git for a revision that the server does not have. Source: fetch-pack.c and upload-pack.c of git."""
 
 
 def is_commit(revision: str) -> bool:

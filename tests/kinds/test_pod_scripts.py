@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from avactl.kinds.cache_tier.alluxio import names, shell
 from avactl.kinds.lowering import pods
-from avactl.kinds.training import followers, mpi
+from avactl.kinds.training import followers, mpi, workspace_code
 from tests.kinds.on_base import objects
 
 JOB = """
@@ -31,6 +32,7 @@ SCRIPTS = [
     mpi.AGENT,
     mpi.PUBLISH_SCRIPT,
     mpi.WORKER_SCRIPT,
+    workspace_code.SNAPSHOT_SCRIPT,
 ]
 
 
@@ -94,6 +96,101 @@ def test_code_is_fetched_again_into_what_an_earlier_try_left(repository: Path, t
     (target / "train.py").write_text("changed by the pod")
     assert fetch(repository, target, "v2").returncode == 0
     assert (target / "train.py").read_text() == "two"
+
+
+NOTEBOOK = """
+apiVersion: avactl.dev/v1
+kind: Workspace
+metadata: {name: li-wei, team: vision}
+spec: {user: li.wei, image: jupyter}
+---
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: net, team: vision}
+spec: {image: train, code: {workspace: {name: li-wei, path: net, home: /notebook}}}
+"""
+
+
+def snapshot(home: Path, target: Path, job: str) -> subprocess.CompletedProcess[str]:
+    """Run the init container's script with its own environment, as a pod of a Job with this UID."""
+    container = objects(NOTEBOOK)["Job", "net-worker"]["spec"]["template"]["spec"]["initContainers"][0]
+    env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    labels = {entry["name"] for entry in container["env"]} - env.keys()
+    assert labels == {"JOB_NAME", "JOB_UID"}
+    env |= {"WORKSPACE_HOME": str(home), "TARGET": str(target), "JOB_NAME": "net-worker", "JOB_UID": job}
+    target.mkdir(exist_ok=True)
+    return subprocess.run(
+        container["command"], env={**env, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+    )
+
+
+ONE, TWO = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12")
+
+
+def test_pods_of_a_job_have_the_code_that_the_workspace_had_at_the_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "net").mkdir(parents=True)
+    (home / "net" / "train.py").write_text("one")
+    (home / "net" / ".hidden").write_text("too")
+    first = snapshot(home, tmp_path / "first", ONE)
+    assert first.returncode == 0, first.stderr
+    (home / "net" / "train.py").write_text("edited")
+    # A pod of the same Job that starts later, then one of another run.
+    assert snapshot(home, tmp_path / "first", ONE).stdout == first.stdout
+    assert snapshot(home, tmp_path / "later", ONE).stdout == first.stdout
+    assert {path.name: path.read_text() for path in (tmp_path / "later").iterdir()} == {
+        "train.py": "one",
+        ".hidden": "too",
+    }
+    assert snapshot(home, tmp_path / "other", TWO).returncode == 0
+    assert (tmp_path / "other" / "train.py").read_text() == "edited"
+
+
+def test_pods_that_start_together_take_one_snapshot(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "net").mkdir(parents=True)
+    (home / "net" / "train.py").write_text("0")
+    with ThreadPoolExecutor(9) as pool:
+        done = [pool.submit(snapshot, home, tmp_path / f"pod-{index}", ONE) for index in range(8)]
+        while not all(each.done() for each in done):
+            # As editors save.
+            (tmp_path / "next").write_text(str(time.monotonic()))
+            (tmp_path / "next").replace(home / "net" / "train.py")
+    assert [each.result().returncode for each in done] == [0] * 8, [each.result().stderr for each in done]
+    assert len({each.result().stdout for each in done}) == 1
+    assert len({(tmp_path / f"pod-{index}" / "train.py").read_text() for index in range(8)}) == 1
+
+
+def test_a_snapshot_that_is_missing_or_damaged(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    missing = snapshot(home, tmp_path / "code", ONE)
+    assert (missing.returncode, missing.stderr) == (
+        pods.MISSING_REVISION, "error: workspace li-wei has no directory net\n",
+    )  # fmt: skip
+    (home / "net").mkdir()
+    assert "is empty" in snapshot(home, tmp_path / "code", ONE).stderr
+    (home / "net" / "train.py").write_text("one")
+    assert snapshot(home, tmp_path / "code", ONE).returncode == 0
+    (archive,) = (home / workspace_code.SNAPSHOTS).glob("*.tar")
+    archive.write_bytes(archive.read_bytes()[:-1] + b"x")
+    assert "is damaged" in snapshot(home, tmp_path / "again", ONE).stderr
+
+
+def test_snapshots_of_earlier_runs_are_removed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "net").mkdir(parents=True)
+    for text, job in (("one", ONE), ("two", TWO)):
+        (home / "net" / "train.py").write_text(text)
+        assert snapshot(home, tmp_path / "code", job).returncode == 0
+    store = home / workspace_code.SNAPSHOTS
+    assert len(list(store.iterdir())) == 4
+    for path in store.iterdir():
+        os.utime(path, (time.time() - 3 * 86400,) * 2)
+    assert snapshot(home, tmp_path / "code", TWO).returncode == 0
+    assert (tmp_path / "code" / "train.py").read_text() == "two"
+    assert [path.name for path in store.iterdir() if path.suffix != ".tar"] == [f"net-worker.{TWO}"]
+    assert len(list(store.glob("*.tar"))) == 1
 
 
 @pytest.mark.parametrize(

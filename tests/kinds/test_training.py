@@ -215,6 +215,24 @@ def test_only_a_commit_is_a_fixed_version_of_code(ref: str, known: int) -> None:
     assert [each.path[-1] for each in workload.unpinned(item)] == ["ref"] * known
 
 
+def test_code_from_a_workspace_is_read_only() -> None:
+    notebook = (
+        "apiVersion: avactl.dev/v1\nkind: Workspace\nmetadata: {name: li-wei, team: vision}\n"
+        "spec: {user: li.wei, image: jupyter, sharedHome: true, runAsUser: 2000}\n---\n"
+    )
+    code = "  runAsUser: 2000\n  code: {workspace: {name: li-wei, path: net, home: /notebook}}\n"
+    found = objects(notebook + PS.lstrip() + "  framework: mxnet\n" + code)
+    assert found["PersistentVolumeClaim", "li-wei-home"]["spec"]["accessModes"] == ["ReadWriteMany"]
+    for role in ("worker", "server", "scheduler"):
+        main, (copier, *_) = container(found, role), pod(found, role)["spec"]["initContainers"]
+        assert main["workingDir"] == "/workspace/code"
+        mounts = {each["name"]: each for each in main["volumeMounts"]}
+        assert mounts["code"]["readOnly"]
+        assert mounts["workspace"] == {"name": "workspace", "mountPath": "/notebook", "readOnly": True}
+        assert copier["name"] == "code"
+        assert not any(each.get("readOnly") for each in copier["volumeMounts"])
+
+
 def test_a_gang_says_of_which_level_one_domain_must_hold_it() -> None:
     spec = "  framework: mxnet\n  strategy: parameterServer\n  servers: {replicas: 2}\n"
     found = objects(HEAD + spec + "  workers: {replicas: 4, within: topology.kubernetes.io/rack}\n")

@@ -24,7 +24,7 @@ metadata: {{name: main}}
 spec:
   images:
     {{avactl: "avactl{IMAGE}", git: "git{IMAGE}", fetch: "rclone{IMAGE}", tensorboard: "t{IMAGE}", kubectl: "k{IMAGE}"}}
-  storageClasses: {{checkpoint: nfs, classes: [{{name: nfs, provisioner: nfs.csi.k8s.io}}]}}
+  storageClasses: {{checkpoint: nfs, workspace: nfs, classes: [{{name: nfs, provisioner: nfs.csi.k8s.io}}]}}
 ---
 kind: NodePool
 metadata: {{name: v100}}
@@ -42,6 +42,10 @@ spec:
 kind: Dataset
 metadata: {{name: digits, team: vision}}
 spec: {{size: 1Gi, secret: digits-s3, versions: [{{name: v1, url: "s3://digits/v1"}}]}}
+---
+kind: Workspace
+metadata: {{name: notes, team: vision}}
+spec: {{user: li.wei, image: registry.example.com/jupyter, sharedHome: true}}
 """
 
 
@@ -55,6 +59,7 @@ def training(name: str, spec: str) -> str:
 JOBS = {
     "one": "datasets: [{name: digits}], checkpoint: {volume: 1Gi}, preemptible: false, "
     "workers: {gpus: 1, gpu: V100, sharedMemory: 1Gi}, code: {git: {url: 'https://example.com/a.git', ref: main}}",
+    "handed": "code: {workspace: {name: notes, path: net, home: /notebook}}",
     "torch": "strategy: allReduce, workers: {replicas: 2, gpus: 8, gpu: H100, link: nvlink, rdma: true}, "
     "tensorboard: {}, checkpoint: {path: 's3://results/torch'}, priority: high",
     "tensor": "framework: tensorflow, strategy: allReduce, workers: {replicas: 2, gpus: 2, gpu: V100}, evaluator: {}",
@@ -107,7 +112,7 @@ def pods_of(kube: KubeClient, name: str) -> list[dict[str, Any]]:
 
 def test_every_pod_of_every_job_is_admitted(admin: KubeClient, jobs: Compilation) -> None:
     expected = workloads(jobs)
-    assert len(expected) == 16
+    assert len(expected) == 17
     made = Counter(
         pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] for name in expected for pod in pods_of(admin, name)
     )

@@ -18,7 +18,7 @@ from avactl.local.errors import LocalRunError
 from avactl.local.pods import LocalJob, LocalPod, Place, describe
 from avactl.local.selection import select
 from avactl.source.tree import DirTree
-from tests.local.running import EXAMPLE
+from tests.local.running import EXAMPLE, copy_example, local_run, losses, plain_losses, rewrite
 
 
 @cache
@@ -224,3 +224,20 @@ def test_paths_are_replaced_whole() -> None:
     assert local("/data:/data/x,/data/more/y=/database /my/data s3://data /data.old") == (
         "/run/1:/run/1/x,/run/2/y=/database /my/data s3://data /data.old"
     )
+
+
+def test_code_of_a_workspace_is_the_checkout(tmp_path: Path) -> None:
+    training = copy_example(tmp_path)
+    notebook = (
+        "apiVersion: avactl.dev/v1\nkind: Workspace\nmetadata: {name: notes, team: research}\n"
+        "spec: {user: li.wei, image: registry.example.com/jupyter:1}\n"
+    )
+    (training / "jobs/notes.yaml").write_text(notebook)
+    image = "    git: registry.example.com/git@sha256:" + "a" * 64
+    platform = training / "platform.yaml"
+    platform.write_text(platform.read_text().replace("  images:\n", f"  images:\n{image}\n"))
+    rewrite(training, "single", "  workers:", "  code: {workspace: {name: notes, path: linear}}\n  workers:")
+    done = local_run(training, "jobs/single.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"code: {training} instead of workspace notes:linear" in done.stdout + done.stderr
+    assert losses(done.stdout) == plain_losses()

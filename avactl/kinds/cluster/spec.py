@@ -98,7 +98,7 @@ class Images(Model):
         description="JuiceFS Community Edition 1.4 image: mount pods, imports. Required by CacheTiers with engine "
         "`juicefs`.",
     )
-    git: PinnedImage | None = Field(None, description="Image with git and sh, for `code.git`.")
+    git: PinnedImage | None = Field(None, description="Image with git, tar and sh, for `code`.")
     tensorboard: PinnedImage | None = Field(None, description="Image with TensorBoard, for `tensorboard`.")
     kubectl: PinnedImage | None = Field(
         None, description="Image with kubectl and sh, for jobs with strategy `parameterServer`, `mpi` or `elastic`."

@@ -124,10 +124,42 @@ class GitCode(Model):
     )
 
 
-class Code(Model):
-    """Source of the code if it is not in the image."""
+class WorkspaceCode(Model):
+    """Code in the home directory of a workspace, as it is when the job starts."""
 
-    git: GitCode = Field(description="A git repository.")
+    name: Name = Field(description="A workspace of the team, with `sharedHome: true` for jobs of several pods.")
+    path: RelPath = Field(".", description="Directory below the workspace's home.")
+    mount: AbsPath = Field(
+        "/workspace/code", description="Mount path of the copy, read-only; also the working directory."
+    )
+    home: AbsPath | None = Field(
+        None, description="Mount path of the whole home directory, read-only. Unlike the code it shows later changes."
+    )
+
+
+class Code(Model):
+    """Source of the code if it is not in the image: `git` or `workspace`."""
+
+    git: GitCode | None = Field(None, description="A git repository.")
+    workspace: WorkspaceCode | None = Field(None, description="The home directory of a workspace.")
+
+    @property
+    def mount(self) -> str:
+        """Mount path of the code."""
+        source = self.workspace or self.git
+        return "" if source is None else source.mount
+
+    @property
+    def directory(self) -> str:
+        """Working directory of the code."""
+        if self.git is None or self.git.path in (".", ""):
+            return self.mount
+        return f"{self.mount.rstrip('/')}/{self.git.path.removeprefix('./')}"
+
+    def __str__(self) -> str:
+        if self.workspace is not None:
+            return f"workspace {self.workspace.name}:{self.workspace.path}"
+        return "" if self.git is None else f"{self.git.url} at {self.git.ref}"
 
 
 class StartWhen(Model):

@@ -21,6 +21,7 @@ from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.pod import below, log_path, team_bucket
 from avactl.kinds.training.roles import CHECKPOINT_ROLES, Part, bounds, job_name, parts, pods_with, rendezvous_name
 from avactl.kinds.training.strategies import strategy_problems
+from avactl.kinds.training.workspace_code import code_problems
 from avactl.quantity import format_quantity, quantity
 
 _LONG = 24 * 3600
@@ -39,12 +40,12 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from argument_problems(item, words, path)
     yield from mount_problems(item, program, item.spec.datasets, ("spec", "datasets"))
     yield from start_problems(item, program)
-    yield from place_problems(item, program)
+    if item.spec.code is None or (item.spec.code.git is None) != (item.spec.code.workspace is None):
+        yield from place_problems(item, program)
     yield from _checkpoint(item, program)
     yield from _tensorboard(item, program)
     yield from _times(item, program)
-    if item.spec.code is not None:
-        yield from require_image(item, program, "git", ("spec", "code"))
+    yield from code_problems(item, program)
     if any(problem.severity == "error" for problem in wrong):
         return  # the number of pods per role is unknown
     made = parts(item.spec)

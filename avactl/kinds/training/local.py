@@ -46,7 +46,8 @@ def local_run(item: Item) -> LocalRun:
         timeout=None if spec.timeout is None else float(seconds(spec.timeout)),
         files=_files(item),
         env=_environment(item),
-        checkout="" if spec.code is None else spec.code.git.mount,
+        checkout="" if spec.code is None else spec.code.mount,
+        code="" if spec.code is None else str(spec.code),
         data=[(mount.mount, mount.name) for mount in spec.datasets],
     )
 

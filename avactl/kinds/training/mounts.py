@@ -50,9 +50,12 @@ def _places(item: Item, program: Program) -> Iterator[Place]:
         given = place if "mount" in mount.model_fields_set else place[:-1]
         yield Place(mount.mount, f"dataset {mount.name}", given, True, dataset=True)
     if spec.code is not None:
-        git = spec.code.git
-        place = ("spec", "code", "git", "mount") if "mount" in git.model_fields_set else ("spec", "code", "git")
-        yield Place(git.mount, "the code", place, False)
+        key = "git" if spec.code.git is not None else "workspace"
+        source = getattr(spec.code, key)
+        place = ("spec", "code", key, "mount") if "mount" in source.model_fields_set else ("spec", "code", key)
+        yield Place(source.mount, "the code", place, key == "workspace")
+        if key == "workspace" and source.home is not None:
+            yield Place(source.home, f"the home of workspace {source.name}", ("spec", "code", key, "home"), True)
     if spec.checkpoint is not None and spec.checkpoint.volume is not None:
         yield Place(CHECKPOINTS, "the checkpoint volume", ("spec", "checkpoint", "volume"), False)
     logs = log_path(spec)
@@ -119,7 +122,7 @@ def _clash(item: Item, place: Place, other: Place) -> Diagnostic | None:
     else:
         return None
     # Point the caret at the directory that the user chose.
-    movable, fixed = (inner, outer) if inner.path[-1] in ("mount", "logdir", "logVolume") else (outer, inner)
+    movable, fixed = (inner, outer) if inner.path[-1] in ("mount", "home", "logdir", "logVolume") else (outer, inner)
     return Diagnostic(
         "mount-conflict",
         message,

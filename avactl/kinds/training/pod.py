@@ -15,7 +15,7 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
-from avactl.kinds.training import followers, job_master, mpi
+from avactl.kinds.training import followers, job_master, mpi, workspace_code
 from avactl.kinds.training.addressing import environment
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.roles import CHECKPOINT_ROLES, DATA_ROLES, MASTER, Part, bounds, job_name, rendezvous_name
@@ -113,17 +113,13 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
         command = with_mpirun(command)
     elif spec.strategy == "mpi":
         command, args = ["sh", "-c", mpi.WORKER_SCRIPT], []
-    git = spec.code.git if spec.code else None
-    directory = None
-    if git is not None:
-        directory = git.mount if git.path in (".", "") else f"{git.mount.rstrip('/')}/{git.path.removeprefix('./')}"
     compute = part.compute
     return compact(
         name=part.role,
         image=spec.image,
         command=command or None,
         args=args or None,
-        workingDir=directory,
+        workingDir=spec.code.directory if spec.code else None,
         env=_env(item, program, part, gpu),
         resources=pods.resources(compute.cpu, compute.memory, gpu.resources(), gpu.claims),
     )
@@ -208,8 +204,10 @@ def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
         volumes.empty("shared-memory", "/dev/shm", size=part.compute.shared_memory, memory=True)  # noqa: S108
     if spec.strategy == "mpi" and part.role in ("launcher", "worker"):
         mpi.mount(volumes, rendezvous_name(item), launcher=part.role == "launcher")
-    if spec.code is not None:
+    if spec.code is not None and spec.code.git is not None:
         volumes.code(spec.code.git)
+    elif spec.code is not None:
+        workspace_code.mount(volumes, spec.code.workspace)
     if part.role in CHECKPOINT_ROLES:
         volumes.buckets()
         if spec.checkpoint is not None and spec.checkpoint.volume is not None:

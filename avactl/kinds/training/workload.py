@@ -67,7 +67,7 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
         found["consistency"] = f"ssp {spec.staleness}" if spec.consistency == "ssp" else spec.consistency
     found["image"] = spec.image
     if spec.code is not None:
-        found["code"] = spec.code.git.ref
+        found["code"] = spec.code.git.ref if spec.code.git else str(spec.code)
     if spec.datasets:
         found["datasets"] = ", ".join(_dataset(item, program, mount) for mount in spec.datasets)
     if spec.checkpoint is not None:
@@ -92,7 +92,10 @@ def _dataset(item: Item, program: Program, mount: DatasetMount) -> str:
 def unpinned(item: Item) -> Iterator[Unpinned]:
     """Yield the datasets that are mounted without a version, and code that is no commit."""
     code = item.spec.code
-    if code is not None and not is_commit(code.git.ref):
+    if code is not None and code.workspace is not None:
+        text = "code from a workspace is in no repository: another run may have other code"
+        yield Unpinned(("spec", "code", "workspace"), text, "push it, and write `git: {url: …, ref: COMMIT}`")
+    elif code is not None and not is_commit(code.git.ref):
         text = f"`{code.git.ref}` is a branch or tag: pods that start later may run other code"
         yield Unpinned(("spec", "code", "git", "ref"), text, "write the full name of a commit")
     for index, mount in enumerate(item.spec.datasets):

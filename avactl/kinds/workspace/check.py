@@ -8,6 +8,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.dataset_access import mount_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
+from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.program import Item, Program
 from avactl.kinds.workspace.lower import image, is_shared
 
@@ -29,6 +30,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from argument_problems(item, spec.args, ("spec", "args"))
     yield from mount_problems(item, program, spec.datasets, ("spec", "datasets"))
     yield from _home(item)
+    if spec.shared_home:
+        yield from sharing_problems(item, program, "workspace", ("spec", "sharedHome"), "jobs share the home directory")
     if is_shared(spec.gpus):
         yield from _shared_gpu(item, program)
     else:

@@ -29,6 +29,11 @@ def storage(item: Item, program: Program) -> str:
     return str(item.spec.storage or program.get("Team", str(item.team)).spec.workspace.storage)
 
 
+def home_claim(item: Item) -> str:
+    """Return the name of the claim of the home directory."""
+    return f"{item.name}-home"
+
+
 def is_shared(gpus: float) -> bool:
     """Return True if the number of GPUs is a fraction of one."""
     return gpus != int(gpus)
@@ -52,8 +57,9 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     )
     gpu = pods.GpuRequest(item, program, compute, COMPONENT)
     home = k8s.volume_claim(
-        item, program, cluster, f"{item.name}-home", ns, storage(item, program), use="workspace",
+        item, program, cluster, home_claim(item), ns, storage(item, program), use="workspace",
         keep=spec.deletion_policy != "delete", component=COMPONENT,
+        mode="ReadWriteMany" if spec.shared_home else "ReadWriteOnce",
     )  # fmt: skip
     objects = [home]
     if config:
@@ -86,7 +92,7 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
     if spec.preemptible:
         notes[PREEMPTIBLE] = "true"
     volumes = pods.Volumes(item, program)
-    volumes.claim("home", f"{item.name}-home", spec.home)
+    volumes.claim("home", home_claim(item), spec.home)
     # Shared memory for data loaders; its content counts towards the container's memory.
     volumes.empty("shared-memory", "/dev/shm", memory=True)  # noqa: S108
     if config:

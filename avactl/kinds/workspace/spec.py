@@ -34,6 +34,11 @@ class WorkspaceSpec(PodUser):
     home: AbsPath = Field(
         "/home/user", description="Mount path of the home directory; also HOME and the working directory."
     )
+    shared_home: bool = Field(
+        False,
+        description="Let jobs on all nodes take code from the home directory: its volume is ReadWriteMany. Fixed when "
+        "the volume is created.",
+    )
     port: Port = Field(8888, description="Port of the image's editor.")
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
     idle_timeout: Duration = Field(

@@ -7,7 +7,8 @@ from typing import Any
 
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import ObjectEffect
-from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
+from avactl.kinds.workload import Home, Lifecycle, Role, WorkloadHooks
+from avactl.kinds.workspace.lower import home_claim
 
 
 def roles(item: Item) -> Iterator[Role]:
@@ -35,6 +36,12 @@ def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     return "the session ends; the home directory is kept"
 
 
+def home(item: Item) -> Home:
+    """Return the home directory."""
+    spec = item.spec
+    return Home(home_claim(item), spec.shared_home, spec.run_as_user, spec.run_as_group or spec.run_as_user)
+
+
 WORKLOAD = WorkloadHooks(
     Lifecycle.SESSION,
     "workspace",
@@ -43,5 +50,6 @@ WORKLOAD = WorkloadHooks(
     checks_capacity=True,
     stop="set `running: false` in unused workspaces",
     badge="work",
+    home=home,
     summary=lambda item: f"{item.spec.user}"[:44],
 )
