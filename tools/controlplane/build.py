@@ -55,8 +55,9 @@ MODULES = (
         HERE / "kubernetes", f"-s -w {_version_flags()}", {name: f"k8s.io/kubernetes/cmd/{name}" for name in _NAMES}
     ),
     Module(HERE / "kwok", "-s -w", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
+    Module(HERE / "coredns", "-s -w", {"coredns": "."}),
 )
-NODE_BINARIES = ("kubelet", "kube-proxy")
+NODE_BINARIES = ("kubelet", "kube-proxy", "coredns")
 """Binaries of a real node, which the control plane does not need."""
 BINARIES = tuple(name for module in MODULES for name in module.packages if name not in NODE_BINARIES)
 
@@ -177,7 +178,8 @@ def _key(module: Module, go: str, environment: Mapping[str, str]) -> str:
         check=True,
     ).stdout
     digest = hashlib.sha256()
-    inputs = [(module.folder / "go.mod").read_bytes(), (module.folder / "go.sum").read_bytes(), targets]
+    files = ["go.mod", "go.sum", *sorted(path.name for path in module.folder.glob("*.go"))]
+    inputs = [*((module.folder / name).read_bytes() for name in files), targets]
     for part in (*inputs, environment["GOFLAGS"].encode(), module.ldflags.encode()):
         digest.update(hashlib.sha256(part).digest())
     return f"{module.name}-{digest.hexdigest()[:16]}"

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from avactl.scaffold import LOCK
 from tools.controlplane import progress
-from tools.controlplane.build import BuildError, UnavailableError, cache_dir, make_once
+from tools.controlplane.build import BuildError, UnavailableError, build_binaries, cache_dir, make_once
 from tools.image import debian, oci
 from tools.image.oci import Image
 
@@ -56,12 +56,45 @@ def python(*packages: str) -> Image:
     return _image(name, [_system(name, "python3", *packages)], _SHELL)
 
 
+def kubectl() -> Image:
+    """Return an image with kubectl and a shell, for the followers of training jobs."""
+    program = build_binaries(["kubectl"])["kubectl"]
+
+    def fill(root: Path) -> None:
+        target = root / "usr/local/bin/kubectl"
+        target.parent.mkdir(parents=True)
+        shutil.copyfile(program, target)
+        target.chmod(0o755)
+
+    return _image("kubectl", [_system("busybox"), _layer("kubectl", [str(program)], fill)], _SHELL)
+
+
 def avactl() -> Image:
     """Return the image of avactl's command line and daemons: this source tree, its locked wheels, Python and git."""
-    packages = (f"{PYTHON}-minimal", f"lib{PYTHON}-stdlib", "libstdc++6", "git", "ca-certificates")
-    layers = [_system("avactl-system", *packages, compiled=True), _wheels(), _source()]
     config = {"Env": [PATH, "HOME=/tmp"], "Entrypoint": ["avactl"], "User": "1000:1000"}
-    return _image("avactl", layers, config)
+    return _image("avactl", _avactl_layers(), config)
+
+
+def training(*directories: Path) -> Image:
+    """Return an image that runs `python scripts/…`, the scripts of all directories, with NumPy and avactl-worker."""
+    files = sorted(file for directory in directories for file in directory.glob("*.py"))
+
+    def fill(root: Path) -> None:
+        target = root / "workspace/scripts"
+        target.mkdir(parents=True)
+        for file in files:
+            shutil.copyfile(file, target / file.name)
+        program = root / "usr/local/bin/python"
+        program.parent.mkdir(parents=True)
+        program.symlink_to(f"/usr/bin/{PYTHON}")
+
+    own = _layer("training", [f"{file.name}\0{file.read_text()}" for file in files], fill)
+    return _image("training", [*_avactl_layers(), own], {**_SHELL, "WorkingDir": "/workspace"})
+
+
+def _avactl_layers() -> list[Path]:
+    packages = (f"{PYTHON}-minimal", f"lib{PYTHON}-stdlib", "libstdc++6", "git", "ca-certificates")
+    return [_system("avactl-system", *packages, compiled=True), _wheels(), _source()]
 
 
 def _system(name: str, *packages: str, compiled: bool = False) -> Path:

@@ -10,6 +10,7 @@ POD_NETWORK = "10.244.0.0/16"
 SERVICE_NETWORK = "10.96.0.0/16"
 NODE_PREFIX = 24
 KUBELET_PORT = 10250
+DOMAIN = "cluster.local"
 
 
 def node_address(index: int) -> str:
@@ -85,6 +86,8 @@ def kubelet(folder: Path, cgroup: str, client_ca: Path) -> str:
         "maxOpenFiles": 20000,
         "makeIPTablesUtilChains": False,
         "resolvConf": "",
+        "clusterDNS": [node_address(0)],
+        "clusterDomain": DOMAIN,
         "volumePluginDir": str(folder / "volume-plugins"),
         "evictionHard": dict.fromkeys(
             ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available"), "1%"
@@ -117,6 +120,19 @@ def kube_proxy(kubeconfig: Path, name: str, address: str) -> str:
         },
     }
     return json.dumps(config, indent=2)
+
+
+def dns(kubeconfig: Path) -> str:
+    """CoreDNS's configuration (a Corefile): the names of Services and their pods, on the first node, and no others."""
+    return f"""\
+{DOMAIN} {{
+    bind {node_address(0)}
+    errors
+    kubernetes {{
+        kubeconfig {kubeconfig}
+    }}
+}}
+"""
 
 
 def egress(socket: Path) -> str:

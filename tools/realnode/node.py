@@ -18,14 +18,16 @@ START_TIMEOUT = 120.0  # seconds
 POLL = 0.05  # seconds
 LOG_LINES = 30
 PROXY = "system:kube-proxy"
+DNS = "system:coredns"
 
 
 class RealNode(process.Closing):
     """A control plane with one or more real nodes on this machine, whose kubelets run pods.
 
     The nodes are namespaces: nothing outside of them and of avactl's cache changes, and no packet leaves the machine.
-    `users` are as in ControlPlane. Entering raises UnavailableError with one line where the machine lacks what a node
-    needs, BuildError, and StartError. NetworkPolicies are not enforced, and there is no storage class.
+    Pods resolve the names of Services. NetworkPolicies are not enforced, and there is no storage class. `users` are as
+    in ControlPlane. Entering raises UnavailableError with one line where the machine lacks what a node needs,
+    BuildError, and StartError.
     """
 
     def __init__(self, *, nodes: int = 1, users: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -50,6 +52,10 @@ class RealNode(process.Closing):
             url = f"https://{config.node_address(0)}:{port}"
             for index in range(len(self.names)):
                 self._start_node(index, binaries, url, pause)
+            kubeconfig = self._kubeconfig(self._machines[0], DNS, url)
+            corefile = self._machines[0].folder / "Corefile"
+            corefile.write_text(config.dns(kubeconfig))
+            self._machines[0].spawn("coredns", binaries["coredns"], "-conf", corefile)
             self._await_ready()
         except BaseException:
             self.close()
@@ -107,8 +113,15 @@ class RealNode(process.Closing):
         self._relay(f"relay-{port}", (self._machines[0].network, address), (OWN_NETWORK, f"127.0.0.1:{port}"))
         return address
 
+    def shared(self, name: str) -> Path:
+        """Make a directory that has the same path on all nodes and this machine, and that all users may write to."""
+        path = self._machines[0].folder / "shared" / name
+        path.mkdir(parents=True)
+        path.chmod(0o777)
+        return path
+
     def log(self, component: str, node: int = 0) -> Path:
-        """The output of `containerd`, `kubelet` or `kube-proxy` of a node; see also `plane.log`."""
+        """The output of `containerd`, `kubelet` or `kube-proxy`, on the first node also `coredns`; see `plane.log`."""
         return self._machines[node].log(component)
 
     def _control_plane(self) -> ControlPlane:
@@ -131,7 +144,7 @@ class RealNode(process.Closing):
         return ControlPlane(
             controller_manager=True,
             scheduler=True,
-            users={**users, PROXY: [], **self._users},
+            users={**users, PROXY: [], DNS: ["system:masters"], **self._users},
             arguments={"kube-apiserver": api_server},
         )
 
