@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster_fixtures import building
+from tests.e2e.platform import Repository
 from tests.e2e.pods import Cluster
 from tools import image
 from tools.controlplane import KubeClient, build_binaries
@@ -52,6 +53,18 @@ def avactl_image(node: RealNode, request: pytest.FixtureRequest) -> str:
     """Reference of the image of avactl itself."""
     with building(request):
         return node.image(image.avactl())
+
+
+@pytest.fixture(scope="session")
+def repository(
+    node: RealNode, avactl_image: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Repository:
+    """Specs of the platform, applied: avactl's scheduler runs."""
+    with building(request):
+        kubectl = node.image(image.kubectl())
+    made = Repository(tmp_path_factory.mktemp("platform") / "specs", node)
+    made.create(avactl_image, kubectl)
+    return made
 
 
 @pytest.fixture

@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.platform import Repository
 from tests.e2e.pods import TIMEOUT
 from tools.controlplane import ApiError, KubeClient
 from tools.realnode import RealNode
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
 
-SPECS = """\
-apiVersion: avactl.dev/v1
-kind: Cluster
-metadata: {name: lab}
-spec:
-  daemons: {scheduler: true}
-  images: {avactl: "AVACTL"}
----
-apiVersion: avactl.dev/v1
-kind: NodePool
-metadata: {name: t4}
-spec: {cluster: lab, machineType: t4, nodes: [node-0, node-1]}
----
-apiVersion: avactl.dev/v1
-kind: Team
-metadata: {name: vision}
-spec: {members: {groups: [vision]}}
----
-apiVersion: avactl.dev/v1
-kind: Quota
-metadata: {name: gpus, team: vision}
-spec: {gpus: [{gpu: T4, guaranteed: 2}]}
-"""
 JOB = """\
----
 apiVersion: avactl.dev/v1
 kind: TrainingJob
 metadata: {name: count, team: vision}
@@ -51,42 +24,12 @@ spec:
 """
 
 
-@pytest.fixture
-def repository(tmp_path: Path, avactl_image: str) -> Path:
-    """A git repository with a platform of the two nodes."""
-    path = tmp_path / "specs"
-    path.mkdir()
-    git(path, "init", "--quiet", "--initial-branch=main")
-    commit(path, SPECS.replace("AVACTL", avactl_image))
-    return path
-
-
-def git(path: Path, *arguments: str) -> None:
-    author = ("-c", "user.name=Test", "-c", "user.email=test@example.com")
-    subprocess.run(["git", "-C", str(path), *author, *arguments], check=True, capture_output=True)
-
-
-def commit(path: Path, specs: str) -> None:
-    (path / "platform.yaml").write_text(specs)
-    git(path, "add", "--all")
-    git(path, "commit", "--quiet", "--message=change")
-
-
-def reconcile(node: RealNode, path: Path) -> None:
-    """Apply the repository, and wait until everything is healthy."""
-    command = [sys.executable, "-m", "avactl.cli.main", "reconcile", str(path), "--kubeconfig", str(node.kubeconfig)]
-    done = subprocess.run([*command, "--timeout=5m"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_compiled_job_runs(node: RealNode, kube: KubeClient, repository: Path, busybox: str) -> None:
-    reconcile(node, repository)
+def test_a_compiled_job_runs(node: RealNode, kube: KubeClient, repository: Repository, busybox: str) -> None:
     # Both replicas answer their probes, with a read-only root and without privileges.
     kube.wait_for("apps/v1", "Deployment", "avactl-scheduler", "avactl-system", until=all_ready, timeout=TIMEOUT)
-    commit(repository, (repository / "platform.yaml").read_text() + JOB.replace("IMAGE", busybox))
-    reconcile(node, repository)
+    repository.write("count.yaml", JOB.replace("IMAGE", busybox))
     kube.wait_for("batch/v1", "Job", "count-worker", "vision", until=succeeded, timeout=TIMEOUT)
-    (pod,) = kube.list("v1", "Pod", "vision")
+    (pod,) = kube.list("v1", "Pod", "vision", label_selector="batch.kubernetes.io/job-name=count-worker")
     assert pod["spec"]["schedulerName"] == "avactl"
     assert node.logs("vision", pod["metadata"]["name"]) == "1000\ncounted\n"
     # The policies that were applied hold: nobody goes past the scheduler.

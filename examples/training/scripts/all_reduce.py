@@ -48,6 +48,8 @@ def main() -> None:
         weights -= linear.RATE / linear.RECORDS * total[:-1]
         if RANK == 0:
             linear.show(epoch, total[-1])
+    if RANK == 0:
+        linear.save(weights)
 
 
 if __name__ == "__main__":

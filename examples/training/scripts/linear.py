@@ -28,6 +28,12 @@ def show(epoch: int, squared_error: float) -> None:
     print(f"epoch {epoch} loss {squared_error / RECORDS:.6f}", flush=True)
 
 
+def save(weights: np.ndarray) -> None:
+    """Write the weights to the job's checkpoint volume, if it has one."""
+    if "AVACTL_CHECKPOINT_DIR" in os.environ:
+        np.save(Path(os.environ["AVACTL_CHECKPOINT_DIR"]) / "weights.npy", weights)
+
+
 def main() -> None:
     weights = np.zeros(FEATURES)
     features, targets = data()
@@ -35,8 +41,7 @@ def main() -> None:
         total, squared_error = gradient(weights, features, targets)
         weights -= RATE / RECORDS * total
         show(epoch, squared_error)
-    if "AVACTL_CHECKPOINT_DIR" in os.environ:
-        np.save(Path(os.environ["AVACTL_CHECKPOINT_DIR"]) / "weights.npy", weights)
+    save(weights)
 
 
 if __name__ == "__main__":

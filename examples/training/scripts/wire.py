@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 
@@ -13,7 +14,16 @@ PATIENCE = 60.0
 
 def listen(host: str, port: int) -> socket.socket:
     """Listen on this pod's own address: on one machine, others use the same port on theirs."""
-    return socket.create_server((host, port))
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return socket.create_server((host, port))
+        except OSError as error:
+            # DNS may not know this pod yet, or still have the address of the one before it.
+            unknown = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            if not unknown or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def connect(host: str, port: int) -> socket.socket:
