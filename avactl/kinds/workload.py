@@ -54,7 +54,7 @@ class Requests(Protocol):
 class Role(NamedTuple):
     """Identical pods of a spec."""
 
-    path: tuple[str, ...]
+    path: tuple[str | int, ...]
     """Path of the role's compute in the document."""
     compute: GpuCompute
     least: int

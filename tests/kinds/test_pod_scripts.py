@@ -14,6 +14,7 @@ import pytest
 from avactl.kinds.cache_tier.alluxio import names, shell
 from avactl.kinds.lowering import pods
 from avactl.kinds.training import followers, mpi, workspace_code
+from avactl.kinds.training.addressing import INDEX_SCRIPT
 from tests.kinds.on_base import objects
 
 JOB = """
@@ -28,6 +29,8 @@ SCRIPTS = [
     pods.GIT_SCRIPT,
     pods.FETCH_SCRIPT,
     followers.FOLLOW_SCRIPT,
+    followers.PARTNER_SCRIPT,
+    INDEX_SCRIPT,
     shell.PREFIXES_SCRIPT,
     mpi.AGENT,
     mpi.PUBLISH_SCRIPT,
@@ -272,7 +275,7 @@ def follow(tmp_path: Path, restarts: str, job: str = "run-1 ") -> subprocess.Com
     )
     stand_in.chmod(0o755)
     env = {
-        "PATH": f"{tmp_path}:/usr/bin:/bin", "LEADER": "net-chief", "RUN": "run-1", "ROLE": "server", "POD": "p",
+        "PATH": f"{tmp_path}:/usr/bin:/bin", "LEADERS": "net-chief", "RUN": "run-1", "ROLE": "server", "POD": "p",
         "RETRIES": "3", "GRACE": "0", "LINGER": "0", "PERIOD": "1", "COMMANDS": "",
     }  # fmt: skip
     try:

@@ -105,7 +105,7 @@ def test_what_serves_ends_with_those_it_serves_and_user_code_has_no_token() -> N
     spec = pod(found, "server")["spec"]
     (watcher,) = spec["containers"]
     assert container(found, "server")["restartPolicy"] == "Always"  # a sidecar: it does not keep the pod alive
-    assert {entry["name"]: entry.get("value") for entry in watcher["env"]}["LEADER"] == "net-worker"
+    assert {entry["name"]: entry.get("value") for entry in watcher["env"]}["LEADERS"] == "net-worker"
     assert spec["automountServiceAccountToken"] is False
     holders = [
         each["name"]

@@ -59,6 +59,10 @@ def training(name: str, spec: str) -> str:
 JOBS = {
     "one": "datasets: [{name: digits}], checkpoint: {volume: 1Gi}, preemptible: false, "
     "workers: {gpus: 1, gpu: V100, sharedMemory: 1Gi}, code: {git: {url: 'https://example.com/a.git', ref: main}}",
+    "mixed": "framework: mxnet, strategy: parameterServer, workers: {replicas: 2, gpus: 1, gpu: V100}, servers: {}, "
+    "workerGroups: [{name: cpu, replicas: 2}], serverGroups: [{name: big, memory: 8Gi}], retries: 0",
+    "pair": "framework: custom, strategy: parameterServer, workers: {}, servers: {}, "
+    "workerGroups: [{name: cpu, replicas: 2}]",
     "handed": "code: {workspace: {name: notes, path: net, home: /notebook}}",
     "torch": "strategy: allReduce, workers: {replicas: 2, gpus: 8, gpu: H100, link: nvlink, rdma: true}, "
     "tensorboard: {}, checkpoint: {path: 's3://results/torch'}, priority: high",
@@ -112,7 +116,7 @@ def pods_of(kube: KubeClient, name: str) -> list[dict[str, Any]]:
 
 def test_every_pod_of_every_job_is_admitted(admin: KubeClient, jobs: Compilation) -> None:
     expected = workloads(jobs)
-    assert len(expected) == 17
+    assert len(expected) == 25
     made = Counter(
         pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] for name in expected for pod in pods_of(admin, name)
     )
@@ -191,7 +195,7 @@ def script(plane: ControlPlane, tmp_path: Path) -> Iterator[Script]:
 
 def follow(script: Script, jobs: Compilation, name: str, leader: str, **more: str) -> subprocess.Popen[str]:
     run = body(jobs, "Job", leader, "vision")["metadata"]["annotations"][RUN_ANNOTATION]
-    env = {"LEADER": leader, "RUN": run, "PERIOD": "1", "GRACE": "0", "COMMANDS": "", "INDEX": "0", **more}
+    env = {"LEADERS": leader, "RUN": run, "PERIOD": "1", "GRACE": "0", "COMMANDS": "", "KEY": "", **more}
     env = {"POD": "none", "ROLE": "none", "RETRIES": "3", "LINGER": "0", **env}
     return script(followers.FOLLOW_SCRIPT, f"{name}-follower", **env)
 
@@ -217,6 +221,35 @@ def test_a_follower_ends_with_the_job_that_it_follows(admin: KubeClient, jobs: C
     assert other.poll() is None
 
 
+def test_leading_groups_fail_together(admin: KubeClient, jobs: Compilation, script: Script) -> None:
+    servers = follow(script, jobs, "mixed", "mixed-worker", LEADERS="mixed-worker mixed-worker-cpu")
+    run = body(jobs, "Job", "mixed-worker", "vision")["metadata"]["annotations"][RUN_ANNOTATION]
+    names = {"OWN": "mixed-worker-cpu", "LEADERS": "mixed-worker"}
+    partner = script(followers.PARTNER_SCRIPT, "mixed-follower", RUN=run, PERIOD="1", **names)
+    end(admin, "mixed-worker", "Failed")
+    assert servers.wait(30) == followers.FAILED
+    admin.wait_for("batch/v1", "Job", "mixed-worker-cpu", "vision", until=stopped)
+    assert partner.poll() is None
+
+
+def test_a_follower_waits_for_all_leading_groups(admin: KubeClient, jobs: Compilation, script: Script) -> None:
+    servers = follow(script, jobs, "pair", "pair-worker", LEADERS="pair-worker pair-worker-cpu")
+    end(admin, "pair-worker", "Succeeded")
+    admin.wait_for("batch/v1", "Job", "pair-worker", "vision", until=lambda job: done(job, "Complete"))
+    with pytest.raises(subprocess.TimeoutExpired):
+        servers.wait(3)
+    end(admin, "pair-worker-cpu", "Succeeded")
+    assert servers.wait(30) == 0
+
+
+def done(job: dict[str, Any], condition: str) -> bool:
+    return any(each["type"] == condition for each in job.get("status", {}).get("conditions", ()))
+
+
+def stopped(job: dict[str, Any]) -> bool:
+    return done(job, "Failed")
+
+
 def test_a_follower_whose_sidecar_keeps_failing_stops_the_leader(
     admin: KubeClient, jobs: Compilation, script: Script
 ) -> None:
@@ -238,9 +271,6 @@ def test_a_follower_whose_sidecar_keeps_failing_stops_the_leader(
     watcher = follow(script, jobs, "tensor", "tensor-worker", POD=pod, ROLE="evaluator")
     assert watcher.wait(30) == followers.GAVE_UP, watcher.communicate()
 
-    def stopped(job: dict[str, Any]) -> bool:
-        return any(each["type"] == "Failed" for each in job.get("status", {}).get("conditions", ()))
-
     admin.wait_for("batch/v1", "Job", "tensor-worker", "vision", until=stopped)
 
 
@@ -257,8 +287,8 @@ def test_commands_of_mpirun_reach_their_workers(
     agent.write_text(mpi.AGENT.replace(followers.DIRECTORY, str(tmp_path / "ranks-launcher")))
     command = """( . ./.profile; orted -mca ess "env" -mca x 'a "quoted" $WORD' )"""
     name = "ranks-worker-1.ranks-rendezvous.vision.svc"
-    subprocess.run(["sh", str(agent), name, *command.split(" ")], check=True)
-    follow(script, jobs, "ranks", "ranks-launcher", COMMANDS=commands, INDEX="1")
+    subprocess.run(["sh", str(agent), name, *command.split(" ")], check=True, env={**os.environ, "AVACTL_JOB": "ranks"})
+    follow(script, jobs, "ranks", "ranks-launcher", COMMANDS=commands, KEY="w1")
     admin.wait_for("v1", "ConfigMap", commands, "vision", until=lambda found: "w1" in found.get("data", {}))
     arrived = tmp_path / "ranks-follower" / "command"
     for _ in range(100):

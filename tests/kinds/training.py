@@ -62,6 +62,7 @@ def pod(found: Objects, role: str = "worker") -> dict[str, Any]:
 def container(found: Objects, role: str = "worker") -> dict[str, Any]:
     """The container of user code: the main one, or the sidecar of a pod that follows another Job."""
     spec = pod(found, role)["spec"]
+    role = pod(found, role)["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]
     named = [each for each in (*spec["containers"], *spec.get("initContainers", ())) if each["name"] == role]
     assert len(named) == 1
     main: dict[str, Any] = named[0]

@@ -41,6 +41,15 @@ def test_all_reduce(training: Path) -> None:
     trains(local_run(training, "jobs/all-reduce.yaml", "--workers", "5"), "5 workers")
 
 
+def test_groups_of_workers(training: Path) -> None:
+    groups = "  workerGroups: [{name: old, replicas: 2, memory: 2Gi}, {name: spare}]\n"
+    rewrite(training, "all-reduce", "  workers: {", f"{groups}  workers: {{")
+    trains(local_run(training, "jobs/all-reduce.yaml"), "6 workers")
+    servers = "  serverGroups: [{name: big, memory: 2Gi}]\n"
+    rewrite(training, "parameter-server", "  workers: {", f"{groups}{servers}  workers: {{")
+    trains(local_run(training, "jobs/parameter-server.yaml"), "6 workers, 3 servers")
+
+
 def test_parameter_server(training: Path) -> None:
     trains(local_run(training, "jobs/parameter-server.yaml"), "3 workers, 2 servers")
 

@@ -74,10 +74,10 @@ def _problem(item: Item, demands: list[_Demand], machines: list[fit.Offer], reso
     beside = sums[at - 1] if at else Fraction(0)
     role, one = asking[at].role, asking[at].amounts[resource]
     rest = int((most - beside) / one)
-    path = tuple(role.path)
+    path = role.path
     given = item.doc.get(*path, "replicas") is not None
     where = f"pool {machines[0].pool.name}" if len(machines) == 1 else f"the pools of cluster {item.cluster}"
-    name = str(path[1])
+    name = ".".join(str(step) for step in path[1:])
     hint = f"at most {rest} of `{name}` fit beside the others" if rest else f"no pod of `{name}` fits beside the others"
     return Diagnostic(
         "gang-never-fits",

@@ -31,14 +31,14 @@ def milli(value: str | int | float) -> Milli:
     return ceil(quantity(value) * 1000)
 
 
-Ask = tuple[tuple[str, ...], int, tuple[tuple[str, str, Milli], ...]]
+Ask = tuple[tuple[str | int, ...], int, tuple[tuple[str, str, Milli], ...]]
 """Demand of one role: its path, its pods, and the amount per pod of each resource (key, GPU model)."""
 
 
 class Part(NamedTuple):
     """Demand of one role of a spec for one resource."""
 
-    path: tuple[str, ...]
+    path: tuple[str | int, ...]
     pods: int
     each: Milli
 

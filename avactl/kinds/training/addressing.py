@@ -1,13 +1,14 @@
 """Rendezvous of a job's pods: environment for torchrun, TF_CONFIG and ps-lite, and a generic one for other code.
 
 A pod learns its index from the Job controller's annotation, and Kubernetes expands `$(NAME)` in a value from
-variables defined earlier. So every pod of a role has the same template, and no shell computes an address.
+variables defined earlier. So every pod of a role has the same template, and no shell computes an address. Only the pods
+of further groups need a shell, which adds their index to the number of pods before them.
 Values that depend on the number of pods are in the ConfigMap `NAME-rendezvous`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ import orjson
 from avactl.kinds.lowering.pods import env_list
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
-from avactl.kinds.training.roles import MASTER, Part, bounds, host, hosts, job_name, rendezvous_name
+from avactl.kinds.training.roles import MASTER, Part, bounds, counts, host, hosts, job_name, rendezvous_name
 
 INDEX = "JOB_COMPLETION_INDEX"
 _INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
@@ -53,47 +54,74 @@ def processes(part: Part) -> int:
     return part.compute.gpus or 1
 
 
-def slots_per_worker(spec: Any) -> int:
-    """Number of MPI ranks per worker."""
-    slots: int = spec.slots_per_worker or spec.workers.gpus or 1
+def slots_per_worker(spec: Any, part: Part) -> int:
+    """Number of MPI ranks per worker of a group."""
+    slots: int = spec.slots_per_worker or part.compute.gpus or 1
     return slots
 
 
 def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap; empty for a job with one pod."""
     spec = item.spec
-    count = {part.role: part.replicas for part in parts}
+    count = counts(parts)
     least, most = bounds(spec)
     if spec.strategy == "single":
         return {}
     if spec.strategy == "elastic":
         return {"nnodes": f"{least}:{most}"} if spec.framework == "pytorch" else {}
     if spec.strategy == "mpi":
-        lines = [f"{name} slots={slots_per_worker(spec)}\n" for name in hosts(item, "worker", most)]
+        lines = [
+            f"{name} slots={slots_per_worker(spec, part)}\n" for part in parts for name in hosts(item, [part], "worker")
+        ]
         return {"hostfile": "".join(lines)}
     if spec.framework == "tensorflow":
-        return {"cluster": _tf_cluster(item, count)}
+        return {"cluster": _tf_cluster(item, parts)}
     data = {"nnodes": str(count["worker"])}
     if spec.strategy == "parameterServer":
         data["servers"] = str(count["server"])
     if spec.framework == "custom" or (spec.framework, spec.strategy) == ("pytorch", "parameterServer"):
-        data |= {f"{role}-hosts": ",".join(hosts(item, role, n)) for role, n in count.items() if role != "evaluator"}
+        data |= {f"{role}-hosts": ",".join(hosts(item, parts, role)) for role in count if role != "evaluator"}
     elif spec.strategy == "allReduce":
-        data["world-size"] = str(count["worker"] * processes(parts[0]))
+        data["world-size"] = str(sum(part.replicas * processes(part) for part in parts if part.role == "worker"))
     return data
 
 
-def _tf_cluster(item: Item, count: Mapping[str, int]) -> str:
+def _tf_cluster(item: Item, parts: Sequence[Part]) -> str:
     """The `cluster` of TF_CONFIG. The evaluator is not a member.
 
     Source: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
     """
     cluster = {
-        _TF_ROLES[role]: [f"{name}:{TF_PORT}" for name in hosts(item, role, n)]
-        for role, n in count.items()
+        _TF_ROLES[role]: [f"{name}:{TF_PORT}" for name in hosts(item, parts, role)]
+        for role in counts(parts)
         if role != "evaluator"
     }
     return orjson.dumps(cluster, option=orjson.OPT_SORT_KEYS).decode()
+
+
+FIRST_INDEX = "AVACTL_FIRST_INDEX"
+_OWN_INDEX = "@"
+"""Placeholder in TF_CONFIG that the shell of a further group replaces. No DNS name has it."""
+INDEX_SCRIPT = f"""\
+AVACTL_INDEX=$(({FIRST_INDEX} + {INDEX}))
+export AVACTL_INDEX
+if [ -n "${{NODE_RANK:-}}" ]; then export NODE_RANK=$AVACTL_INDEX PET_NODE_RANK=$AVACTL_INDEX; fi
+if [ -n "${{TF_CONFIG:-}}" ]; then
+  export TF_CONFIG="${{TF_CONFIG%{_OWN_INDEX}*}}$AVACTL_INDEX${{TF_CONFIG#*{_OWN_INDEX}}}"
+fi
+exec "$@"
+"""
+"""Runs a command with the pod's index among all pods of its role."""
+
+
+def adds_index(item: Item, part: Part) -> bool:
+    """Return True if the indexes of a part's pods follow those of another group. mpirun numbers its ranks itself."""
+    return part.first > 0 and item.spec.strategy != "mpi"
+
+
+def with_index(item: Item, part: Part, command: list[str]) -> list[str]:
+    """Return the command of a part with its shell, if it needs one."""
+    return ["sh", "-c", INDEX_SCRIPT, "sh", *command] if command and adds_index(item, part) else command
 
 
 def environment(item: Item, part: Part) -> list[Body]:
@@ -101,7 +129,8 @@ def environment(item: Item, part: Part) -> list[Body]:
     spec = item.spec
     result = [
         field(INDEX, f"metadata.annotations['{_INDEX_ANNOTATION}']"),
-        *env_list({"AVACTL_JOB": item.name, "AVACTL_ROLE": part.role, "AVACTL_INDEX": f"$({INDEX})"}),
+        *env_list({"AVACTL_JOB": item.name, "AVACTL_ROLE": part.role}),
+        *env_list({FIRST_INDEX: str(part.first)} if adds_index(item, part) else {"AVACTL_INDEX": f"$({INDEX})"}),
     ]
     match spec.strategy:
         case "allReduce":
@@ -123,7 +152,8 @@ def environment(item: Item, part: Part) -> list[Body]:
 
 
 def _tensorflow(item: Item, part: Part) -> list[Body]:
-    task = f'{{"index":$({INDEX}),"type":"{_TF_ROLES[part.role]}"}}'
+    index = _OWN_INDEX if adds_index(item, part) else f"$({INDEX})"
+    task = f'{{"index":{index},"type":"{_TF_ROLES[part.role]}"}}'
     return [
         _key(item, "AVACTL_CLUSTER", "cluster"),
         {"name": "TF_CONFIG", "value": f'{{"cluster":$(AVACTL_CLUSTER),"task":{task}}}'},

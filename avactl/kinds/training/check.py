@@ -19,7 +19,17 @@ from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.pod import below, log_path, team_bucket
-from avactl.kinds.training.roles import CHECKPOINT_ROLES, Part, bounds, job_name, parts, pods_with, rendezvous_name
+from avactl.kinds.training.roles import (
+    CHECKPOINT_ROLES,
+    Part,
+    bounds,
+    declared,
+    job_name,
+    leaders,
+    parts,
+    pods_with,
+    rendezvous_name,
+)
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.kinds.training.workspace_code import code_problems
 from avactl.quantity import format_quantity, quantity
@@ -196,7 +206,7 @@ def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
     """Yield a problem if the longest name is too long: the host name of a role's last pod."""
-    names = [f"{job_name(item, part.role)}-{part.replicas - 1}" for part in made]
+    names = [f"{job_name(item, part.name)}-{part.replicas - 1}" for part in made]
     if item.spec.strategy != "single":
         names.append(rendezvous_name(item))
     longest = max(names, key=len)
@@ -212,11 +222,8 @@ def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
 def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     alone = False
-    for key in ("workers", "servers", "launcher", "evaluator"):
-        compute = getattr(spec, key)
-        if compute is None:
-            continue
-        path = ("spec", key)
+    for path, compute in declared(spec):
+        key = ".".join(str(step) for step in path[1:])
         replicas = bounds(spec)[0] if key == "workers" else compute.replicas
         found = gpu_problems(item, program, compute, path, replicas)
         yield from found
@@ -283,7 +290,7 @@ def _shared_volumes(item: Item, program: Program, made: list[Part]) -> Iterator[
 
 def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
     """Yield the problems of the strategy's requirements on the cluster."""
-    if any(not part.leads for part in made):
+    if any(not part.leads for part in made) or len(leaders(item, made)) > 1:
         yield from require_image(item, program, "kubectl", ("spec", "strategy"))
     if item.spec.strategy == "elastic":
         yield from require_image(item, program, "avactl", ("spec", "strategy"))

@@ -18,8 +18,11 @@ from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, helper, resourc
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field
+from avactl.kinds.training.roles import Part
 
 COMPONENT = "follower"
+PARTNER = "partner"
+"""Sidecar of leading pods that watches the other leading Jobs."""
 FAILED = 3
 """Exit code of the watcher when the leading Job has failed."""
 GAVE_UP = 4
@@ -30,38 +33,61 @@ DIRECTORY = "/var/run/avactl"
 EVALUATOR_GRACE = 300
 """Grace period of an evaluator for the last checkpoint, in seconds."""
 
+_LOOK = """\
+run='{.metadata.annotations.avactl\\.dev/run}'
+conditions='{range .status.conditions[?(@.status=="True")]} {.type}{end}'
+look() { kubectl get job "$1" -o "jsonpath=$run$conditions"; }
+# A deadline in the past fails a Job.
+stop() { kubectl patch job "$1" --type=merge -p '{"spec":{"activeDeadlineSeconds":1}}'; }"""
+
+PARTNER_SCRIPT = f"""\
+trap 'exit 0' TERM
+{_LOOK}
+while true; do
+  for leader in $LEADERS; do
+    case "$(look "$leader") " in
+      "$RUN "*"Failed "*) echo "job $leader has failed: job $OWN is stopped"; stop "$OWN" ;;
+    esac
+  done
+  sleep "$PERIOD" & wait
+done
+"""
+"""Fails a leading Job when another one of its run has failed: its pods would wait for theirs."""
+
 FOLLOW_SCRIPT = f"""\
 trap 'sleep "$LINGER"; exit 143' TERM
-run='{{.metadata.annotations.avactl\\.dev/run}}'
-conditions='{{range .status.conditions[?(@.status=="True")]}} {{.type}}{{end}}'
+{_LOOK}
 restarts='{{range .status.initContainerStatuses[?(@.name=="'$ROLE'")]}}'
 restarts=$restarts'{{.restartCount}} {{.lastState.terminated.exitCode}}{{end}}'
 while true; do
-  if state=$(kubectl get job "$LEADER" -o "jsonpath=$run$conditions"); then
-    case "$state " in
-      "$RUN "*"Complete "*) sleep "$GRACE" & wait; exit 0 ;;
-      "$RUN "*"Failed "*) echo "job $LEADER has failed"; exit {FAILED} ;;
+  left=
+  for leader in $LEADERS; do
+    case "$(look "$leader") " in
+      "$RUN "*"Complete "*) ;;
+      "$RUN "*"Failed "*) echo "job $leader has failed"; exit {FAILED} ;;
+      *) left=1 ;;
     esac
-  fi
+  done
+  if [ -z "$left" ]; then sleep "$GRACE" & wait; exit 0; fi
   if seen=$(kubectl get pod "$POD" -o "jsonpath=$restarts"); then
     count=${{seen%% *}} code=${{seen#* }}
     if [ "${{count:-0}}" -gt "$RETRIES" ] && [ "${{code:-0}}" != 0 ]; then
-      echo "$ROLE has failed $count times, the last time with exit code $code: job $LEADER is stopped"
-      # The leader would wait for this pod with all of its GPUs. A deadline in the past fails it.
-      kubectl patch job "$LEADER" --type=merge -p '{{"spec":{{"activeDeadlineSeconds":1}}}}'
+      echo "$ROLE has failed $count times, the last time with exit code $code: job $LEADERS is stopped"
+      # The leaders would wait for this pod with all of their GPUs.
+      for leader in $LEADERS; do stop "$leader"; done
       exit {GAVE_UP}
     fi
   fi
   if [ -n "$COMMANDS" ]; then
     # What the launcher wants this worker to run; a file that is there is whole.
-    if kubectl get configmap "$COMMANDS" -o "jsonpath={{.data.w$INDEX}}" > "$DIRECTORY/.next"; then
+    if kubectl get configmap "$COMMANDS" -o "jsonpath={{.data.$KEY}}" > "$DIRECTORY/.next"; then
       mv "$DIRECTORY/.next" "$DIRECTORY/command"
     fi
   fi
   sleep "$PERIOD" & wait
 done
 """
-"""Exits with 0 when the leading Job of this run is complete. A Job of the same name from an earlier run is ignored.
+"""Exits with 0 when the leading Jobs of this run are complete. A Job of the same name from an earlier run is ignored.
 `LINGER` is how long it keeps its sidecar alive while the pod is deleted, in seconds."""
 
 
@@ -76,18 +102,20 @@ def account(item: Item) -> str:
 
 
 def follow(
-    item: Item, program: Program, pod: Body, leader: str, count: int, *, grace: int, linger: int, commands: str
-) -> Body:
-    """Build the spec of a pod that ends with the Job `leader`: its only container becomes a sidecar of the watcher.
+    item: Item, program: Program, pod: Body, leaders: Sequence[str], part: Part, count: int, *,
+    grace: int, linger: int, commands: str,
+) -> Body:  # fmt: skip
+    """Build the spec of a pod that ends with the Jobs `leaders`: its only container becomes a sidecar of the watcher.
 
-    `commands` names the ConfigMap whose key `wINDEX` the watcher writes to `command` in the volume `launch`.
+    `commands` names the ConfigMap whose key `wINDEX` (`wGROUP-INDEX`) the watcher writes to `command` in the volume
+    `launch`.
     """
     main = {**pod["containers"][0], "restartPolicy": "Always"}
     mounts = [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}]
     if commands:
         mounts.append({"name": "launch", "mountPath": DIRECTORY})
     env = {
-        "LEADER": leader,
+        "LEADERS": " ".join(leaders),
         "GRACE": str(grace),
         "LINGER": str(linger),
         "ROLE": main["name"],
@@ -96,10 +124,12 @@ def follow(
         "COMMANDS": commands,
         "DIRECTORY": DIRECTORY,
     }
+    prefix = f"{part.group}-" if part.group else ""
     fields = [
         field("POD", "metadata.name"),
         field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
         field("INDEX", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+        *env_list({"KEY": f"w{prefix}$(INDEX)"} if commands else {}),
     ]
     image = program.cluster_spec(item.cluster).images.kubectl
     watcher = helper(COMPONENT, image, FOLLOW_SCRIPT, [*env_list(env), *fields], resources("10m", "128Mi"), mounts)
@@ -108,6 +138,23 @@ def follow(
         "serviceAccountName": account(item),
         "initContainers": [*pod.get("initContainers", ()), main],
         "containers": [watcher],
+        "volumes": [*pod.get("volumes", ()), token_volume()],
+    }
+
+
+def watch_partners(item: Item, program: Program, pod: Body, own: str, leaders: Sequence[str], count: int) -> Body:
+    """Add the sidecar that fails the leading Job `own` when another one of `leaders` has failed."""
+    env = {"OWN": own, "LEADERS": " ".join(name for name in leaders if name != own), "PERIOD": str(period(count))}
+    run = field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']")
+    image = program.cluster_spec(item.cluster).images.kubectl
+    mounts = [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}]
+    watcher = helper(
+        PARTNER, image, PARTNER_SCRIPT, [*env_list(env), run], resources("10m", "128Mi"), mounts, restartPolicy="Always"
+    )
+    return {
+        **pod,
+        "serviceAccountName": account(item),
+        "initContainers": [*pod.get("initContainers", ()), watcher],
         "volumes": [*pod.get("volumes", ()), token_volume()],
     }
 
@@ -144,13 +191,17 @@ def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Man
     ]  # fmt: skip
 
 
-def follower_access(item: Item, leader: str, commands: str = "", more: Sequence[Body] = ()) -> list[Manifest]:
-    """Rules to read and stop one Job, and to read pods and the ConfigMap of commands. Names of pods are random.
+def follower_access(
+    item: Item, leaders: Sequence[str], commands: str = "", more: Sequence[Body] = ()
+) -> list[Manifest]:
+    """Rules to read and stop the leading Jobs, and to read pods and the ConfigMap of commands.
+
+    Names of pods are random.
 
     `more` are rules of a follower that is a program of avactl.
     """
     rules = [
-        k8s.policy_rule(["batch"], ["jobs"], ["get", "patch"], resourceNames=[leader]),
+        k8s.policy_rule(["batch"], ["jobs"], ["get", "patch"], resourceNames=[*leaders]),
         k8s.policy_rule([""], ["pods"], ["get"]),
     ]
     if commands:

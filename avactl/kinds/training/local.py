@@ -60,8 +60,8 @@ def _role(item: Item, part: Part) -> LocalRole:
     if spec.strategy == "mpi" and part.role == "worker":
         skipped = "mpirun starts its ranks on this machine"
     return LocalRole(
-        part.role,
-        job_name(item, part.role),
+        part.name,
+        job_name(item, part.name),
         part.leads,
         replicas,
         skipped,
@@ -75,7 +75,7 @@ def _files(item: Item) -> dict[tuple[str, str], str]:
     """Replace MPI's hostfile: mpirun would call ssh for each of several loopback addresses."""
     if item.spec.strategy != "mpi":
         return {}
-    slots = slots_per_worker(item.spec) * item.spec.workers.replicas
+    slots = sum(slots_per_worker(item.spec, part) * part.replicas for part in parts(item.spec) if part.role == "worker")
     return {(rendezvous_name(item), "hostfile"): f"localhost slots={slots}\n"}
 
 

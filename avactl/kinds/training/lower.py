@@ -21,6 +21,7 @@ from avactl.kinds.training.roles import (
     Part,
     bounds,
     job_name,
+    leaders,
     parts,
     pods_with,
     rendezvous_name,
@@ -52,11 +53,12 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects.append(_budget(item, made))
     if spec.strategy == "mpi":
         objects += mpi.objects(item)
-    if any(not part.leads for part in made):
+    leading = leaders(item, made)
+    if any(not part.leads for part in made) or len(leading) > 1:
         commands = mpi.commands_name(item) if spec.strategy == "mpi" else ""
         elastic = spec.strategy == "elastic"
         more = job_master.rules(item) if elastic else []
-        objects += followers.follower_access(item, job_name(item, made[0].role), commands, more)
+        objects += followers.follower_access(item, leading, commands, more)
         if elastic:
             objects.append(job_master.state(item))
     objects += board(item, program)
@@ -115,7 +117,7 @@ def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> M
     if spec.on_change == "finish":
         notes[names.ON_CHANGE] = "finish"
     return k8s.manifest(
-        item, item.cluster, "batch/v1", "Job", job_name(item, part.role), namespace=item.ns, component=part.role,
+        item, item.cluster, "batch/v1", "Job", job_name(item, part.name), namespace=item.ns, component=part.role,
         annotations=notes, spec=body,
     )  # fmt: skip
 

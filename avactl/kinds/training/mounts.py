@@ -11,6 +11,7 @@ from avactl.kinds.lowering import pods
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.pod import CHECKPOINTS, log_path
+from avactl.kinds.training.roles import declared
 
 Path = tuple[str | int, ...]
 _SYSTEM = (
@@ -66,10 +67,9 @@ def _places(item: Item, program: Program) -> Iterator[Place]:
         yield Place(f"/buckets/{bucket.name}", f"bucket {bucket.name}", ("spec",), True)
     if "HOME" not in spec.env:
         yield Place(pods.HOME, "the home directory", ("spec",), False)
-    for key in ("workers", "servers", "launcher", "evaluator"):
-        role = getattr(spec, key)
-        if role is not None and role.shared_memory is not None:
-            yield Place("/dev/shm", "shared memory", ("spec", key, "sharedMemory"), False)  # noqa: S108
+    for path, role in declared(spec):
+        if role.shared_memory is not None:
+            yield Place("/dev/shm", "shared memory", (*path, "sharedMemory"), False)  # noqa: S108
             break
     if spec.strategy == "mpi":
         yield Place(mpi.CONFIG, "the files of MPI", ("spec", "strategy"), True)

@@ -30,9 +30,10 @@ AGENT = f"""\
 #!/bin/sh
 # Open MPI's remote-shell agent: agent HOST COMMAND
 pod=${{1%%.*}}
+key=w${{pod#"$AVACTL_JOB-worker-"}}
 shift
 next=$(mktemp {_NEXT}/XXXXXX) || exit 1
-printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/w${{pod##*-}}"
+printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key"
 """
 
 PUBLISH_SCRIPT = f"""\

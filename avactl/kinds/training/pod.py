@@ -8,6 +8,7 @@ from typing import Any
 from avactl import names
 from avactl.kinds import dataset_access
 from avactl.kinds.dataset_start import data_locality, start_when_warm
+from avactl.kinds.fields.compute import GpuLinkCompute
 from avactl.kinds.fields.gpu import link_annotations
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
@@ -16,9 +17,18 @@ from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi, workspace_code
-from avactl.kinds.training.addressing import environment
+from avactl.kinds.training.addressing import environment, with_index
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
-from avactl.kinds.training.roles import CHECKPOINT_ROLES, DATA_ROLES, MASTER, Part, bounds, job_name, rendezvous_name
+from avactl.kinds.training.roles import (
+    CHECKPOINT_ROLES,
+    DATA_ROLES,
+    MASTER,
+    Part,
+    bounds,
+    job_name,
+    leaders,
+    rendezvous_name,
+)
 
 CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""
@@ -31,6 +41,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     """Build the pod template of one role, without the digest of its run."""
     spec = item.spec
     gpu = gpu_request(item, program, part)
+    leading = leaders(item, made)
     pod = pods.pod_spec(
         item,
         program,
@@ -59,7 +70,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
             item,
             program,
             pod,
-            job_name(item, made[0].role),
+            leading,
+            part,
             sum(other.replicas for other in made if not other.leads),
             grace=followers.EVALUATOR_GRACE if part.role == "evaluator" else 0,
             linger=GRACE_WITH_CHECKPOINT - 10 if spec.checkpoint and part.role == "server" else 0,
@@ -67,6 +79,9 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         )
         if part.role == MASTER:
             pod = job_master.with_token(pod)
+    elif len(leading) > 1:
+        watchers = sum(other.replicas for other in made)
+        pod = followers.watch_partners(item, program, pod, job_name(item, part.name), leading, watchers)
     labels = k8s.labels(item, part.role)
     if spec.strategy != "single":
         # Also for a single pod: the rendezvous Service selects by it.
@@ -81,14 +96,14 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         notes[names.PREEMPTIBLE] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:
         notes[names.CHECKPOINT_EVERY] = str(ceil(seconds(spec.checkpoint.every)))
-    if part.key == "workers" and part.role != "scheduler":
-        notes |= link_annotations(spec.workers)
+    if isinstance(part.compute, GpuLinkCompute):
+        notes |= link_annotations(part.compute)
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
 def gpu_request(item: Item, program: Program, part: Part) -> pods.GpuRequest:
     """Return how the pods of one role get their GPUs."""
-    return pods.GpuRequest(item, program, part.compute, part.role, part.replicas)
+    return pods.GpuRequest(item, program, part.compute, part.name, part.replicas)
 
 
 def is_gang(made: list[Part]) -> bool:
@@ -113,6 +128,7 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
         command = with_mpirun(command)
     elif spec.strategy == "mpi":
         command, args = ["sh", "-c", mpi.WORKER_SCRIPT], []
+    command = with_index(item, part, command)
     compute = part.compute
     return compact(
         name=part.role,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from avactl.kinds.fields.compute import Compute
 from avactl.kinds.program import Item
@@ -14,10 +16,15 @@ MASTER = "master"
 """Role of the job master of an elastic job, which is a program of avactl."""
 CHECKPOINT_ROLES = DATA_ROLES | {"server"}
 """Roles that write checkpoints. TensorFlow saves a variable from the server that holds it."""
+GROUPS = {"workers": "worker_groups", "servers": "server_groups"}
+"""Keys of roles, and the fields of their further groups."""
+
+Path = tuple[str | int, ...]
 
 
-class Part(NamedTuple):
-    """The pods of one role: one indexed Job."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The pods of one role, or of one group of a role: one indexed Job."""
 
     role: str
     key: str
@@ -28,6 +35,15 @@ class Part(NamedTuple):
     args: list[str]
     leads: bool
     """True if the job ends when these pods end. Pods of other roles end with them."""
+    group: str = ""
+    """Name of the group; "" for the first one."""
+    first: int = 0
+    """Index of the first pod among all pods of the role."""
+
+    @property
+    def name(self) -> str:
+        """Name within the job."""
+        return f"{self.role}-{self.group}" if self.group else self.role
 
 
 def bounds(spec: Any) -> tuple[int, int]:
@@ -41,8 +57,24 @@ def bounds(spec: Any) -> tuple[int, int]:
     return least, max(least, most)
 
 
+def workers_of(spec: Any) -> int:
+    """Return the number of workers of all groups, at most."""
+    more: int = sum(group.replicas for group in spec.worker_groups)
+    return bounds(spec)[1] + more
+
+
+def declared(spec: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield the roles and groups that a spec declares: path and compute."""
+    for key in ("workers", "servers", "launcher", "evaluator"):
+        role = getattr(spec, key)
+        if role is not None:
+            yield ("spec", key), role
+        for index, group in enumerate(getattr(spec, GROUPS[key]) if key in GROUPS else ()):
+            yield ("spec", f"{key[:-1]}Groups", index), group
+
+
 def parts(spec: Any) -> list[Part]:
-    """Return the roles of a job, the leading one first."""
+    """Return the roles of a job with their groups, the leading one first."""
     replicas = bounds(spec)[1]
     command, args, workers = spec.command, spec.args, spec.workers
 
@@ -58,17 +90,19 @@ def parts(spec: Any) -> list[Part]:
 
     found: list[Part]
     if spec.strategy == "mpi":
-        found = [of("launcher", "launcher", spec.launcher or Role()), worker(replicas, leads=False)]
+        found = [of("launcher", "launcher", spec.launcher or Role()), *_groups(spec, worker(replicas, leads=False))]
     elif spec.strategy == "parameterServer":
-        servers = of("server", "servers", spec.servers or Role())
+        servers = _groups(spec, of("server", "servers", spec.servers or Role()))
         if spec.framework == "tensorflow":
             # TensorFlow counts its chief separately from the workers; it is the first declared worker.
-            found = [worker(1, "chief"), worker(replicas - 1, leads=False), servers]
+            found = [worker(1, "chief"), *_groups(spec, worker(replicas - 1, leads=False)), *servers]
         elif spec.framework == "mxnet":
             scheduler = Part("scheduler", "servers", Role(cpu="500m", memory="1Gi"), 1, command, args, False)
-            found = [worker(replicas), servers, scheduler]
+            found = [*_groups(spec, worker(replicas)), *servers, scheduler]
         else:
-            found = [worker(replicas), servers]
+            found = [*_groups(spec, worker(replicas)), *servers]
+    elif spec.strategy == "allReduce":
+        found = _groups(spec, worker(replicas))
     else:
         found = [worker(replicas)]
     if spec.strategy == "elastic":
@@ -78,19 +112,45 @@ def parts(spec: Any) -> list[Part]:
     return [part for part in found if part.replicas > 0]
 
 
+def _groups(spec: Any, first: Part) -> list[Part]:
+    """Return the pods of a role with its further groups, which differ only in their machines."""
+    found, index = [first], first.replicas
+    for group in getattr(spec, GROUPS[first.key]):
+        found.append(
+            Part(
+                first.role, first.key, group, group.replicas, first.command, first.args, first.leads, group.name, index
+            )
+        )
+        index += group.replicas
+    return found
+
+
 def master_compute(spec: Any) -> Compute:
     """Requests of the job master."""
     master = spec.master or Master()
     return Role(cpu=master.cpu, memory=master.memory)
 
 
-def pods_with(made: list[Part], roles: frozenset[str]) -> int:
+def pods_with(made: Iterable[Part], roles: frozenset[str]) -> int:
     """Number of pods of the given roles."""
     return sum(part.replicas for part in made if part.role in roles)
 
 
+def counts(made: Iterable[Part]) -> dict[str, int]:
+    """Number of pods by role."""
+    found: dict[str, int] = {}
+    for part in made:
+        found[part.role] = found.get(part.role, 0) + part.replicas
+    return found
+
+
+def leaders(item: Item, made: Iterable[Part]) -> list[str]:
+    """Names of the leading Jobs: the run is complete when all of them are."""
+    return [job_name(item, part.name) for part in made if part.leads]
+
+
 def job_name(item: Item, role: str) -> str:
-    """Name of a role's Job; its pods are `NAME-INDEX`."""
+    """Name of the Job of a role, or of its group by `Part.name`; its pods are `NAME-INDEX`."""
     return f"{item.name}-{role}"
 
 
@@ -100,11 +160,16 @@ def rendezvous_name(item: Item) -> str:
 
 
 def host(item: Item, role: str, index: int | str) -> str:
-    """DNS name of one pod."""
+    """DNS name of one pod of a role, or of its group by `Part.name`."""
     return f"{item.name}-{role}-{index}.{rendezvous_name(item)}.{item.ns}.svc"
 
 
-def hosts(item: Item, role: str, count: int) -> list[str]:
+def hosts(item: Item, made: Iterable[Part], role: str) -> list[str]:
     """DNS names of a role's pods, by index."""
-    before, after = f"{item.name}-{role}-", f".{rendezvous_name(item)}.{item.ns}.svc"
-    return [f"{before}{index}{after}" for index in range(count)]
+    after = f".{rendezvous_name(item)}.{item.ns}.svc"
+    return [
+        f"{item.name}-{part.name}-{index}{after}"
+        for part in made
+        if part.role == role
+        for index in range(part.replicas)
+    ]

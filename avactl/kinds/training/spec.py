@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from fractions import Fraction
+from math import ceil
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, PodUser, StartWhen
-from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Image, ObjectUrl
+from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Image, Name, ObjectUrl
+from avactl.quantity import quantity
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
 Framework = Literal["pytorch", "tensorflow", "mxnet", "caffe", "custom"]
 Priority = Literal["low", "normal", "high"]
+SERVER_SHARE = Fraction(3, 4)
+"""Share of a server's memory for parameters; the rest is for requests."""
+MOST_SERVERS = 100_000
 
 
 class Workers(GpuLinkCompute):
@@ -37,6 +43,40 @@ class Role(Compute):
     args: list[str] = Field(
         default_factory=list, description="Arguments. Default: the job's, if the command is the job's too."
     )
+
+
+class Servers(Role):
+    """Parameter servers."""
+
+    parameters: Bytes | None = Field(
+        None,
+        description="Memory for parameters and their optimizer state on all servers, in bytes: there are as many "
+        "servers as need it, with a quarter of each server's `memory` left for requests. Instead of `replicas`.",
+    )
+
+    @model_validator(mode="after")
+    def _size(self) -> Self:
+        if self.parameters is not None and "replicas" not in self.model_fields_set:
+            needed = quantity(self.parameters) / (quantity(self.memory) * SERVER_SHARE)
+            self.__dict__["replicas"] = min(max(1, ceil(needed)), MOST_SERVERS)
+        return self
+
+
+GroupName = Annotated[Name, Field(max_length=20)]
+
+
+class WorkerGroup(GpuLinkCompute):
+    """More workers, on other machines. Their indexes follow those of the workers before."""
+
+    name: GroupName = Field(description="Name of the group; part of the pods' names.")
+    replicas: Count = Field(1, description="Number of pods.")
+
+
+class ServerGroup(Compute):
+    """More parameter servers, on other machines. Their indexes follow those of the servers before."""
+
+    name: GroupName = Field(description="Name of the group; part of the pods' names.")
+    replicas: Count = Field(1, description="Number of pods.")
 
 
 class Master(Model):
@@ -87,7 +127,15 @@ class TrainingJobSpec(PodUser):
     env: Env = Field(default_factory=dict)
     code: Code | None = Field(None, description="Source of the code, if it is not in the image.")
     workers: Workers = Field(default_factory=Workers, description="Pods that compute gradients.")
-    servers: Role | None = Field(None, description="Parameter servers, for strategy `parameterServer`.")
+    worker_groups: list[WorkerGroup] = Field(
+        default_factory=list,
+        max_length=16,
+        description="More workers on other machines, for strategies `allReduce`, `parameterServer` and `mpi`.",
+    )
+    servers: Servers | None = Field(None, description="Parameter servers, for strategy `parameterServer`.")
+    server_groups: list[ServerGroup] = Field(
+        default_factory=list, max_length=16, description="More parameter servers on other machines."
+    )
     launcher: Role | None = Field(None, description="Pod that runs mpirun, for strategy `mpi`.")
     evaluator: Role | None = Field(None, description="Pod that evaluates checkpoints, for TensorFlow.")
     master: Master | None = Field(None, description="Size of the job master, for strategy `elastic`.")

@@ -9,6 +9,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.program import Item
 from avactl.kinds.training.mpi import MOST_WORKERS
+from avactl.kinds.training.roles import workers_of
 
 _NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "caffe": "Caffe"}
 
@@ -30,6 +31,10 @@ _ELASTIC = ("pytorch", "custom")
 """Frameworks whose workers may come and go: PyTorch with its elastic rendezvous, and code that uses the job master."""
 
 
+GROUPED = ("allReduce", "parameterServer", "mpi")
+"""Strategies with several groups of workers."""
+
+
 def strategy_problems(item: Item) -> Iterator[Diagnostic]:
     """Yield conflicts between a job's strategy, framework and roles."""
     spec = item.spec
@@ -48,6 +53,7 @@ def strategy_problems(item: Item) -> Iterator[Diagnostic]:
             yield from _mpi(item)
         case "elastic":
             yield from _elastic(item)
+    yield from _groups(item)
     if spec.evaluator is not None:
         yield from _one(item, ("spec", "evaluator", "replicas"), spec.evaluator.replicas, "a job has one evaluator")
 
@@ -84,6 +90,16 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         for key in ("servers", "consistency", "staleness"):
             if key in spec.model_fields_set and getattr(spec, key) is not None:
                 yield _wrong(item, key, "parameterServer")
+    if strategy != "parameterServer" and spec.server_groups:
+        yield _wrong(item, "serverGroups", "parameterServer")
+    if strategy not in GROUPED and spec.worker_groups:
+        yield Diagnostic(
+            "wrong-strategy",
+            f"`workerGroups` require strategy {one_of(GROUPED)}, but the job uses `{strategy}`",
+            item.span("spec", "workerGroups", key=True),
+            hint="remove them, or use one of these strategies",
+            notes=_strategy_note(item),
+        )
     if strategy != "elastic" and spec.master is not None:
         yield _wrong(item, "master", "elastic")
     if strategy != "mpi":
@@ -120,11 +136,12 @@ def _strategy_note(item: Item) -> tuple[Note, ...]:
 
 
 def _wrong(item: Item, key: str, strategy: str) -> Diagnostic:
+    verb, them = ("require", "them") if key.endswith("Groups") else ("requires", "it")
     return Diagnostic(
         "wrong-strategy",
-        f"`{key}` requires strategy `{strategy}`, but the job uses `{item.spec.strategy}`",
+        f"`{key}` {verb} strategy `{strategy}`, but the job uses `{item.spec.strategy}`",
         item.span("spec", key, key=True),
-        hint=f"remove it, or write `strategy: {strategy}`",
+        hint=f"remove {them}, or write `strategy: {strategy}`",
         notes=_strategy_note(item),
     )
 
@@ -146,7 +163,15 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
             item.span("spec", "strategy"),
             hint="add `servers: {replicas: 2, cpu: 8, memory: 32Gi}` for the pods that hold the parameters",
         )
-    if spec.framework == "tensorflow" and spec.workers.replicas < 2:
+    elif spec.servers.parameters is not None and item.doc.get("spec", "servers", "replicas") is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            "`replicas` and `parameters` exclude each other: `parameters` and `memory` give the number of servers",
+            item.span("spec", "servers", "parameters", key=True),
+            hint="remove one of them",
+            notes=(Note(item.span("spec", "servers", "replicas", key=True), "`replicas`"),),
+        )
+    if spec.framework == "tensorflow" and workers_of(spec) < 2:
         where = ("spec", "workers", "replicas") if "workers" in spec.model_fields_set else ("spec", "strategy")
         yield Diagnostic(
             "invalid-value",
@@ -171,14 +196,40 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
         )
 
 
+def _groups(item: Item) -> Iterator[Diagnostic]:
+    """Yield groups with the name of another one, and groups whose command the index cannot be passed to."""
+    spec = item.spec
+    for field, key, role in (("worker_groups", "workerGroups", None), ("server_groups", "serverGroups", spec.servers)):
+        groups = getattr(spec, field)
+        command = (role.command if role is not None else None) or spec.command
+        allowed = ("allReduce", "parameterServer") if role is None else ("parameterServer",)
+        if groups and not command and spec.strategy in allowed:
+            yield Diagnostic(
+                "missing-key",
+                f"`{key}` need `command`: a shell passes each pod's index to it, and the image's command is unknown",
+                item.span("spec", key, key=True),
+                hint="add `command: [python, train.py]`",
+            )
+        for index, group in enumerate(groups):
+            before = next((at for at, other in enumerate(groups[:index]) if other.name == group.name), None)
+            if before is not None:
+                yield Diagnostic(
+                    "duplicate-entry",
+                    f"two {key} are named `{group.name}`",
+                    item.span("spec", key, index, "name"),
+                    hint="rename one of them",
+                    notes=(Note(item.span("spec", key, before, "name"), "the other one"),),
+                )
+
+
 def _mpi(item: Item) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.launcher is not None:
         yield from _one(item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "a job has one launcher")
-    if spec.workers.replicas > MOST_WORKERS:
+    if workers_of(spec) > MOST_WORKERS:
         yield Diagnostic(
             "invalid-value",
-            f"spec.workers.replicas: mpirun's commands for {spec.workers.replicas} workers do not fit into a ConfigMap",
+            f"spec.workers.replicas: mpirun's commands for {workers_of(spec)} workers do not fit into a ConfigMap",
             item.span("spec", "workers", "replicas"),
             hint=f"use at most {MOST_WORKERS} pods with more slots each, or use `allReduce`",
         )

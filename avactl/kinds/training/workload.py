@@ -10,7 +10,7 @@ from avactl.kinds.fields.compute import DatasetMount
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, ObjectEffect
 from avactl.kinds.training.local import LOCAL
-from avactl.kinds.training.roles import bounds, master_compute
+from avactl.kinds.training.roles import bounds, declared, master_compute, workers_of
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 from avactl.source.revisions import is_commit
 
@@ -21,11 +21,9 @@ def roles(item: Item) -> Iterator[Role]:
     if spec.suspended:
         return
     least, most = bounds(spec)
-    yield Role(("spec", "workers"), spec.workers, least, most)
-    for key in ("servers", "launcher", "evaluator"):
-        role = getattr(spec, key)
-        if role is not None:
-            yield Role(("spec", key), role, role.replicas, role.replicas)
+    for path, role in declared(spec):
+        elastic = path == ("spec", "workers")
+        yield Role(path, role, least if elastic else role.replicas, most if elastic else role.replicas)
     if spec.strategy == "elastic":
         yield Role(("spec", "master"), master_compute(spec), 1, 1)
 
@@ -33,24 +31,25 @@ def roles(item: Item) -> Iterator[Role]:
 def summary(item: Item) -> str:
     """Return framework, strategy and size."""
     spec = item.spec
-    workers = spec.workers
-    pods = f"{workers.min}–{workers.max}" if spec.strategy == "elastic" else f"{workers.replicas}"
-    each = f"{pods} × {workers.gpus}" if workers.gpus else f"{pods} pods"
-    servers = f" · {spec.servers.replicas} servers" if spec.servers else ""
-    return f"{spec.framework} · {spec.strategy} · {each}{servers}"
+    workers = [spec.workers, *spec.worker_groups]
+    each = []
+    for group in workers:
+        pods = f"{group.min}–{group.max}" if spec.strategy == "elastic" else f"{group.replicas}"
+        each.append(f"{pods} × {group.gpus}" if group.gpus else f"{pods} pods")
+    count = sum(group.replicas for group in (spec.servers, *spec.server_groups) if group is not None)
+    servers = f" · {count} servers" if count else ""
+    return f"{spec.framework} · {spec.strategy} · {' + '.join(each)}{servers}"
 
 
 def facts(item: Item, program: Program) -> dict[str, Fact]:
     """Parallelism, resources and data of the job."""
     spec = item.spec
     least, most = bounds(spec)
-    workers: Fact = most if least == most else f"{least}–{most}"
+    workers: Fact = workers_of(spec) if least == most else f"{least}–{most}"
     found: dict[str, Fact] = {"strategy": spec.strategy, "framework": spec.framework, "workers": workers}
     gpus: dict[str, tuple[int, int]] = {}
-    for compute, fewest, all_of in (
-        (spec.workers, least, most),
-        *((role, role.replicas, role.replicas) for role in (spec.servers, spec.launcher, spec.evaluator) if role),
-    ):
+    for path, compute in declared(spec):
+        fewest, all_of = (least, most) if path == ("spec", "workers") else (compute.replicas, compute.replicas)
         model = gpu_model(program, item.cluster, compute)
         if model is not None:
             low, high = gpus.get(model, (0, 0))
@@ -63,7 +62,7 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
         found["link"] = f"{spec.workers.link} {spec.workers.link_policy}"
     if spec.strategy == "parameterServer":
         if spec.servers is not None:
-            found["servers"] = spec.servers.replicas
+            found["servers"] = spec.servers.replicas + sum(group.replicas for group in spec.server_groups)
         found["consistency"] = f"ssp {spec.staleness}" if spec.consistency == "ssp" else spec.consistency
     found["image"] = spec.image
     if spec.code is not None:
