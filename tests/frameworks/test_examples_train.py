@@ -51,9 +51,7 @@ def test_losses_equal_the_plain_script(training: Path, path: str, job: str, size
 
 def test_a_killed_parameter_server(training: Path, path: str) -> None:
     """The server is restarted, and the chief's next attempt goes on from the last checkpoint."""
-    slow = "\n\nimport time\n\n_show = show\n\n\ndef show(*values):\n    _show(*values)\n    time.sleep(1)\n"
-    script = training / "scripts/linear.py"
-    script.write_text(script.read_text().replace("\n\ndef main()", f"{slow}\n\ndef main()"))
+    slow_down(training)
     with running(training, "jobs/tensorflow.yaml", PATH=path) as run:
         run.wait_for("epoch 2 loss")
         os.kill(server(run.process.pid), signal.SIGKILL)
@@ -72,3 +70,36 @@ def server(runner: int) -> int:
         if b"\0HOSTNAME=linear-tensorflow-server-0\0" in b"\0" + Path(f"/proc/{child}/environ").read_bytes():
             return child
     raise AssertionError("the parameter server does not run")
+
+
+def test_a_killed_script_goes_on_from_its_checkpoint(training: Path, path: str) -> None:
+    slow_down(training)
+    with running(training, "jobs/resume.yaml", PATH=path) as run:
+        run.wait_for("epoch 4 loss")
+        [worker] = run.pods_with("AVACTL_JOB=linear-resume")
+        os.kill(worker, signal.SIGKILL)
+        assert run.end() == 0, run.output
+    assert "exited with code 137; restart 1 of 3" in run.output
+    first, again = (int(epoch) for epoch in re.findall(r"from epoch (\d+)", run.output))
+    assert (first, again > 1) == (0, True)
+    found = {int(epoch): float(loss) for epoch, loss in re.findall(r"epoch (\d+) loss ([\d.]+)", run.output)}
+    assert [found[epoch] for epoch in sorted(found)] == pytest.approx(plain_losses(), abs=EXACT)
+
+
+def test_a_stopped_script_goes_on_in_the_next_run(training: Path, path: str) -> None:
+    slow_down(training)
+    with running(training, "jobs/resume.yaml", PATH=path) as run:
+        run.wait_for("epoch 2 loss")
+        assert run.end(signal.SIGTERM) == 143
+    saved = re.search(r"terminated: saved step (\d+) to /", run.output)
+    assert saved is not None, run.output
+    done = local_run(training, "jobs/resume.yaml", PATH=path)
+    assert f"from epoch {saved[1]}\n" in done.stdout
+    assert "epoch 9 loss" in done.stdout
+
+
+def slow_down(training: Path) -> None:
+    """Let each epoch take a second."""
+    slow = "\n\nimport time\n\n_show = show\n\n\ndef show(*values):\n    _show(*values)\n    time.sleep(1)\n"
+    script = training / "scripts/linear.py"
+    script.write_text(script.read_text().replace("\n\ndef main()", f"{slow}\n\ndef main()"))

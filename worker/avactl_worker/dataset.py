@@ -71,7 +71,8 @@ class Dataset(Generic[R]):
         self._open: deque[tuple[Task, int]] = deque()
         """Tasks that are not reported, each with the number of records pulled up to its end."""
         self._ahead: Task | None = None
-        self._pulled = self._trained = 0
+        self._pulled = self._trained = self._in_hand = 0
+        """Records that were pulled, that are trained, and that the script's loop has since then."""
         self._metrics: dict[str, float] = {}
         definition = m.Definition(
             counts=self._counts,
@@ -104,12 +105,13 @@ class Dataset(Generic[R]):
             if task is None:
                 return
             self._push(task)
+            self._in_hand = len(task)
             try:
                 yield task
             except GeneratorExit:
                 self.give_back()
                 raise
-            self._trained = self._pulled
+            self._trained, self._in_hand = self._pulled, 0
 
     def records(self, read: Reader[R] | None = None) -> Iterator[R]:
         """Yield records. A record is trained when the next one is asked for.
@@ -127,7 +129,9 @@ class Dataset(Generic[R]):
         try:
             for _ in self.passes():
                 for batch in _batched(self.stream(read), size):
+                    self._in_hand = len(batch)
                     yield batch
+                    self._in_hand = 0
                     self.trained(len(batch))
         except GeneratorExit:
             self.give_back()
@@ -201,6 +205,26 @@ class Dataset(Generic[R]):
         self._trained = min(self._trained + records, self._pulled)
         self._metrics.update({name: float(value) for name, value in metrics.items()})
 
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tasks that the script has trained, and the master does not know as done, for a checkpoint of it.
+
+        What the loop has in hand counts as trained: save at the end of its body.
+        """
+        done = [task._key() for task, end in self._open if end <= self._trained + self._in_hand]
+        return {"epoch": self.epoch, "trained": [(key.dataset, key.epoch, key.position) for key in done]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Report what the restored parameters were trained with."""
+        keys = [m.TaskKey(dataset=name, epoch=epoch, position=position) for name, epoch, position in state["trained"]]
+        self._session.give_back([m.Report(task=key) for key in keys], [])
+
+    def finish(self) -> None:
+        """Report what the loop has in hand as trained, before the script ends in it."""
+        self._trained, self._in_hand = min(self._trained + self._in_hand, self._pulled), 0
+        self._session.give_back(self._take_trained(), [])
+
     # -- tasks -------------------------------------------------------------------------------------------------------
 
     def _next(self, finished: list[m.Report], wait: bool) -> Task | None:
@@ -245,7 +269,7 @@ class Dataset(Generic[R]):
         finished = self._take_trained()
         rest = [task._key() for task, _ in self._open]
         self._open.clear()
-        self._trained = self._pulled
+        self._trained, self._in_hand = self._pulled, 0
         self._session.give_back(finished, rest)
 
 
