@@ -12,6 +12,7 @@ import benchmarks
 NO_BENCHMARKS = {
     "__main__",
     "arrivals",
+    "checkpoint_load",
     "clusters",
     "devices",
     "elastic_load",
