@@ -43,6 +43,8 @@ class Options:
     run: str = ""
     """Run of the job: what the ConfigMap has of another run is not used, or with `resume` where it is not finished."""
     resume: bool = False
+    staleness: int | None = None
+    """Bound of the clock, in steps."""
 
 
 class Daemon:
@@ -67,7 +69,7 @@ class Daemon:
             stack.callback(store.close)
             copy = await self._config_map(stack)
             settled = copy is None or not await self._adopt(store, copy)
-            service = Service(store, monotonic(), settled)
+            service = Service(store, monotonic(), settled, self._options.staleness)
             if copy is not None and settled:
                 service.durable = 0  # until the ConfigMap has it
             server = Server(service, fail)

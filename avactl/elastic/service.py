@@ -55,8 +55,10 @@ class Member:
 class Service:
     """The job and its store, for all workers."""
 
-    def __init__(self, store: Store, now: float, settled: bool = True) -> None:
-        """`settled`: the state is the newest, and the tasks in it that nobody holds are free."""
+    def __init__(self, store: Store, now: float, settled: bool = True, staleness: int | None = None) -> None:
+        """`settled`: the state is the newest, and the tasks in it that nobody holds are free. `staleness`: bound of
+        the clock in steps, whatever workers ask for."""
+        self._staleness = staleness
         self.store, self.clock = store, StepClock()
         self.durable = store.synced
         """Number of the last event that survives the loss of this master."""
@@ -208,7 +210,8 @@ class Service:
     def _clock(self, worker: Worker, clock: m.Clock, answer: m.Answer, now: float) -> bool:
         if now < self._clock_open and not clock.step:
             return False  # the slowest worker is not known yet
-        step = self.clock.begin(worker.index, clock.step, clock.staleness)
+        staleness = clock.staleness if self._staleness is None else min(clock.staleness, self._staleness)
+        step = self.clock.begin(worker.index, clock.step, staleness)
         if step is None or now < self._clock_open:
             return False
         answer.step = step

@@ -184,6 +184,25 @@ def test_the_size_of_the_job_master() -> None:
     assert container(found, "master")["resources"]["requests"] == {"cpu": "2", "memory": "4Gi"}
 
 
+def test_the_clock_of_the_job_master_bounds_the_staleness() -> None:
+    settings = "  framework: custom\n  workers: {replicas: 3}\n"
+    found = objects(PS + settings + "  consistency: ssp\n  staleness: 3\n  master: {cpu: 2}\n")
+    args = container(found, "master")["args"]
+    assert args[args.index("--staleness") + 1] == "3"
+    assert container(found, "master")["resources"]["requests"]["cpu"] == "2"
+    assert found["Service", "net-rendezvous"]["spec"]["ports"][-1]["port"] == 29600
+    assert "vision/net-master" in args
+    assert "binaryData" not in found["ConfigMap", "net-master"]
+    assert pod(found)["metadata"]["annotations"]["avactl.dev/gang-size"] == "6"
+    seen = env(found, index=2)
+    assert (seen["AVACTL_MASTER"], seen["AVACTL_WORKER"]) == (f"{host('master', 0)}:29600", "worker-2")
+    assert "AVACTL_MASTER" not in env(found, "server")
+    for consistency in ("bsp", "asp"):
+        found = objects(PS + settings + f"  consistency: {consistency}\n")
+        assert ("Job", "net-master") not in found
+        assert "AVACTL_MASTER" not in env(found)
+
+
 def test_a_gang_is_restarted_as_often_as_retries_say() -> None:
     found = objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 4}\n  retries: 7\n")
     spec = job(found)["spec"]

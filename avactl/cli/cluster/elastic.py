@@ -36,6 +36,10 @@ def master(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where another run ended, if it was not done with its data.")
     ] = False,
+    staleness: Annotated[
+        int | None,
+        typer.Option(min=0, help="Steps that a worker's clock may be ahead of the slowest. Default: the workers say."),
+    ] = None,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Hand out the data of a job to workers that come and go, until SIGTERM or Ctrl-C.
@@ -54,7 +58,7 @@ def master(
         fail(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
     if len(run) > _MOST_RUN:
         fail(f"`--run` has more than {_MOST_RUN} characters", USAGE)
-    options = daemon.Options(listen, state, (place[0], place[-1]) if config_map else None, run, resume)
+    options = daemon.Options(listen, state, (place[0], place[-1]) if config_map else None, run, resume, staleness)
     access = connection(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))

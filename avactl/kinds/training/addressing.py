@@ -16,7 +16,17 @@ import orjson
 from avactl.kinds.lowering.pods import env_list
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
-from avactl.kinds.training.roles import MASTER, Part, bounds, counts, host, hosts, job_name, rendezvous_name
+from avactl.kinds.training.roles import (
+    MASTER,
+    Part,
+    bounds,
+    counts,
+    has_master,
+    host,
+    hosts,
+    job_name,
+    rendezvous_name,
+)
 
 INDEX = "JOB_COMPLETION_INDEX"
 _INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
@@ -143,6 +153,8 @@ def environment(item: Item, part: Part) -> list[Body]:
                 result += _ps_lite(item, part)
             else:
                 result += _generic(item, ("worker", "server"))
+            if has_master(spec) and part.role == "worker":
+                result += _master(item, part)
         case "elastic":
             result += _elastic(item, part)
         case "single" if spec.framework == "pytorch":
@@ -191,9 +203,7 @@ def _elastic(item: Item, part: Part) -> list[Body]:
     endpoint equals its own host name, and then need not wait for DNS. PET_LOCAL_ADDR orders the nodes, so that the
     first pod is rank 0. Source: torch/distributed/elastic/rendezvous.
     """
-    # A pod that is made anew takes the place of the one before at once.
-    names = {"AVACTL_MASTER": f"{host(item, MASTER, 0)}:{MASTER_PORT}", "AVACTL_WORKER": f"{part.role}-$({INDEX})"}
-    master = env_list(names)
+    master = _master(item, part)
     if item.spec.framework != "pytorch":
         return master
     return [
@@ -212,6 +222,12 @@ def _elastic(item: Item, part: Part) -> list[Body]:
             }
         ),
     ]
+
+
+def _master(item: Item, part: Part) -> list[Body]:
+    """Address of the job master. A pod that is made anew takes the place of the one before there at once."""
+    address = f"{host(item, MASTER, 0)}:{MASTER_PORT}"
+    return env_list({"AVACTL_MASTER": address, "AVACTL_WORKER": f"{part.role}-$({INDEX})"})
 
 
 def _ps_lite(item: Item, part: Part) -> list[Body]:

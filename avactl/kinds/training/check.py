@@ -24,6 +24,7 @@ from avactl.kinds.training.roles import (
     Part,
     bounds,
     declared,
+    has_master,
     job_name,
     leaders,
     parts,
@@ -292,8 +293,9 @@ def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnos
     """Yield the problems of the strategy's requirements on the cluster."""
     if any(not part.leads for part in made) or len(leaders(item, made)) > 1:
         yield from require_image(item, program, "kubectl", ("spec", "strategy"))
-    if item.spec.strategy == "elastic":
+    if has_master(item.spec):
         yield from require_image(item, program, "avactl", ("spec", "strategy"))
+    if item.spec.strategy == "elastic":
         version = program.cluster_spec(item.cluster).kubernetes_version
         if int(version.split(".")[1]) < _SUCCESS_POLICY:
             cluster = program.get("Cluster", item.cluster)

@@ -1,10 +1,13 @@
-"""The master of an elastic job: a pod that follows the workers' Job, and the ConfigMap that backs its journal up.
+"""The job master: a pod that follows the workers' Job, and the ConfigMap that backs its journal up.
 
-The master hands out shards of the data. The kubelet restarts its container in place, with the journal in a volume of
-the pod; a master that is made anew on another node begins with the ConfigMap.
+Elastic jobs have one, and those with bounded staleness. The master hands out shards of the data. The kubelet restarts
+its container in place, with the journal in a volume of the pod; a master that is made anew on another node begins with
+the ConfigMap.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.ownership import Owned
@@ -17,9 +20,13 @@ from avactl.kinds.training.roles import MASTER, Part
 
 STATE = "/var/lib/avactl"
 """Directory of the journal."""
-LOCAL_ARGS = ("--listen", f"$(POD_IP):{MASTER_PORT}", "--state", f"{STATE}/journal")
-"""Arguments on a machine without an API server."""
+_ARGS = ("--listen", f"$(POD_IP):{MASTER_PORT}", "--state", f"{STATE}/journal")
 STATE_DATA = Owned("ConfigMap", ("binaryData",), "the master of an elastic job, in the ConfigMap `NAME-master`")
+
+
+def local_args(spec: Any) -> list[str]:
+    """Arguments on a machine without an API server. The clock bounds the staleness, whatever scripts ask for."""
+    return [*_ARGS, *(["--staleness", str(spec.staleness)] if spec.strategy == "parameterServer" else [])]
 
 
 def state_name(item: Item) -> str:
@@ -34,7 +41,7 @@ def container(item: Item, program: Program, part: Part) -> Body:
         "image": program.cluster_spec(item.cluster).images.avactl,
         "command": ["avactl", "elastic", "master"],
         "args": [
-            *LOCAL_ARGS,
+            *local_args(item.spec),
             *("--run", "$(AVACTL_RUN)", "--config-map", f"{item.ns}/{state_name(item)}"),
             # The model goes on from its checkpoint, and so does the data.
             *(["--resume"] if item.spec.checkpoint is not None else []),

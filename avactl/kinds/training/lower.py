@@ -20,6 +20,7 @@ from avactl.kinds.training.roles import (
     MASTER,
     Part,
     bounds,
+    has_master,
     job_name,
     leaders,
     parts,
@@ -56,10 +57,9 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     leading = leaders(item, made)
     if any(not part.leads for part in made) or len(leading) > 1:
         commands = mpi.commands_name(item) if spec.strategy == "mpi" else ""
-        elastic = spec.strategy == "elastic"
-        more = job_master.rules(item) if elastic else []
+        more = job_master.rules(item) if has_master(spec) else []
         objects += followers.follower_access(item, leading, commands, more)
-        if elastic:
+        if has_master(spec):
             objects.append(job_master.state(item))
     objects += board(item, program)
     return [*objects, *jobs]
@@ -154,7 +154,7 @@ def _services(item: Item) -> list[Manifest]:
     """Build the headless Service. It publishes pods before they are ready, because readiness requires discovery."""
     # mpirun's daemons choose their own ports: for them the Service only gives names.
     name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item.spec)}
-    if item.spec.strategy == "elastic":
+    if has_master(item.spec):
         ports[MASTER] = MASTER_PORT
     everyone = {names.GANG_LABEL: item.name}
 

@@ -13,7 +13,7 @@ from avactl.kinds.training.spec import Master, Role
 DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
 """Roles that read data and write checkpoints and logs. Launcher and scheduler only start."""
 MASTER = "master"
-"""Role of the job master of an elastic job, which is a program of avactl."""
+"""Role of the job master, which is a program of avactl."""
 CHECKPOINT_ROLES = DATA_ROLES | {"server"}
 """Roles that write checkpoints. TensorFlow saves a variable from the server that holds it."""
 GROUPS = {"workers": "worker_groups", "servers": "server_groups"}
@@ -105,7 +105,7 @@ def parts(spec: Any) -> list[Part]:
         found = _groups(spec, worker(replicas))
     else:
         found = [worker(replicas)]
-    if spec.strategy == "elastic":
+    if has_master(spec):
         found.append(Part(MASTER, "master", master_compute(spec), 1, [], [], leads=False))
     if spec.evaluator is not None:
         found.append(of("evaluator", "evaluator", spec.evaluator))
@@ -123,6 +123,11 @@ def _groups(spec: Any, first: Part) -> list[Part]:
         )
         index += group.replicas
     return found
+
+
+def has_master(spec: Any) -> bool:
+    """Return True for jobs with a job master: elastic ones, and those whose staleness its clock bounds."""
+    return bool(spec.strategy == "elastic" or (spec.strategy == "parameterServer" and spec.consistency == "ssp"))
 
 
 def master_compute(spec: Any) -> Compute:

@@ -80,7 +80,7 @@ class ServerGroup(Compute):
 
 
 class Master(Model):
-    """The master of an elastic job: it hands out shards of the data, and knows which workers are alive."""
+    """The job master: it hands out shards of the data, knows which workers are alive, and bounds their staleness."""
 
     cpu: Cpu = Field("500m", description="CPU cores.")
     memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 shards need about 150Mi.")
@@ -138,11 +138,13 @@ class TrainingJobSpec(PodUser):
     )
     launcher: Role | None = Field(None, description="Pod that runs mpirun, for strategy `mpi`.")
     evaluator: Role | None = Field(None, description="Pod that evaluates checkpoints, for TensorFlow.")
-    master: Master | None = Field(None, description="Size of the job master, for strategy `elastic`.")
+    master: Master | None = Field(
+        None, description="Size of the job master, for strategy `elastic` and `consistency: ssp`."
+    )
     consistency: Literal["bsp", "ssp", "asp"] = Field(
         "bsp",
         description="Parameter-server consistency: synchronous (`bsp`), at most `staleness` steps ahead (`ssp`), or "
-        "asynchronous (`asp`).",
+        "asynchronous (`asp`). The clock of the job master bounds the staleness: the code calls it before each step.",
     )
     staleness: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         None, description="Maximum lead of the fastest worker, in steps, for `consistency: ssp`."

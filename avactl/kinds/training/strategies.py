@@ -9,7 +9,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.program import Item
 from avactl.kinds.training.mpi import MOST_WORKERS
-from avactl.kinds.training.roles import workers_of
+from avactl.kinds.training.roles import has_master, workers_of
 
 _NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "caffe": "Caffe"}
 
@@ -100,7 +100,7 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
             hint="remove them, or use one of these strategies",
             notes=_strategy_note(item),
         )
-    if strategy != "elastic" and spec.master is not None:
+    if not has_master(spec) and spec.master is not None:
         yield _wrong(item, "master", "elastic")
     if strategy != "mpi":
         for key in ("launcher", "slotsPerWorker"):

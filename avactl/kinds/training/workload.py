@@ -10,7 +10,7 @@ from avactl.kinds.fields.compute import DatasetMount
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, ObjectEffect
 from avactl.kinds.training.local import LOCAL
-from avactl.kinds.training.roles import bounds, declared, master_compute, workers_of
+from avactl.kinds.training.roles import bounds, declared, has_master, master_compute, workers_of
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 from avactl.source.revisions import is_commit
 
@@ -24,7 +24,7 @@ def roles(item: Item) -> Iterator[Role]:
     for path, role in declared(spec):
         elastic = path == ("spec", "workers")
         yield Role(path, role, least if elastic else role.replicas, most if elastic else role.replicas)
-    if spec.strategy == "elastic":
+    if has_master(spec):
         yield Role(("spec", "master"), master_compute(spec), 1, 1)
 
 
