@@ -45,24 +45,24 @@ class Cluster:
     """A cluster of CPUs, with what was submitted to it."""
 
     def __init__(self, kube: KubeClient, kubelet: Kubelet, timeline: Path) -> None:
-        self._kube, self._kubelet, self._timeline = kube, kubelet, timeline
+        self.kube, self._kubelet, self._timeline = kube, kubelet, timeline
         self.submitted: dict[str, float] = {}
 
     async def submit(self, job: Job) -> None:
         """Create the objects of a job."""
         made = specs.objects({job.name: job.spec(str(self._timeline))})
         self.submitted[job.name] = time.time()
-        await asyncio.to_thread(_apply, self._kube, made)
+        await asyncio.to_thread(_apply, self.kube, made)
 
     async def serve(self, replicas: int) -> None:
         """Create the service."""
-        await asyncio.to_thread(_apply, self._kube, specs.objects({SERVICE: specs.service(replicas)}))
+        await asyncio.to_thread(_apply, self.kube, specs.objects({SERVICE: specs.service(replicas)}))
 
     async def scale(self, replicas: int) -> None:
         """Change the number of the service's pods."""
         metadata = {"name": SERVICE, "namespace": NAMESPACE}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"replicas": replicas}}
-        await asyncio.to_thread(self._kube.patch, body)
+        await asyncio.to_thread(self.kube.patch, body)
 
     async def complete(self, *jobs: str) -> dict[str, float]:
         """Wait until jobs are complete, and return when they were. Raises RuntimeError if one has failed."""
@@ -70,7 +70,7 @@ class Cluster:
         deadline = time.monotonic() + PATIENCE
         while len(ended) < len(jobs):
             for job in jobs:
-                body = await asyncio.to_thread(self._kube.get, "batch/v1", "Job", f"{job}-worker", NAMESPACE)
+                body = await asyncio.to_thread(self.kube.get, "batch/v1", "Job", f"{job}-worker", NAMESPACE)
                 for each in body.get("status", {}).get("conditions") or ():
                     if each["type"] == "Failed":
                         raise RuntimeError(f"job {job} failed: {each}")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.elastic_headline.picture import Panel, picture
 from benchmarks.elastic_headline.scenario import Cluster, Run, cluster, two_jobs
-from benchmarks.elastic_headline.specs import Job
+from benchmarks.elastic_headline.specs import NAMESPACE, Job
 from benchmarks.elastic_headline.timeline import SERVICE, Busy, Task, busy, repeated, share
 
 pytestmark = [pytest.mark.usefixtures("control_plane_binaries"), pytest.mark.xdist_group("scheduler")]
@@ -57,6 +60,39 @@ def test_a_service_takes_surplus_workers_and_they_come_back() -> None:
     assert [life.name.rpartition("-")[0] for life in run.lives].count("train-worker-0") == 1
     assert [life.role for life in run.lives].count("master") == 1
     assert most_at_once(busy(run.tasks, run.lives)) <= 4
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_preempted_again_comes_back_as_soon() -> None:
+    """The Job controller doubles its wait with the failures that it has counted for an index."""
+
+    def both(since: float, found: list[Task]) -> bool:
+        return workers([task for task in found if task.began > since]) == {0, 1}
+
+    async def pods(here: Cluster) -> dict[str, dict[str, Any]]:
+        found = await asyncio.to_thread(here.kube.list, "v1", "Pod", NAMESPACE)
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    async def scenario() -> str:
+        async with cluster(1, 3) as here:
+            await here.serve(1)
+            await here.submit(job("train", 1, 2)._replace(records=100_000))
+            counted = ""
+            for _ in range(2):
+                began = time.time()
+                await here.until(partial(both, began))
+                before = await pods(here)
+                await here.scale(2)
+                new: list[dict[str, Any]] = []
+                while not new:
+                    await asyncio.sleep(0.2)
+                    found = await pods(here)
+                    new = [found[name] for name in found.keys() - before if name.startswith("train-worker-1-")]
+                counted = new[0]["metadata"]["annotations"]["batch.kubernetes.io/job-index-ignored-failure-count"]
+                await here.scale(1)
+            return counted
+
+    assert asyncio.run(scenario()) == "1"
 
 
 def workers(found: Sequence[Task]) -> set[int]:

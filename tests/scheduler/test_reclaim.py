@@ -13,6 +13,7 @@ import pytest
 from tests.scheduler.world import SYSTEM, World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
+IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
 
 
 @pytest.fixture
@@ -51,6 +52,11 @@ def guest(world: World) -> Iterator[World]:
 def finalizers(world: World, name: str, wanted: list[str] | None) -> None:
     """kwok's kubelet ends pods at once; a finalizer keeps them as a long grace period would."""
     metadata = {"name": name, "namespace": world.namespace, "finalizers": wanted}
+    world.kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+
+
+def note(world: World, name: str, key: str, value: str) -> None:
+    metadata = {"name": name, "namespace": world.namespace, "annotations": {key: value}}
     world.kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
 
 
@@ -96,6 +102,7 @@ def test_victims_end_in_peace_and_nobody_takes_their_place(teams: World) -> None
     with guest(teams):
         old_and_young(teams)
         finalizers(teams, "young", ["example.com/slow"])
+        note(teams, "young", IGNORED_FAILURES, "5")
     teams.pod("mine", 8)
     assert "8 more GPUs when pod" in teams.waiting("mine", "quota reclaim")
     teams.wait(lambda: teams.pods()["mine"]["status"].get("nominatedNodeName"))
@@ -106,6 +113,8 @@ def test_victims_end_in_peace_and_nobody_takes_their_place(teams: World) -> None
         (condition,) = [each for each in young["status"]["conditions"] if each["type"] == "DisruptionTarget"]
         assert condition["reason"] == "PreemptionByScheduler"
         assert "deletionTimestamp" in young["metadata"]
+        # Its Job is not to wait the longer the more often it was preempted.
+        assert IGNORED_FAILURES not in young["metadata"]["annotations"]
         assert "deletionTimestamp" not in teams.pods()["old"]["metadata"]
         finalizers(teams, "young", None)
     teams.bound("mine")
