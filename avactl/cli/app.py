@@ -32,6 +32,7 @@ COMMANDS = {
     "dataset": "Snapshot, verify, compare, list and pack the data of datasets.",
     "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
     "why": "Explain why a pod or job is pending.",
+    "run": "Run a job from a spec file: commit it on a branch, or start it at once.",
     "jobs": "Show training jobs with their progress.",
     "logs": "Print the logs of a training job, all pods together.",
     "wait": "Wait until a training job has ended.",
@@ -52,7 +53,7 @@ PACKAGES = {
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
     "local": ("local",),
-    "jobs": ("jobs", "logs", "wait"),
+    "jobs": ("run", "jobs", "logs", "wait"),
     "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache", "elastic"),
 }
 """Commands by the package of `avactl.cli` that holds them."""

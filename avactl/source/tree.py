@@ -208,3 +208,23 @@ class MemoryTree:
             return self._files[path]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+
+class OverlayTree:
+    """A tree in which one file has another content, or is new."""
+
+    def __init__(self, below: Tree, path: str, data: bytes) -> None:
+        self._below, self._path, self._data = below, path, data
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        return self._below.skipped
+
+    def paths(self) -> list[str]:
+        return sorted({*self._below.paths(), self._path})
+
+    def size(self, path: str) -> int:
+        return len(self._data) if path == self._path else self._below.size(path)
+
+    def read(self, path: str) -> bytes:
+        return self._data if path == self._path else self._below.read(path)

@@ -233,7 +233,7 @@ class _Publisher:
             f"{TRAILER}: {self._source}\nAvactl-Version: {__version__}\n"
         )
         tree = self._store.write_tree(files)
-        commit = self._store.write_commit(tree, tip.commit if tip else None, message, self._source)
+        commit = self._store.write_copy(tree, tip.commit if tip else None, message, self._source)
         return Outcome(
             self._source, before, commit, objects=self._objects, written=len(objects), deleted=len(lost),
             foreign=self._foreign(tip.commit) if tip else (),

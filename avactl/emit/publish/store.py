@@ -130,7 +130,7 @@ class Store:
             self.run("update-index", "-z", "--index-info", data=text, access=Access.WRITE, environment=index)
             return self.run("write-tree", access=Access.WRITE, environment=index).strip()
 
-    def write_commit(self, tree: str, parent: str | None, message: str, like: str) -> str:
+    def write_copy(self, tree: str, parent: str | None, message: str, like: str) -> str:
         """Write a commit with the author and dates of another one, so that two publishers create identical commits.
 
         The committer is git's configured identity, or avactl if there is none.
@@ -142,11 +142,17 @@ class Store:
         only = {"user.useConfigOnly": "true"}
         if not self.succeeds("var", "GIT_COMMITTER_IDENT", access=Access.WRITE, settings=only):
             environment |= {"GIT_COMMITTER_NAME": "avactl", "GIT_COMMITTER_EMAIL": "avactl@localhost"}
+        return self.write_commit(tree, parent, message, environment)
+
+    def write_commit(
+        self, tree: str, parent: str | None, message: str, environment: Mapping[str, str] | None = None
+    ) -> str:
+        """Write a commit with git's configured identity, or that of the environment."""
         sign = ["-S"] if self._signs() else []
         parents = ["-p", parent] if parent else []
         arguments = ("commit-tree", *sign, *parents, "-F", "-", tree)
         text = message.encode("utf-8", "surrogateescape")
-        return self.run(*arguments, data=text, access=Access.WRITE, environment=environment).strip()
+        return self.run(*arguments, data=text, access=Access.WRITE, environment=environment or {}).strip()
 
     def _signs(self) -> bool:
         """Return whether git is configured to sign commits."""

@@ -1,0 +1,126 @@
+"""`avactl run`: a job from a spec file, by a commit on a branch, or at once as an experiment that expires."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.changes.diff import head_problems
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain
+from avactl.cli.common import fail
+from avactl.cli.jobs.session import with_client
+from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.terminal import colour, inert, plural
+
+if TYPE_CHECKING:
+    from avactl.jobs.branch import Change
+    from avactl.jobs.experiment import Experiment
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="Spec file with a TrainingJob.")],
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not commit: apply the job at once, as an experiment that expires.")
+    ] = False,
+    lives: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="With --now: longest life, from now on, queue included.")
+    ] = "4h",
+    keep: Annotated[
+        str, typer.Option(metavar="DURATION", help="With --now: how long pods and logs stay after the end.")
+    ] = "1h",
+    base: Annotated[str, typer.Option(metavar="REV", help="Commit below.")] = "HEAD",
+    branch: Annotated[str, typer.Option(help="Name of the branch.", show_default="run/JOB-COMMIT")] = "",
+    message: Annotated[str, typer.Option("--message", "-m", help="Commit message.", show_default="Run JOB")] = "",
+    remote: Annotated[str, typer.Option(help="Remote to push to, if there is one.")] = "origin",
+    push: Annotated[bool, typer.Option(help="Push the branch.")] = True,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Run a job from a spec file: commit it on a new branch, so that git stays the truth.
+
+    The file is compiled on top of the last commit; other uncommitted files are not part of it. Work tree, index and
+    the current branch are not touched.
+    """
+    from avactl.jobs.branch import change_of, check
+
+    change = change_of(file, base)
+    _want_valid(change)
+    check(change)
+    if now:
+        _start(change, _duration(lives, "--for"), _duration(keep, "--keep"), kubeconfig, context)
+    else:
+        _commit(change, branch, message, remote if push else "")
+
+
+def _want_valid(change: Change) -> None:
+    """Print the problems of the file, and exit with PROBLEMS if there are errors."""
+    if not change.after.ok:
+        sys.stderr.write(head_problems(change.after, colour(sys.stderr)))
+        sys.exit(PROBLEMS)
+
+
+def _duration(text: str, option: str) -> int:
+    from avactl.reconcile.command import duration
+
+    try:
+        return max(1, round(duration(text, option)))
+    except ValueError as error:
+        fail(str(error), USAGE)
+
+
+def _commit(change: Change, branch: str, message: str, remote: str) -> None:
+    from avactl.diff.compare import compare
+    from avactl.diff.text import render_text
+    from avactl.emit.publish.store import PublishError
+    from avactl.jobs import branch as branches
+
+    store, jobs = change.store, change.jobs
+    titles = ", ".join(f"{item.team}/{item.spec_name}" for item in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    name, commit = branches.commit(change, branch, message or f"Run {titles}")
+    sys.stdout.write(render_text(compare(change.before, change.after), colour=colour(), objects=False))
+    print(f"branch {name}: {change.path} on {change.base[:10]}")
+    left = branches.others(store, change.path)
+    if left:
+        print(f"{plural(left, 'other file')} with uncommitted changes not included")
+    try:
+        pushed = bool(remote) and branches.push(change, name, commit, remote)
+    except PublishError as error:
+        fail(f"{error}; the branch {name} is in this repository", MISSING, error.hint)
+    if pushed:
+        first = f"open a pull request from {name}"
+    else:
+        first = f"`git push REMOTE {name}` and a pull request, or `git merge {name}`"
+    print(f"pushed to {remote}" if pushed else "not pushed")
+    print(inert(f"next: {first}; once it is merged and applied, `avactl wait {jobs[0].ns}/{jobs[0].name}`"))
+
+
+def _start(change: Change, lives: int, stays: int, kubeconfig: Path | None, context: str) -> None:
+    from avactl.jobs.experiment import experiment, renamed
+
+    change, item = renamed(change, change.jobs[0])
+    _want_valid(change)
+    wanted = experiment(change, item, lives, stays)
+    with_client(kubeconfig, context, lambda client, access: _apply(client, access, wanted))
+    place = f"{wanted.namespace}/{wanted.name}"
+    leader = wanted.objects[0]["metadata"]["name"]
+    print(
+        f"{place} is created: {plural(len(wanted.objects), 'object')}, ended after {lives} s, deleted {stays} s later"
+    )
+    print(f"next: `avactl logs {place} -f`; to stop it, `kubectl delete job {leader} -n {wanted.namespace}`")
+
+
+async def _apply(client: Client, access: Access, wanted: Experiment) -> None:
+    from avactl.jobs.experiment import RefusedError, start
+
+    try:
+        await start(client, wanted)
+    except RefusedError as error:
+        hint = (
+            "leave out `--now`: a spec in git has the rights that it needs, after a review" if error.forbidden else ""
+        )
+        fail(plain(str(error)), MISSING, hint)
