@@ -47,6 +47,8 @@ ALLOWED = {
     "avactl/plan/compiled_side.py": {"Cluster"},
     "avactl/plan/cost.py": {"Cluster"},
     "avactl/plan/snapshot/capture.py": {"Cluster"},
+    # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.
+    "avactl/jobs/branch.py": {"TrainingJob"},
     # Runs in the cluster, where no kind may be imported: badges of pods by their labels. Others are shown as `pod`.
     "avactl/scheduler/inspection/usage.py": WORKLOADS,
 }

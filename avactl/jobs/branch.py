@@ -76,7 +76,7 @@ def _compiled(store: Store, commit: str, path: str, data: bytes) -> Change:
 def check(change: Change) -> None:
     """Raise RunError if the file declares no job, or declares what the commit has already."""
     if not change.jobs:
-        raise RunError(f"{change.path} declares no TrainingJob", "is it in a directory that avactl.yaml includes?")
+        raise RunError(f"{change.path} declares no training job", "is it in a directory that avactl.yaml includes?")
     known = change.store.files(change.base).get(change.store.prefix + change.path)
     if known is not None and known.oid == change.store.oid(change.data):
         raise RunError(f"{change.path} is committed already", "`avactl jobs` shows whether it runs")

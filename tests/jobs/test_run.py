@@ -86,7 +86,7 @@ def test_a_change_of_a_file_keeps_its_mode(avactl: Run, specs: Repository) -> No
         ({"specs/try.yaml": spec(job("try", "workrs: {}"))}, "try.yaml", 1, "did you mean `workers`?"),
         ({"specs/try.yaml": spec(job("try", "workers: {gpus: 9, gpu: V100}"))}, "try.yaml", 1, "V100"),
         ({"specs/.try.yaml": spec(job("try"))}, ".try.yaml", 2, "hidden files are not specs"),
-        ({"specs/try.yaml": "# nothing\n"}, "try.yaml", 2, "declares no TrainingJob"),
+        ({"specs/try.yaml": "# nothing\n"}, "try.yaml", 2, "declares no training job"),
         ({}, "try.yaml", 2, "not a regular file"),
     ],
     ids=["key", "size", "hidden", "empty", "missing"],

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="Spec file with a TrainingJob.")],
+    file: Annotated[Path, typer.Argument(help="Spec file with a training job.")],
     now: Annotated[
         bool, typer.Option("--now", help="Do not commit: apply the job at once, as an experiment that expires.")
     ] = False,
