@@ -69,14 +69,14 @@ class Master:
     """The job's master, and this process as one of its workers. Leaves the job at the end of a `with` block."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._groups: list[Group] = []
         atexit.register(session.close)
 
     @property
     def worker(self) -> str:
         """Name of this worker."""
-        return self._session.worker
+        return self.session.worker
 
     def dataset(
         self,
@@ -99,7 +99,7 @@ class Master:
         """
         pairs = [("", files)] if isinstance(files, int) else [(file, int(count)) for file, count in files]
         passes = 0 if after else epochs
-        return Dataset(self._session, name, pairs, records_per_task, passes, seed, after, timeout, read)
+        return Dataset(self.session, name, pairs, records_per_task, passes, seed, after, timeout, read)
 
     def clock(self, staleness: int | None = None) -> Clock:
         """Return the clock of the job. Default of `staleness`: what the job's spec says, by AVACTL_STALENESS for
@@ -107,7 +107,7 @@ class Master:
         if staleness is None:
             consistency = os.environ.get("AVACTL_CONSISTENCY", "")
             staleness = {"bsp": 0, "ssp": int(os.environ.get("AVACTL_STALENESS", "0"))}.get(consistency, _UNBOUNDED)
-        return Clock(self._session, staleness)
+        return Clock(self.session, staleness)
 
     def group(self, state: Any, least: int | None = None, most: int | None = None) -> Group:
         """Join the workers that train together, in steps: synchronous training.
@@ -122,7 +122,7 @@ class Master:
         bounds = os.environ.get("AVACTL_WORKER_RANGE", "1:0").split(":")
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         lower, upper = (processes * int(each) for each in bounds)
-        found = Group(self._session, state, lower if least is None else least, upper if most is None else most)
+        found = Group(self.session, state, lower if least is None else least, upper if most is None else most)
         self._groups.append(found)
         return found
 
@@ -133,7 +133,7 @@ class Master:
     def _close(self, finish: bool) -> None:
         for each in self._groups:
             each.close(finish)
-        self._session.close()
+        self.session.close()
 
     def __enter__(self) -> Master:
         return self

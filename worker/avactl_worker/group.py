@@ -72,8 +72,7 @@ class Group:
         self._broken = False
         self._looped = False
         """True if a loop has ended by itself: this worker has the final state."""
-        self._opened: list[Callable[[Round], Any]] = []
-        """Called when a round is connected; each returns a function that is called at its end."""
+        self._connects: list[Callable[[Round], Callable[[], None]]] = []
         self._closing: list[Callable[[], None]] = []
         self._closed = False
         self._rounds: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
@@ -94,6 +93,13 @@ class Group:
     def revision(self) -> int:
         """Number of the current round."""
         return self._last.revision
+
+    def each_round(self, connect: Callable[[Round], Callable[[], None]]) -> None:
+        """Call `connect` at the beginning of each round; what it returns is called at the end.
+
+        It may raise RoundEnded.
+        """
+        self._connects.append(connect)
 
     # -- loops -------------------------------------------------------------------------------------------------------
 
@@ -186,7 +192,7 @@ class Group:
                 self._ring = Ring(current, self._listener)
                 self._ring.doing = f"round {place.revision}"
                 self._synchronise(self._ring, place)
-                for each in self._opened:
+                for each in self._connects:
                     self._closing.append(each(current))
                 current.established = True
                 current.check()

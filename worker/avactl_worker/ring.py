@@ -128,7 +128,7 @@ class Ring:
     def __init__(self, current: Round, listener: socket.socket) -> None:
         """Connect to both neighbours."""
         place = current.place
-        self.rank, self.size, self._round = place.rank, place.size, current
+        self.rank, self.size, self.round = place.rank, place.size, current
         self._next: Any = None
         self._before: Any = None
         self.doing = "connecting"
@@ -196,27 +196,27 @@ class Ring:
     def _wait(self, reading: Any, writing: Any, deadline: float | None = None) -> None:
         """Wait until one of the sockets is ready, or the deadline. Raises RoundEnded and Finished."""
         poller = select.poll()
-        poller.register(self._round, select.POLLIN)
+        poller.register(self.round, select.POLLIN)
         for each in reading:
             poller.register(each, select.POLLIN)
         for each in writing:
             poller.register(each, select.POLLOUT)
         began = told = time.monotonic()
         while True:
-            self._round.check()
+            self.round.check()
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 return
             if now - told >= _REPORT:
                 told = now
-                place = self._round.place
+                place = self.round.place
                 whom = place.before if reading else place.after
                 log.warning(
                     "%s: waiting for %s, or a worker that waits itself, for %.0f s", self.doing, whom, now - began
                 )
             left = _REPORT if deadline is None else min(_REPORT, deadline - now)
             if poller.poll(1000 * left):
-                self._round.check()
+                self.round.check()
                 return
 
     def exchange(self, out: Any, into: Any) -> None:
@@ -238,7 +238,7 @@ class Ring:
                 if not moved:
                     self._wait((self._before,) if len(into) else (), (self._next,) if len(out) else ())
         except OSError as error:
-            self._round.check()
+            self.round.check()
             raise RoundEnded(f"lost a peer: {error.strerror or error}") from None
 
     def close(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import tensorflow as tf  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from avactl_worker.dataset import Dataset
+from avactl_worker.step import Step
 
 
 def dataset(data: Dataset[Any], output_signature: Any) -> Any:
@@ -33,3 +34,17 @@ class Trained(tf.keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
         """Count a batch; the last one of a pass may be shorter."""
         metrics = {"loss": float(logs["loss"])} if logs and "loss" in logs else {}
         self._data.trained(self._batch_size, **metrics)
+
+
+def average(step: Step, gradients: Sequence[Any], *metrics: Any) -> tuple[list[Any], list[float]]:
+    """Return gradients of a tape and metrics as means over all workers, weighted by their records.
+
+    Gradients may be sparse; None is not allowed: use `tape.gradient(…, unconnected_gradients="zero")`. Call it once a
+    step, outside of functions that TensorFlow compiles.
+    """
+    if any(each is None for each in gradients):
+        raise ValueError('a gradient is None: use `tape.gradient(…, unconnected_gradients="zero")`')
+    dense = [tf.convert_to_tensor(each) for each in gradients]
+    found = step.mean([[each.numpy() for each in dense], [float(each) for each in metrics]])
+    means = [tf.convert_to_tensor(mean, each.dtype) for mean, each in zip(found[0], dense)]
+    return means, found[1]

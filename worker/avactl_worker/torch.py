@@ -1,4 +1,4 @@
-"""PyTorch: datasets for `torch.utils.data.DataLoader`."""
+"""PyTorch: datasets for `torch.utils.data.DataLoader`, and synchronous steps (`avactl_worker.torch_group`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any, Iterator
 import torch.utils.data  # type: ignore[import-not-found,unused-ignore]
 
 from avactl_worker.dataset import Dataset
+from avactl_worker.torch_group import average, group
+
+__all__ = ["IterableDataset", "Sampler", "average", "group"]
 
 
 class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[misc,unused-ignore]
