@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.running import copy_example, local_run, losses, plain_losses, running
+from tests.test_layout import ROOT
 from tools.frameworks.build import build_environment
 
 EXACT = 2e-6
@@ -33,7 +34,6 @@ def training(tmp_path: Path) -> Path:
     ("job", "size"),
     [
         ("pytorch", "4 workers"),
-        ("elastic", "4 workers"),
         ("jax", "2 workers"),
         ("tensorflow", "2 workers, 1 servers, from epoch 0"),
         pytest.param(
@@ -47,6 +47,28 @@ def test_losses_equal_the_plain_script(training: Path, path: str, job: str, size
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"│ {size}\n" in done.stdout
     assert losses(done.stdout) == pytest.approx(plain_losses(), abs=EXACT)
+
+
+@pytest.mark.parametrize("job", ["elastic", "elastic-tensorflow"])
+def test_elastic_workers_are_killed(training: Path, path: str, job: str) -> None:
+    """One of them is stopped first, so its connections stay open until the master takes it for lost."""
+    slow_down(training)
+    with running(training, f"jobs/{job}.yaml", modules=str(ROOT / "worker"), PATH=path) as run:
+        run.wait_for("epoch 1 loss", *(f'worker joined","name":"worker-{index}"' for index in range(4)))
+        first = re.search(r"worker-(\d) +│ epoch 1 loss", run.output)
+        assert first
+        stopped, killed, *_ = sorted({"1", "2", "3"} - {first[1]})
+        (pid,) = run.pods_with(f"AVACTL_WORKER=worker-{stopped}")
+        os.kill(pid, signal.SIGSTOP)
+        run.wait_for(f'worker lost","name":"worker-{stopped}"')
+        os.kill(pid, signal.SIGKILL)
+        run.wait_for("epoch 3 loss")
+        (pid,) = run.pods_with(f"AVACTL_WORKER=worker-{killed}")
+        os.kill(pid, signal.SIGKILL)
+        assert run.end() == 0, run.output
+    assert losses(run.output) == pytest.approx(plain_losses(), abs=EXACT)
+    assert run.output.count("round broken") >= 2
+    assert re.search(r"worker-0 +│ \d workers at the end", run.output)
 
 
 def test_a_killed_parameter_server(training: Path, path: str) -> None:

@@ -141,18 +141,26 @@ def test_elastic_workers_come_and_go() -> None:
         HEAD + "  strategy: elastic\n  workers: {min: 2, max: 5, gpus: 2}\n  checkpoint: {path: s3://b/x}\n"
     )
     seen = env(found, index=3)
-    assert (seen["PET_NNODES"], seen["PET_RDZV_BACKEND"]) == ("2:5", "c10d")
-    # torchrun hosts the store where the endpoint is its own host name, which a Service of that name resolves.
-    assert seen["PET_RDZV_ENDPOINT"] == "net-worker-0:29500"
-    first = found["Service", "net-worker-0"]["spec"]["selector"]
-    assert first == {"batch.kubernetes.io/job-name": "net-worker", "batch.kubernetes.io/job-completion-index": "0"}
-    assert seen["PET_LOCAL_ADDR"] == host("worker", 3)
+    # torchrun starts two processes of one pod; they meet those of others at the job master.
+    torchrun = {name: value for name, value in seen.items() if name.startswith("PET_")}
+    assert torchrun == {"PET_STANDALONE": "1", "PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "3"}
+    assert (seen["AVACTL_WORKER"], seen["AVACTL_WORKER_RANGE"]) == ("worker-3", "2:5")
     spec = job(found)["spec"]
     assert (spec["parallelism"], spec["maxFailedIndexes"]) == (5, 3)
     assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     assert pod(found)["metadata"]["annotations"]["avactl.dev/gang-size"] == "3"  # with the job master
     assert found["PodDisruptionBudget", "net"]["spec"]["minAvailable"] == 3
     assert seen["AVACTL_MASTER"] == f"{host('master', 0)}:29600"
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "custom"])
+def test_one_process_of_an_elastic_worker_needs_no_launcher(framework: str) -> None:
+    spec = f"  framework: {framework}\n  strategy: elastic\n  workers: {{min: 2, max: 5}}\n"
+    found = objects(HEAD + spec)
+    assert container(found)["command"] == ["python", "train.py"]
+    seen = env(found, index=0)
+    assert not [name for name in seen if name.startswith("PET_")]
+    assert seen["AVACTL_WORKER_RANGE"] == "2:5"
 
 
 def test_the_job_master_of_an_elastic_job() -> None:

@@ -67,7 +67,7 @@ def jobs() -> Compilation:
     """The example, and a job of each pair."""
     tree = {str(path.relative_to(EXAMPLE)): path.read_bytes() for path in EXAMPLE.rglob("*.yaml")}
     more = pairs(tree["platform.yaml"])
-    assert len(more) == 19
+    assert len(more) == 20
     result = compile_tree(MemoryTree({**tree, "jobs/pairs.yaml": "".join(more).encode()}))
     assert result.diagnostics == ()
     return result
@@ -261,14 +261,11 @@ def test_positions_are_those_of_the_pods(placed: Jobs, dns: Names) -> None:
         for key, first in (
             ("MASTER_ADDR", "worker-0"),
             ("PET_MASTER_ADDR", "worker-0"),
-            ("PET_RDZV_ENDPOINT", "worker-0"),
             ("AVACTL_MASTER", "master-0"),
             ("DMLC_PS_ROOT_URI", "scheduler-0"),
         ):
             if key in own:
                 same(key, own[key], f"{job}-{first}")
-        if "PET_LOCAL_ADDR" in own:
-            same("PET_LOCAL_ADDR", own["PET_LOCAL_ADDR"], name)
         if "TF_CONFIG" in own:
             config = json.loads(own["TF_CONFIG"])
             task = config["task"]
@@ -280,4 +277,4 @@ def test_positions_are_those_of_the_pods(placed: Jobs, dns: Names) -> None:
         lines = placed.kube.get("v1", "ConfigMap", f"{job}-rendezvous", TEAM)["data"]["hostfile"].splitlines()
         for index, line in enumerate(lines):
             same("hostfile", line.split()[0], f"{job}-worker-{index}")
-    assert len(checked) == 10, checked
+    assert len(checked) == 8, checked

@@ -137,7 +137,7 @@ def test_followers_end_with_the_leader(training: Path) -> None:
 
 def test_an_elastic_job_ends_with_its_first_pod(training: Path) -> None:
     shell = "[sh, -c, exec python scripts/fails.py]"  # a Python command would be started by torchrun
-    rewrite(training, "elastic", "[python, scripts/ddp.py]", shell)
+    rewrite(training, "elastic", "[python, scripts/elastic_pytorch.py]", shell)
     rewrite(training, "elastic", "spec:\n", "spec:\n  retries: 0\n")
     # Two of four workers may fail for good, as `min` is 2; the others are ended with the first.
     env = {"FAILS": "worker-1", "FAILURES": "9", "WAITS": "worker-2 worker-3"}

@@ -111,16 +111,11 @@ def test_torchrun_static(job: Any, block: AddressBlock) -> None:
     assert pods["worker-2"].argv == ["python", "-m", "torch.distributed.run", "scripts/ddp.py"]
 
 
-def test_torchrun_c10d(job: Any, block: AddressBlock) -> None:
-    """The endpoint is a bare pod name, which a Service of its own resolves on the cluster."""
+def test_elastic_workers_find_the_job_master(job: Any, block: AddressBlock) -> None:
     pods = by_label(job("linear-elastic", 3))
     assert list(pods) == ["worker-0", "worker-1", "worker-2", "master-0"]
     own = pods["worker-1"].own
-    assert re.fullmatch(rf"127\.{block.number}\.0\.1:\d+", own["PET_RDZV_ENDPOINT"])
-    assert own["PET_LOCAL_ADDR"] == f"127.{block.number}.0.2"
-    assert own["PET_NNODES"] == "2:4"
-    hosts = [pods[f"worker-{index}"].own["PET_RDZV_CONF"] for index in range(3)]
-    assert hosts == ["is_host=1", "is_host=0", "is_host=0"]
+    assert (own["AVACTL_WORKER"], own["AVACTL_WORKER_RANGE"]) == ("worker-1", "2:4")
     assert own["AVACTL_MASTER"] == f"127.{block.number}.0.4:29600"
     assert pods["master-0"].argv[3:5] == ["--listen", f"127.{block.number}.0.4:29600"]
 

@@ -73,11 +73,29 @@ def test_torchrun(training: Path) -> None:
 
 
 def test_elastic(training: Path) -> None:
-    """c10d rendezvous in the first worker, with as many workers as asked for."""
-    rewrite(training, "elastic", "scripts/ddp.py", "scripts/all_reduce.py")
-    trains(local_run(training, "jobs/elastic.yaml", modules=str(SCRIPTS), TEST_NODES="4"), "4 workers")
-    done = local_run(training, "jobs/elastic.yaml", "--workers", "2", modules=str(SCRIPTS), TEST_NODES="2")
-    trains(done, "2 workers")
+    """Workers make synchronous steps, also with another number of them than the job has at most."""
+    trains(local_run(training, "jobs/elastic-numpy.yaml"))
+    trains(local_run(training, "jobs/elastic-numpy.yaml", "--workers", "2"))
+
+
+def test_elastic_workers_and_the_master_are_killed(training: Path) -> None:
+    """The loss of each epoch stays that of the plain script."""
+    rewrite(training, "elastic-numpy", "preemptible: false", "preemptible: false\n  env: {STEP_SECONDS: '0.3'}")
+    with running(training, "jobs/elastic-numpy.yaml") as run:
+        run.wait_for("epoch 1 loss")
+        found = re.search(r"worker-(\d) +│ epoch 1 loss", run.output)
+        assert found
+        for index in {"1", "2", "3"} - {found[1]}:
+            (pid,) = run.pods_with(f"AVACTL_WORKER=worker-{index}")
+            os.kill(pid, signal.SIGKILL)
+        run.wait_for("epoch 3 loss")
+        (pid,) = run.pods_with("POD_NAME=linear-elastic-numpy-master-0")
+        os.kill(pid, signal.SIGKILL)
+        assert run.end() == 0, run.output
+    assert losses(run.output) == pytest.approx(plain_losses(), abs=EXACT)
+    assert "round broken" in run.output
+    assert "round goes on" in run.output
+    assert re.search(r"worker-0 +│ \d workers at the end", run.output)
 
 
 def test_elastic_shards(training: Path) -> None:

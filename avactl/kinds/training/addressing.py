@@ -24,7 +24,6 @@ from avactl.kinds.training.roles import (
     has_master,
     host,
     hosts,
-    job_name,
     rendezvous_name,
 )
 
@@ -64,6 +63,12 @@ def processes(part: Part) -> int:
     return part.compute.gpus or 1
 
 
+def starts_with_torchrun(spec: Any, part: Part) -> bool:
+    """Return True if torchrun starts the processes of a worker. Elastic ones meet at the job master instead."""
+    several = spec.strategy == "elastic" and processes(part) > 1
+    return spec.framework == "pytorch" and (several or spec.strategy == "allReduce")
+
+
 def slots_per_worker(spec: Any, part: Part) -> int:
     """Number of MPI ranks per worker of a group."""
     slots: int = spec.slots_per_worker or part.compute.gpus or 1
@@ -78,7 +83,7 @@ def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     if spec.strategy == "single":
         return {}
     if spec.strategy == "elastic":
-        return {"nnodes": f"{least}:{most}"} if spec.framework == "pytorch" else {}
+        return {"workers": f"{least}:{most}"}
     if spec.strategy == "mpi":
         lines = [
             f"{name} slots={slots_per_worker(spec, part)}\n" for part in parts for name in hosts(item, [part], "worker")
@@ -197,31 +202,22 @@ def _all_reduce(item: Item, part: Part) -> list[Body]:
 
 
 def _elastic(item: Item, part: Part) -> list[Body]:
-    """Environment with the job master, and for torchrun with its c10d rendezvous in the first pod.
+    """Environment with the job master, which holds the rendezvous; torchrun only starts the processes of a pod.
 
-    The endpoint is the bare name of that pod, which a Service of that name resolves: torchrun hosts the store if the
-    endpoint equals its own host name, and then need not wait for DNS. PET_LOCAL_ADDR orders the nodes, so that the
-    first pod is rank 0. Source: torch/distributed/elastic/rendezvous.
+    With a standalone rendezvous, it restarts them together. Source: torch/distributed/run.py.
     """
-    master = _master(item, part)
-    if item.spec.framework != "pytorch":
-        return master
-    return [
-        *master,
-        _key(item, "PET_NNODES", "nnodes"),
-        *env_list(
-            {
-                "PET_NPROC_PER_NODE": str(processes(part)),
-                "PET_RDZV_BACKEND": "c10d",
-                "PET_RDZV_ID": item.name,
-                "PET_RDZV_ENDPOINT": f"{job_name(item, part.role)}-0:{TORCH_PORT}",
-                "PET_LOCAL_ADDR": host(item, part.role, f"$({INDEX})"),
-                # A node that joins or leaves restarts the processes of the others; that does not count as their
-                # failure.
-                "PET_MAX_RESTARTS": str(max(item.spec.retries, 100)),
-            }
-        ),
+    result = [
+        *_master(item, part),
+        _key(item, "AVACTL_WORKER_RANGE", "workers"),
     ]
+    if item.spec.framework == "pytorch" and processes(part) > 1:
+        torchrun = {
+            "PET_STANDALONE": "1",
+            "PET_NPROC_PER_NODE": str(processes(part)),
+            "PET_MAX_RESTARTS": str(item.spec.retries),
+        }
+        result += env_list(torchrun)
+    return result
 
 
 def _master(item: Item, part: Part) -> list[Body]:

@@ -45,7 +45,7 @@ def local_run(item: Item) -> LocalRun:
         first_pod_decides=spec.strategy == "elastic",
         timeout=None if spec.timeout is None else float(seconds(spec.timeout)),
         files=_files(item),
-        env=_environment(item),
+        env=_environment,
         checkout="" if spec.code is None else spec.code.mount,
         code="" if spec.code is None else str(spec.code),
         data=[(mount.mount, mount.name) for mount in spec.datasets],
@@ -79,23 +79,15 @@ def _files(item: Item) -> dict[tuple[str, str], str]:
     return {(rendezvous_name(item), "hostfile"): f"localhost slots={slots}\n"}
 
 
-def _environment(item: Item) -> Any:
-    strategy = item.spec.strategy
-
-    def variables(role: str, index: int) -> Mapping[str, str]:
-        if strategy == "elastic" and role == "worker" and item.spec.framework == "pytorch":
-            # torchrun takes every loopback address for its own host, and so would host the store in any worker.
-            return {"PET_RDZV_CONF": f"is_host={int(index == 0)}"}
-        if role == "launcher":
-            # Ranks share the machine with others: none is bound to a core, and none polls while it waits.
-            return {
-                "OMPI_MCA_hwloc_base_binding_policy": "none",
-                "OMPI_MCA_mpi_yield_when_idle": "1",
-                "PRTE_MCA_hwloc_default_binding_policy": "none",
-            }
-        return {}
-
-    return variables
+def _environment(role: str, index: int) -> Mapping[str, str]:
+    if role == "launcher":
+        # Ranks share the machine with others: none is bound to a core, and none polls while it waits.
+        return {
+            "OMPI_MCA_hwloc_base_binding_policy": "none",
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+        }
+    return {}
 
 
 LOCAL = LocalHooks(local_run, with_workers)

@@ -157,15 +157,7 @@ def _services(item: Item) -> list[Manifest]:
     if has_master(item.spec):
         ports[MASTER] = MASTER_PORT
     everyone = {names.GANG_LABEL: item.name}
-
-    def headless(name: str, select: dict[str, str]) -> Manifest:
-        return k8s.service(item, item.cluster, name, item.ns, select, ports, headless=True, publish_not_ready=True)
-
-    if item.spec.strategy != "elastic":
-        return [headless(name, everyone)]
-    first = job_name(item, "worker")
-    select = {"batch.kubernetes.io/job-name": first, "batch.kubernetes.io/job-completion-index": "0"}
-    return [headless(name, everyone), headless(f"{first}-0", select)]
+    return [k8s.service(item, item.cluster, name, item.ns, everyone, ports, headless=True, publish_not_ready=True)]
 
 
 def _budget(item: Item, made: list[Part]) -> Manifest:

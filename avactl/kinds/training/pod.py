@@ -17,7 +17,7 @@ from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi, workspace_code
-from avactl.kinds.training.addressing import environment, with_index
+from avactl.kinds.training.addressing import environment, starts_with_torchrun, with_index
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
@@ -122,7 +122,7 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
     if part.role == MASTER:
         return job_master.container(item, program, part)
     command, args = part.command, part.args
-    if spec.framework == "pytorch" and spec.strategy in ("allReduce", "elastic") and part.role == "worker":
+    if part.role == "worker" and starts_with_torchrun(spec, part):
         command = with_torchrun(command)
     elif part.role == "launcher":
         command = with_mpirun(command)

@@ -27,8 +27,8 @@ _UNSUPPORTED: dict[tuple[str, str], tuple[str, str]] = {
 """Unsupported pairs: the reason and the remedy."""
 _WITHOUT_SSP = {"mxnet": "MXNet's KVStore", "tensorflow": "TensorFlow's parameter-server training"}
 """Frameworks whose parameter servers do not bound the workers' lead."""
-_ELASTIC = ("pytorch", "custom")
-"""Frameworks whose workers may come and go: PyTorch with its elastic rendezvous, and code that uses the job master."""
+_ELASTIC = ("pytorch", "tensorflow", "custom")
+"""Frameworks whose workers may come and go, with the library of the job master."""
 
 
 GROUPED = ("allReduce", "parameterServer", "mpi")
@@ -62,7 +62,7 @@ def _unsupported(item: Item) -> Diagnostic | None:
     framework, strategy = item.spec.framework, item.spec.strategy
     if strategy == "elastic" and framework not in _ELASTIC:
         why = f"elastic workers are supported only for {one_of(_ELASTIC)}, not for `{framework}`"
-        hint = "use `parameterServer` or `mpi`" if framework in ("mxnet", "caffe") else "use `allReduce`"
+        hint = "use `parameterServer` or `mpi`"
     elif (framework, strategy) in _UNSUPPORTED:
         why, hint = _UNSUPPORTED[framework, strategy]
     elif framework in _WITHOUT_SSP and strategy == "parameterServer" and item.spec.consistency == "ssp":
