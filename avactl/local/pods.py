@@ -200,8 +200,8 @@ def _names(roles: list[_Role], services: list[Body], namespace: str) -> dict[str
 
 def _port(services: list[Body]) -> int | None:
     """Port of the rendezvous, which the job's Services publish."""
-    ports: list[int] = [port["port"] for body in services for port in body["spec"].get("ports", ())]
-    return ports[0] if ports else None
+    named = [port for body in services for port in body["spec"].get("ports", ()) if port["name"] == "rendezvous"]
+    return int(named[0]["port"]) if named else None
 
 
 def _pod(

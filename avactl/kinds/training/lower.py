@@ -154,6 +154,8 @@ def _services(item: Item) -> list[Manifest]:
     """Build the headless Service. It publishes pods before they are ready, because readiness requires discovery."""
     # mpirun's daemons choose their own ports: for them the Service only gives names.
     name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item.spec)}
+    if item.spec.strategy == "elastic":
+        ports = {}  # workers choose theirs, and tell the master
     if has_master(item.spec):
         ports[MASTER] = MASTER_PORT
     everyone = {names.GANG_LABEL: item.name}
