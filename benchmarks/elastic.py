@@ -1,6 +1,7 @@
 """The elastic job master: throughput beside DLRover's, and a job whose workers and master are killed every second.
 
-    python -m benchmarks.elastic [throughput|recovery|storm] [--workers 1000] [--seconds 10] [--dlrover PYTHON]
+    python -m benchmarks.elastic [throughput|recovery|storm|goodput|reform|resize]
+                                 [--workers 1000] [--seconds 10] [--dlrover PYTHON]
 
 throughput: WORKERS workers, with a connection each, get and report tasks as fast as they can, from DLRover's master and
 from ours, in turn; then from ours at five times the rate that DLRover's had. The dataset has a million tasks.
@@ -10,6 +11,13 @@ of one. The load runs in one process beside the master, so each has about one co
 recovery: the master is killed five times; the time until the workers begin another task.
 
 storm: 100,000 records in 10,000 tasks; every second a worker, the master, or both are killed with SIGKILL.
+
+goodput: synchronous steps of half a second by 4 workers, first without faults, then with a worker killed in each
+20 steps' time and started again. Lost are parts of steps that are computed and not in the model, and steps per second.
+
+reform: the time to the next step after a worker is killed, and after one is stopped whose connections stay open.
+
+resize: the loss with 4 workers, and with 4, then 8, then 3, then 6, over five seeds.
 """
 
 from __future__ import annotations
@@ -21,13 +29,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 from rich.table import Table
 
+from benchmarks import elastic_sync
 from benchmarks.measure import Bar, bar, console, peak_memory
 from tools.controlplane import progress
 from tools.controlplane.build import cache_dir, make_once
@@ -182,7 +191,12 @@ def _await_task(job: ElasticJob) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("throughput", "recovery", "storm"))
+    synchronous: dict[str, Callable[[], None]] = {
+        "goodput": elastic_sync.goodput,
+        "reform": elastic_sync.reform,
+        "resize": elastic_sync.resize,
+    }
+    parser.add_argument("what", nargs="?", choices=("throughput", "recovery", "storm", *synchronous))
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--records", type=int, default=100_000)
@@ -195,6 +209,9 @@ def main() -> None:
         recovery(5)
     if options.what in (None, "storm"):
         storm(options.records, workers=8)
+    for name, measure in synchronous.items():
+        if options.what in (None, name):
+            measure()
 
 
 if __name__ == "__main__":
