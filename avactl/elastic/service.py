@@ -99,6 +99,9 @@ class Service:
                 elif request.resume is not None:
                     held = [_key(each) for each in request.resume.held]
                     self.store.job.resume(worker, held, map(_report, request.resume.finished[:_REPORTS]), now)
+                    if request.resume.step:
+                        # Others must not run ahead of a worker whose step began with the master before.
+                        self.clock.begin(worker.index, request.resume.step, 0)
                 elif request.rendezvous is not None:
                     return self._rendezvous(worker, request.rendezvous, answer, now, waited)
                 elif request.watch is not None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import heapq
 import random
+from pathlib import Path
 
 import pytest
+from avactl_worker import messages as m
 
 from avactl.elastic.clock import StepClock
+from avactl.elastic.service import Member, Service
+from avactl.elastic.store import Store
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, 10])
@@ -64,3 +68,31 @@ def test_a_worker_that_is_gone_holds_up_nobody() -> None:
     clock.remove(2)
     assert clock.advanced > before
     assert clock.begin(1, 2, 0) == 2
+
+
+def test_a_restarted_master_knows_the_steps_of_workers_that_compute(tmp_path: Path) -> None:
+    service = Service(Store(tmp_path / "state", 0.0), 0.0, settled=False)
+    members = {}
+    for name, step in (("slow", 1), ("fast", 3)):
+        members[name] = member = Member()
+        join = m.Join(worker=name, incarnation=step, library="0")
+        assert service.handle(member, m.Request(id=1, join=join), 0.1) is not None
+        assert service.handle(member, m.Request(id=2, resume=m.Resume(step=step)), 0.2) is not None
+    fast = m.Request(id=3, clock=m.Clock(step=4, staleness=2))
+    assert service.handle(members["fast"], fast, 5.0) is None
+    assert service.handle(members["slow"], m.Request(id=3, clock=m.Clock(step=2, staleness=2)), 5.1) is not None
+    answer = service.handle(members["fast"], fast, 5.2)
+    assert answer is not None
+    assert answer.step == 4
+
+
+def test_the_master_bounds_what_workers_ask_for(tmp_path: Path) -> None:
+    service = Service(Store(tmp_path / "state", 0.0), 0.0, staleness=1)
+    members = [Member(), Member()]
+    for index, member in enumerate(members):
+        service.handle(member, m.Request(id=1, join=m.Join(worker=f"w{index}", incarnation=index, library="0")), 0.0)
+        service.handle(member, m.Request(id=2, clock=m.Clock(step=0, staleness=1000)), 0.0)
+    answers = [
+        service.handle(members[0], m.Request(id=step, clock=m.Clock(step=step, staleness=1000)), 0.0) for step in (2, 3)
+    ]
+    assert [answer and answer.step for answer in answers] == [2, None]

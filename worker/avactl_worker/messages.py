@@ -78,7 +78,8 @@ class Registered(Message):
 class Resume(Message):
     held: list[TaskKey]
     finished: list[Report]
-    FIELDS = {"held": Field(1, TaskKey, True), "finished": Field(2, Report, True)}
+    step: int
+    FIELDS = {"held": Field(1, TaskKey, True), "finished": Field(2, Report, True), "step": Field(3, "uint64")}
 
 
 class Work(Message):

@@ -129,6 +129,7 @@ class Session:
         self._connecting = threading.RLock()
         self._state = threading.Lock()
         self._lineage = ""
+        self._step = 0
         self._datasets: OrderedDict[str, tuple[bytes, m.Definition]] = OrderedDict()
         self._held: dict[Key, None] = {}
         self._unsaved: OrderedDict[Key, tuple[m.Report, int]] = OrderedDict()
@@ -212,12 +213,14 @@ class Session:
 
     def clock(self, step: int, staleness: int) -> int:
         """Wait until a step may begin, and return its number."""
+        self._step = step
         while True:
             try:
                 answer = self._ask(self._usable(), None, clock=m.Clock(step=step, staleness=staleness))
             except _BrokenError:
                 continue
             if answer.step:
+                self._step = answer.step
                 return answer.step
 
     def close(self) -> None:
@@ -305,7 +308,8 @@ class Session:
             with self._state:
                 held = [m.TaskKey(dataset=key[0], epoch=key[1], position=key[2]) for key in self._held]
                 finished = [report for report, _ in self._unsaved.values()]
-            self._saved(finished, self._ask(stream, _SILENCE, resume=m.Resume(held=held, finished=finished)))
+            resume = m.Resume(held=held, finished=finished, step=self._step)
+            self._saved(finished, self._ask(stream, _SILENCE, resume=resume))
         except _BrokenError:
             stream.close()
             _raise_if_foreign(stream.error, self.address)
