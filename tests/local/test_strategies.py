@@ -54,6 +54,17 @@ def test_parameter_server(training: Path) -> None:
     trains(local_run(training, "jobs/parameter-server.yaml"), "3 workers, 2 servers")
 
 
+def test_bounded_staleness(training: Path) -> None:
+    """The clock of the job master keeps the workers together."""
+    done = local_run(training, "jobs/stale.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ends = re.findall(r"worker-(\d) +│ step 60 loss ([\d.]+)", done.stdout)
+    assert sorted(index for index, _ in ends) == ["0", "1", "2"]
+    assert all(float(loss) < plain_losses()[-1] for _, loss in ends)
+    assert done.stdout.count("worker joined") == 3
+    assert "Traceback" not in done.stdout
+
+
 def test_the_documented_command(training: Path) -> None:
     """docs/local-run.md shows what is printed."""
     text = (ROOT / "docs/local-run.md").read_text()
