@@ -20,10 +20,11 @@ from typing import Any, Sequence
 
 from avactl_worker.dataset import Dataset, Reader, Task
 from avactl_worker.group import Group
+from avactl_worker.manifest import Manifest, ManifestError, entries
 from avactl_worker.session import VERSION, MasterError, Session
 from avactl_worker.step import Step
 
-__all__ = ["Clock", "Dataset", "Group", "Master", "MasterError", "Step", "Task", "connect"]
+__all__ = ["Clock", "Dataset", "Group", "ManifestError", "Master", "MasterError", "Step", "Task", "connect"]
 __version__ = VERSION
 
 _UNBOUNDED = 2**32
@@ -81,13 +82,14 @@ class Master:
     def dataset(
         self,
         name: str,
-        files: int | Sequence[tuple[Any, int]],
-        records_per_task: int,
+        files: int | Sequence[tuple[Any, int]] = 0,
+        records_per_task: int = 100,
         epochs: int = 1,
         seed: int | None = None,
         after: str = "",
         timeout: float = 0.0,
         read: Reader[Any] | None = None,
+        manifest: str | os.PathLike[str] | None = None,
     ) -> Dataset[Any]:
         """Return a dataset of the job. All workers must declare it alike.
 
@@ -95,8 +97,14 @@ class Master:
         of one file are handed out together, in an order that follows from `seed` and the epoch (default: that of the
         files). With `after`, it is an evaluation, passed once after each epoch of that dataset. A task is given to a
         second worker after `timeout` seconds (default: only if it straggles at the end of an epoch).
-        Raises MasterError if another worker has declared it otherwise, or a value is out of bounds.
+        `manifest` is that of `avactl dataset pack`, whose shards are the files, or one without `records`: then each of
+        its lines is a record, `task.file[task.start : task.end]` returns these as dicts, and `read` may be omitted.
+        Raises MasterError if another worker has declared it otherwise, or a value is out of bounds; ManifestError.
         """
+        if manifest is not None:
+            listed = Manifest(manifest)
+            files = listed.shards or [(listed, len(listed))]
+            read = read or (None if listed.shards else entries)
         pairs = [("", files)] if isinstance(files, int) else [(file, int(count)) for file, count in files]
         passes = 0 if after else epochs
         return Dataset(self.session, name, pairs, records_per_task, passes, seed, after, timeout, read)
