@@ -35,8 +35,8 @@ LEAST, MOST = 3, 17
 def main() -> None:
     """Measure, and print the bars."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic_headline", description=__doc__)
-    parser.add_argument("--second", type=float, default=0.2, help="real seconds of a published one (default: 0.2)")
-    parser.add_argument("--day", type=float, default=750, help="published seconds of the service's day (default: 750)")
+    parser.add_argument("--second", type=float, default=0.3, help="real seconds of a published one (default: 0.3)")
+    parser.add_argument("--day", type=float, default=500, help="published seconds of the service's day (default: 500)")
     parser.add_argument("--svg", type=Path, help="write a picture")
     options = parser.parse_args()
     second = options.second

@@ -116,7 +116,9 @@ class Kubelet:
     # -- pods --------------------------------------------------------------------------------------------------------
 
     async def _live(self, pod: _Pod) -> None:
-        process = pod.process = PodProcess(self._described(pod), str(os.getpid()), pod.said.append, self._processes)
+        process = pod.process = PodProcess(
+            self._described(pod), f"{os.getpid()}.{pod.name}", pod.said.append, self._processes
+        )
         process.prepare()
         attempt = asyncio.create_task(process.attempt())
         code = 1
