@@ -105,6 +105,8 @@ CODES: dict[str, str] = {
     "wrong-strategy": "The job's strategy or framework does not have the role or setting.",
     "no-checkpoint": "A long or elastic job is preemptible but has no checkpoint.",
     "unbound-bucket": "An object-store location is in none of the team's buckets.",
+    "host-network-not-allowed": "A job uses the host's network in a namespace that does not allow it.",
+    "host-port-conflict": "Two jobs use the same port of the machines.",
     "missing-revision": "A git server does not have a revision of code.",
     # services and workspaces
     "port-conflict": "Two listeners of a server use the same port.",

@@ -123,6 +123,11 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
     tolerated = (*taints, *(f"node.kubernetes.io/{name}" for name in NODE_TAINTS))
     rules = [
         Rule(
+            "host-network",
+            f"namespaceObject.metadata.?labels[?'{names.HOST_NETWORK_LABEL}'].orValue('') == '' || variables.platform",
+            "pods of this namespace may use the host's network, so only specs create them; use another namespace",
+        ),
+        Rule(
             "node-name",
             "variables.pod.?nodeName.orValue('') == "
             f"(request.operation == 'UPDATE' ? {_POD.format('oldObject')}.?nodeName.orValue('') : '')",

@@ -162,6 +162,14 @@ class Code(Model):
         return "" if self.git is None else f"{self.git.url} at {self.git.ref}"
 
 
+class HostNetwork(Model):
+    """Run the pods in the network of their machines, which saves the overlay network's cost."""
+
+    port: Annotated[int, Field(ge=1024, le=29_999)] | None = Field(
+        None, description="Port that the pods listen on. Default: one from 20000 to 29999, by namespace and name."
+    )
+
+
 class StartWhen(Model):
     """Conditions under which pods start."""
 

@@ -45,10 +45,15 @@ def _no_foreign_affinity(item: Item, cluster: str, namespace: str) -> Manifest:
 def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
     name = namespace.name
     labels = {**namespace.labels, names.TEAM_LABEL: item.name}
+    level: str = namespace.pod_security
+    if namespace.host_network:
+        # A policy keeps members from creating pods; those of specs satisfy `restricted`, but for the network.
+        labels[names.HOST_NETWORK_LABEL] = "true"
+        level = "privileged"
     # Deleting a namespace deletes everything in it: homes, checkpoints, Secrets.
     keep = item.spec.deletion_policy != "delete"
     yield namespaces.manifest(
-        item, program, cluster, name, namespace.pod_security, labels, holds_data=keep, annotations=allowances(item.spec)
+        item, program, cluster, name, level, labels, holds_data=keep, annotations=allowances(item.spec)
     )
     yield _no_foreign_affinity(item, cluster, name)
     yield k8s.manifest(

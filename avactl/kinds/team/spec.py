@@ -65,6 +65,11 @@ class TeamNamespace(Model):
 
     name: Name = Field(description="Name of the namespace.")
     pod_security: Literal["restricted", "baseline"] = Field("restricted", description="Enforced pod-security level.")
+    host_network: bool = Field(
+        False,
+        description="Let specs use the host's network, which pod security `restricted` and `baseline` forbid. Only "
+        "specs can create pods in the namespace.",
+    )
     labels: Labels = Field(default_factory=dict, description="Additional labels.")
 
 

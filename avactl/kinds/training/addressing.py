@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from avactl.kinds.fields.host_network import host_port
 from avactl.kinds.lowering.pods import env_list
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
@@ -41,11 +42,21 @@ PS_LITE_PORT = 9091
 _TF_ROLES = {"chief": "chief", "worker": "worker", "server": "ps", "evaluator": "evaluator"}
 
 
-def port(spec: Any) -> int:
-    """Rendezvous port of a job's pods."""
+def port(item: Item) -> int:
+    """Rendezvous port of a job's pods: the framework's own, or an allocated one in the network of the machines."""
+    spec = item.spec
+    if spec.host_network is not None:
+        return host_port(item)
     if spec.framework == "tensorflow":
         return TF_PORT
     return PS_LITE_PORT if spec.framework == "mxnet" else TORCH_PORT
+
+
+def listens(spec: Any, part: Part) -> bool:
+    """Return True if pods of a part listen on the rendezvous port. mpirun's daemons let the kernel choose ports."""
+    if spec.strategy == "parameterServer" and spec.framework == "mxnet":
+        return part.role == "scheduler"
+    return spec.strategy in ("parameterServer", "allReduce") and part.role != "evaluator"
 
 
 def field(name: str, path: str) -> Body:
@@ -107,7 +118,7 @@ def _tf_cluster(item: Item, parts: Sequence[Part]) -> str:
     Source: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
     """
     cluster = {
-        _TF_ROLES[role]: [f"{name}:{TF_PORT}" for name in hosts(item, parts, role)]
+        _TF_ROLES[role]: [f"{name}:{port(item)}" for name in hosts(item, parts, role)]
         for role in counts(parts)
         if role != "evaluator"
     }
@@ -182,7 +193,7 @@ def _all_reduce(item: Item, part: Part) -> list[Body]:
 
     Every torchrun option has a variable PET_OPTION. Source: torch/distributed/argparse_util.py, elastic/run.
     """
-    master = {"MASTER_ADDR": host(item, "worker", 0), "MASTER_PORT": str(TORCH_PORT)}
+    master = {"MASTER_ADDR": host(item, "worker", 0), "MASTER_PORT": str(port(item))}
     if item.spec.framework != "pytorch":
         return [*env_list(master), *_generic(item, ("worker",))]
     return [
@@ -240,7 +251,7 @@ def _ps_lite(item: Item, part: Part) -> list[Body]:
             {
                 "DMLC_ROLE": part.role,
                 "DMLC_PS_ROOT_URI": host(item, "scheduler", 0),
-                "DMLC_PS_ROOT_PORT": str(PS_LITE_PORT),
+                "DMLC_PS_ROOT_PORT": str(port(item)),
                 "DMLC_USE_KUBERNETES": "1",
                 "PS_HEARTBEAT_INTERVAL": "5",
                 "PS_HEARTBEAT_TIMEOUT": "60",
@@ -255,7 +266,7 @@ def _generic(item: Item, roles: tuple[str, ...]) -> list[Body]:
     if "server" in roles:
         result.append(_key(item, "AVACTL_SERVERS", "servers"))
     result += [_key(item, f"AVACTL_{role.upper()}_HOSTS", f"{role}-hosts") for role in roles]
-    return [*result, *env_list({"AVACTL_PORT": str(TORCH_PORT)})]
+    return [*result, *env_list({"AVACTL_PORT": str(port(item))})]
 
 
 def _consistency(spec: Any) -> list[Body]:

@@ -12,11 +12,13 @@ from avactl.kinds.dataset_start import start_problems
 from avactl.kinds.feasibility.capacity import gpu_problems, roles
 from avactl.kinds.feasibility.together import together_problem
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
+from avactl.kinds.fields.host_network import host_network_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.program import Item, Program
+from avactl.kinds.training.addressing import listens
 from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.pod import below, log_path, team_bucket
 from avactl.kinds.training.roles import (
@@ -33,6 +35,7 @@ from avactl.kinds.training.roles import (
 )
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.kinds.training.workspace_code import code_problems
+from avactl.kinds.workload import Role
 from avactl.quantity import format_quantity, quantity
 
 _LONG = 24 * 3600
@@ -63,6 +66,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _names(item, made)
     yield from _compute(item, program)
     yield from _within(item, program)
+    if item.spec.host_network is not None:
+        yield from host_network_problems(item, program, _listening(item, made))
     yield from _shared_volumes(item, program, made)
     yield from _cluster(item, program, made)
 
@@ -244,6 +249,11 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
     together = None if alone else together_problem(item, program, list(roles(item)))
     if together is not None:
         yield together
+
+
+def _listening(item: Item, made: list[Part]) -> list[Role]:
+    """The pods that listen on the rendezvous port."""
+    return [Role(("spec",), part.compute, part.replicas, part.replicas) for part in made if listens(item.spec, part)]
 
 
 def _within(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -153,7 +153,7 @@ def _ttl(item: Item, program: Program) -> int | None:
 def _services(item: Item) -> list[Manifest]:
     """Build the headless Service. It publishes pods before they are ready, because readiness requires discovery."""
     # mpirun's daemons choose their own ports: for them the Service only gives names.
-    name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item.spec)}
+    name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item)}
     if item.spec.strategy == "elastic":
         ports = {}  # workers choose theirs, and tell the master
     if has_master(item.spec):

@@ -10,6 +10,7 @@ from avactl.kinds import dataset_access
 from avactl.kinds.dataset_start import data_locality, start_when_warm
 from avactl.kinds.fields.compute import GpuLinkCompute
 from avactl.kinds.fields.gpu import link_annotations
+from avactl.kinds.fields.host_network import with_host_network
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
@@ -17,7 +18,7 @@ from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi, workspace_code
-from avactl.kinds.training.addressing import environment, starts_with_torchrun, with_index
+from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
@@ -82,6 +83,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     elif len(leading) > 1:
         watchers = sum(other.replicas for other in made)
         pod = followers.watch_partners(item, program, pod, job_name(item, part.name), leading, watchers)
+    if spec.host_network is not None:
+        pod = with_host_network(pod, port(item) if listens(spec, part) else None)
     labels = k8s.labels(item, part.role)
     if spec.strategy != "single":
         # Also for a single pod: the rendezvous Service selects by it.
@@ -144,7 +147,7 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
 def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
     spec = item.spec
     # Connections that set up RDMA use the pod's own network.
-    own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma else {}
+    own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma and not spec.host_network else {}
     result = [pods.env_list(own), environment(item, part)]
     if part.role == "launcher":
         result.append(mpi.environment())

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, PodUser, StartWhen
+from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, HostNetwork, PodUser, StartWhen
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Image, Name, ObjectUrl
 from avactl.quantity import quantity
 
@@ -150,6 +150,11 @@ class TrainingJobSpec(PodUser):
         None, description="Maximum lead of the fastest worker, in steps, for `consistency: ssp`."
     )
     slots_per_worker: Count | None = Field(None, description="MPI slots per worker. Default: its number of GPUs, or 1.")
+    host_network: HostNetwork | None = Field(
+        None,
+        description="Run the pods in the network of their machines. At most one pod that listens on the job's port "
+        "runs on a machine. Needs `hostNetwork: true` in the namespace of the Team.",
+    )
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
     start_when: StartWhen | None = Field(None, description="What the pods wait for before they start.")
     locality: Literal["prefer", "require"] | None = Field(

@@ -92,6 +92,14 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
                 yield _wrong(item, key, "parameterServer")
     if strategy != "parameterServer" and spec.server_groups:
         yield _wrong(item, "serverGroups", "parameterServer")
+    if strategy == "elastic" and spec.host_network is not None:
+        yield Diagnostic(
+            "wrong-strategy",
+            "strategy `elastic` does not run in the host's network: its pods find each other by names of their own",
+            item.span("spec", "hostNetwork", key=True),
+            hint="remove it, or use `allReduce`",
+            notes=_strategy_note(item),
+        )
     if strategy not in GROUPED and spec.worker_groups:
         yield Diagnostic(
             "wrong-strategy",

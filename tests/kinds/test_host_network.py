@@ -1,0 +1,133 @@
+"""Jobs in the network of their machines, on a real control plane."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation
+from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, unchecked
+from tests.kinds.tenancy_attempts import pod_spec, workload
+from tests.kinds.training import field
+from tools.controlplane import ApiError, ControlPlane, KubeClient
+
+FAST = "vision-fast"
+PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/kubectl{DIGEST}}}
+  daemons: {{scheduler: true}}
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: v100-pcie-8, count: 3}}
+---
+kind: Team
+metadata: {{name: vision}}
+spec: {{members: {{users: [ann]}}, namespaces: [{{name: vision}}, {{name: {FAST}, hostNetwork: true}}]}}
+"""
+
+
+def job(name: str, spec: str) -> str:
+    return (
+        f"---\nkind: TrainingJob\nmetadata: {{name: {name}, team: vision, namespace: {FAST}}}\n"
+        f"spec: {{image: registry.example.com/train, command: [python, train.py], {spec}}}\n"
+    )
+
+
+REDUCE = job("net", "strategy: allReduce, hostNetwork: {}, workers: {replicas: 2, gpus: 1, cpu: 1}")
+SERVERS = job("kv", "framework: mxnet, strategy: parameterServer, hostNetwork: {port: 21000}, workers: {}, servers: {}")
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Compilation:
+    return compiled(PLATFORM + REDUCE + SERVERS)
+
+
+def test_addresses_have_the_allocated_port(jobs: Compilation) -> None:
+    spec = body(jobs, "Job", "net-worker", FAST)["spec"]["template"]["spec"]
+    (port,) = spec["containers"][0]["ports"]
+    assert port["hostPort"] == port["containerPort"] == 23216
+    env = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
+    assert env["MASTER_PORT"] == env["PET_MASTER_PORT"] == "23216"
+    service = body(jobs, "Service", "net-rendezvous", FAST)["spec"]
+    assert [each["port"] for each in service["ports"]] == [23216]
+    # Only ps-lite's scheduler listens on a known port: workers and servers can share machines.
+    ports = {
+        role: body(jobs, "Job", f"kv-{role}", FAST)["spec"]["template"]["spec"]["containers"][0].get("ports")
+        for role in ("worker", "server", "scheduler")
+    }
+    assert {role for role, found in ports.items() if found} == {"scheduler"}
+
+
+def test_two_jobs_on_one_port() -> None:
+    other = job("other", "strategy: allReduce, hostNetwork: {port: 21000}, workers: {replicas: 2, gpus: 1}")
+    assert codes(unchecked(PLATFORM + SERVERS + other)) == ["host-port-conflict"]
+    assert codes(unchecked(PLATFORM + SERVERS + other.replace("21000", "21001"))) == []
+
+
+@pytest.fixture(scope="module")
+def plane(
+    control_plane_binaries: None, jobs: Compilation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    folder = tmp_path_factory.mktemp("scheduler")
+    with ControlPlane(controller_manager=True, kwok=True, users={"ann": []}) as started, started.client() as kube:
+        apply(kube, [manifest for manifest in jobs.manifests if not manifest.patch])
+        kube.create(node("machine-0"))
+        (folder / "policy").write_text(body(jobs, "ConfigMap", "avactl-policy", "avactl-system")["data"]["policy.json"])
+        started.write_kubeconfig(folder / "config", started.service_account_token("avactl-system", "avactl-scheduler"))
+        words = ["--config", str(folder / "policy"), "--kubeconfig", str(folder / "config")]
+        scheduler = subprocess.Popen(
+            [sys.executable, "-m", "avactl.cli.main", "scheduler", *words], stderr=subprocess.DEVNULL
+        )
+        try:
+            yield started
+        finally:
+            scheduler.kill()
+            scheduler.wait()
+
+
+def node(name: str) -> dict[str, Any]:
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": "8"}
+    labels = {"kubernetes.io/hostname": name, "avactl.dev/pool": "v100", "avactl.dev/gpu": "V100"}
+    status = {"capacity": amounts, "allocatable": amounts}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+
+
+def test_two_pods_of_a_job_never_share_a_machine(plane: ControlPlane) -> None:
+    """One machine has room for both by its GPUs, but not by the port."""
+
+    def pods(kube: KubeClient, job: str = "net-worker") -> list[dict[str, Any]]:
+        return kube.list("v1", "Pod", FAST, label_selector=f"batch.kubernetes.io/job-name={job}")
+
+    def wait(kube: KubeClient, until: Any) -> None:
+        deadline = time.monotonic() + 90
+        while not until():
+            assert time.monotonic() < deadline, [pod.get("status") for pod in kube.list("v1", "Pod", FAST)]
+            time.sleep(0.1)
+
+    with plane.client() as kube:
+        wait(kube, lambda: len(pods(kube)) == 2)
+        wait(kube, lambda: all(field(pod, "status.conditions") for pod in pods(kube)))
+        assert not any("nodeName" in pod["spec"] for pod in pods(kube))
+        kube.create(node("machine-1"))
+        wait(kube, lambda: {pod["spec"].get("nodeName") for pod in pods(kube)} == {"machine-0", "machine-1"})
+        assert all(pod["spec"]["hostNetwork"] for pod in pods(kube))
+        # Pods of another job, with another port, run beside them.
+        wait(kube, lambda: all("nodeName" in pod["spec"] for pod in pods(kube, "kv-scheduler")))
+
+
+def test_members_create_no_pods_where_the_host_network_is_allowed(plane: ControlPlane) -> None:
+    with plane.client(plane.token("ann")) as ann:
+        for made in ("Pod", "Job", "Deployment"):
+            harmless = workload(made, pod_spec(), namespace=FAST)
+            with pytest.raises(ApiError, match="host-network: pods of this namespace may use the host's network"):
+                ann.create(harmless, dry_run=True)
+        own = workload("Pod", pod_spec(), namespace="vision")
+        ann.create(own, dry_run=True)
