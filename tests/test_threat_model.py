@@ -35,5 +35,5 @@ def test_every_test_against_a_real_server_is_marked() -> None:
         node = next(n for n in ast.parse((ROOT / file).read_text()).body if getattr(n, "name", "") == name)
         assert isinstance(node, ast.FunctionDef)
         given = {argument.arg for argument in node.args.args}
-        real = bool(given & {"world", "plane", "admin", "user", "member", "kube", "machine"})
+        real = bool(given & {"world", "plane", "admin", "user", "member", "kube", "machine", "lab", "mine", "whole"})
         assert f"`{file}::{name}` †" in MODEL if real else f"`{file}::{name}` †" not in MODEL, (file, name)

@@ -36,6 +36,7 @@ COMMANDS = {
     "jobs": "Show training jobs with their progress.",
     "logs": "Print the logs of a training job, all pods together.",
     "wait": "Wait until a training job has ended.",
+    "dashboard": "Show training jobs as a web page on this machine.",
     "top": "Show live teams, pools and jobs of a cluster.",
     "pool": "Draw a pool and the jobs on its GPUs (SVG).",
     "defrag": "Find the fewest pod moves that let a job start.",
@@ -53,7 +54,7 @@ PACKAGES = {
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
     "local": ("local",),
-    "jobs": ("run", "jobs", "logs", "wait"),
+    "jobs": ("run", "jobs", "logs", "wait", "dashboard"),
     "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache", "elastic"),
 }
 """Commands by the package of `avactl.cli` that holds them."""

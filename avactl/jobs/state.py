@@ -58,6 +58,11 @@ class TrainingJob(NamedTuple):
         """True if it has succeeded or failed."""
         return self.state in ("succeeded", "failed")
 
+    def straggles(self, pod: Member) -> bool:
+        """Return True if the master says so of a worker in the pod. Workers are named after role and index."""
+        told = self.progress.stragglers if self.progress is not None and not self.over else ()
+        return any(name == pod.label or name.startswith(f"{pod.label}-") for name in told)
+
     def as_json(self) -> dict[str, Any]:
         """Return the job for programs."""
         data = self._asdict()
@@ -104,7 +109,7 @@ def assemble(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress
 
 def _state(leader: RoleJob, members: list[Member], needed: int) -> tuple[str, str]:
     if leader.result:
-        return leader.result, leader.message
+        return leader.result, _why_failed(leader, members)
     if leader.deleting:
         return "deleting", ""
     if leader.suspended:
@@ -121,6 +126,14 @@ def _state(leader: RoleJob, members: list[Member], needed: int) -> tuple[str, st
     return ("starting", slow[0]) if slow else ("starting", "" if members else "its pods are not created yet")
 
 
+def _why_failed(leader: RoleJob, members: list[Member]) -> str:
+    failed = [pod for pod in members if pod.state is PodState.FAILED and pod.why]
+    if leader.result != "failed" or not failed:
+        return leader.message
+    last = max(failed, key=lambda pod: pod.created)
+    return f"{last.label} failed: {last.why}" + (f" ({leader.message})" if leader.message else "")
+
+
 def ordered(jobs: Iterable[TrainingJob]) -> list[TrainingJob]:
     """Sort jobs: those that need attention or run first."""
 
@@ -134,7 +147,7 @@ def unusual(job: TrainingJob, now: datetime) -> list[str]:
     """Return what the owner of a running job may want to know, one phrase each."""
     found = []
     progress = job.progress
-    if job.failures:
+    if job.failures and not job.over:
         found.append(f"{job.failures} failure{'' if job.failures == 1 else 's'} so far")
     if job.state != "running":
         return found

@@ -13,8 +13,8 @@ import typer
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, span, write
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
-from avactl.cli.jobs.session import with_client
-from avactl.exit_codes import MISSING, OK, USAGE
+from avactl.cli.jobs.session import load_view, with_client
+from avactl.exit_codes import OK, USAGE
 from avactl.terminal import json_output
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from avactl.kube.client import Client
 
 _COLOURS = {"running": "green", "queued": "yellow", "starting": "yellow", "failed": "red", "suspended": "dim"}
-_FORBIDDEN = 403
 
 
 def jobs(
@@ -51,7 +50,7 @@ def jobs(
         fail("`--watch` needs a terminal, and prints a table", USAGE, "leave it out to print once")
 
     async def show(client: Client, access: Access) -> None:
-        view = await _load(client, namespace, access.namespace)
+        view = await load_view(client, namespace, access.namespace)
         if watch:
             await live(lambda height: _page(view, height), view.follow, view.explain_quietly)
         elif output == "json":
@@ -60,26 +59,6 @@ def jobs(
             write(_page(view))
 
     with_client(kubeconfig, context, show, interrupted=OK)
-
-
-async def _load(client: Client, namespace: str, own: str) -> JobsView:
-    """Return the view of a namespace, or of all; of the user's own if that is all that the API server shows."""
-    from avactl.jobs.view import JobsView
-    from avactl.kube.client import ApiError
-
-    view = JobsView(client, namespace)
-    try:
-        await view.load()
-    except ApiError as error:
-        if error.status != _FORBIDDEN:
-            raise
-        if namespace:
-            fail(f"this account is not permitted to read the jobs and pods of namespace {namespace}", MISSING)
-        if not own:
-            hint = "`-n NAMESPACE` shows the jobs of one namespace"
-            fail("this account is not permitted to read the jobs of all namespaces", MISSING, hint)
-        return await _load(client, own, "")
-    return view
 
 
 def _page(view: JobsView, height: int | None = None) -> RenderableType:
@@ -134,6 +113,8 @@ def _workers(job: TrainingJob) -> str:
 
 def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
     """Return progress, loss, speed and ETA, as far as they are known."""
+    from avactl.jobs.units import amount
+
     progress = job.progress
     if progress is None:
         return "", "", "", ""
@@ -144,16 +125,8 @@ def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
     loss = "" if progress.loss is None else f"{progress.loss:.4g}"
     if job.state != "running":
         return part, loss, "", ""
-    speed = "" if progress.speed is None else quantity(progress.speed)
+    speed = "" if progress.speed is None else amount(progress.speed)
     return part, loss, speed, "" if progress.remaining is None else span(progress.remaining)
-
-
-def quantity(value: float) -> str:
-    """Return a number with three digits: `1.23 k`, `45.6`."""
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
 
 
 def note(job: TrainingJob, now: datetime) -> str:

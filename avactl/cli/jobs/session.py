@@ -11,9 +11,10 @@ import typer
 
 from avactl.cli.cluster.cluster_session import connection, packages, refused
 from avactl.cli.common import fail
-from avactl.exit_codes import USAGE
+from avactl.exit_codes import MISSING, USAGE
 
 if TYPE_CHECKING:
+    from avactl.jobs.view import JobsView
     from avactl.kube.access import Access
     from avactl.kube.client import Client
 
@@ -22,6 +23,7 @@ Namespace = Annotated[
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Training job: NAME or NAMESPACE/NAME.")]
 INTERRUPTED = 130
+_FORBIDDEN = 403
 _T = TypeVar("_T")
 
 
@@ -50,6 +52,26 @@ def with_client(
         refused(error, access)
     except KeyboardInterrupt:
         raise typer.Exit(interrupted) from None
+
+
+async def load_view(client: Client, namespace: str, own: str) -> JobsView:
+    """Return the view of a namespace, or of all; of the user's own if that is all that the API server shows."""
+    from avactl.jobs.view import JobsView
+    from avactl.kube.client import ApiError
+
+    view = JobsView(client, namespace)
+    try:
+        await view.load()
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        if namespace:
+            fail(f"this account is not permitted to read the jobs and pods of namespace {namespace}", MISSING)
+        if not own:
+            hint = "`-n NAMESPACE` shows the jobs of one namespace"
+            fail("this account is not permitted to read the jobs of all namespaces", MISSING, hint)
+        return await load_view(client, own, "")
+    return view
 
 
 def job_of(name: str, namespace: str, access: Access) -> tuple[str, str]:

@@ -1,0 +1,74 @@
+"""`avactl dashboard`: training jobs as a web page on this machine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace
+from avactl.cli.common import fail
+from avactl.cli.jobs.session import load_view, with_client
+from avactl.exit_codes import MISSING, OK, USAGE
+
+if TYPE_CHECKING:
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+
+
+def dashboard(
+    listen: Annotated[str, typer.Option(help="Loopback address HOST:PORT; port 0 takes a free one.")] = (
+        "127.0.0.1:8080"
+    ),
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", help="Only jobs of this namespace.", show_default="all that you may see"),
+    ] = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    system_namespace: SystemNamespace = "avactl-system",
+) -> None:
+    """Show training jobs as a web page on this machine, with your own rights, until Ctrl-C. Read-only.
+
+    Who may read nodes and all pods also sees quotas, and the jobs on the GPUs of all nodes.
+    """
+    _want_loopback(listen)
+
+    async def show(client: Client, access: Access) -> None:
+        from avactl.jobs.dashboard.server import serve
+        from avactl.jobs.dashboard.source import Source
+        from avactl.kube.listen import ListenError
+        from avactl.scheduler.inspection.cluster_view import ClusterView
+
+        jobs = await load_view(client, namespace, access.namespace)
+        cluster = None
+        if not jobs.namespace:
+            cluster = ClusterView(client, system_namespace)
+            await cluster.load()
+            if cluster.hidden.keys() & {"nodes", "pods"}:
+                cluster = None
+        try:
+            await serve(Source(jobs, cluster), listen, _tell)
+        except ListenError as error:
+            fail(f"`--listen {listen}`: {error}", MISSING)
+
+    with_client(kubeconfig, context, show, interrupted=OK)
+
+
+def _want_loopback(listen: str) -> None:
+    from avactl.jobs.dashboard.server import loopback
+
+    if not re.fullmatch(r".+:\d{1,5}", listen):
+        fail(f"`--listen {listen}` is not HOST:PORT", USAGE)
+    try:
+        inside = loopback(listen)
+    except ValueError:
+        inside = False
+    if not inside:
+        hint = "the page shows what you may see, unencrypted; from another machine: `ssh -L 8080:127.0.0.1:8080 HOST`"
+        fail(f"`--listen {listen}` is not a loopback address", USAGE, hint)
+
+
+def _tell(address: str) -> None:
+    print(f"open {address}\nCtrl-C ends it", flush=True)
