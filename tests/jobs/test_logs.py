@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import threading
 
 import pytest
 
 from avactl.jobs.log_lines import MOST, Cursor
+from tests.jobs.following import Following
 from tests.jobs.kubelet import Kubelet
 from tests.jobs.lab import NAMESPACE, Lab, job
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("jobs")]
-
-
-class Following:
-    """A command that runs beside the test."""
-
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.lines: list[str] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-
-    def end(self) -> int:
-        code = self.process.wait(120)
-        self._thread.join(60)
-        return code
-
-    def __contains__(self, text: str) -> bool:
-        return any(text in line for line in self.lines)
 
 
 @pytest.fixture

@@ -1,0 +1,114 @@
+"""The commands for owners of a job, on real kubelets: an experiment is started, followed, and waited for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.diff.repository import Repository
+from tests.e2e.pods import TIMEOUT
+from tests.jobs.following import Following
+from tools.controlplane import KubeClient
+from tools.realnode import RealNode
+
+pytestmark = pytest.mark.e2e
+
+SPECS = """\
+apiVersion: avactl.dev/v1
+kind: Cluster
+metadata: {name: lab}
+spec: {}
+---
+apiVersion: avactl.dev/v1
+kind: NodePool
+metadata: {name: t4}
+spec: {cluster: lab, machineType: t4, nodes: [node-0, node-1]}
+---
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {name: logs}
+spec: {members: {groups: [logs]}}
+"""
+JOB = """\
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: count, team: logs}
+spec:
+  framework: custom
+  strategy: allReduce
+  image: "IMAGE"
+  command: [sh, -c, 'i=0; while ! [ -e ~/end ]; do i=$((i+1)); echo "line $i"; sleep 0.1; done; exit $(cat ~/end)']
+  workers: {replicas: 2, cpu: 100m, memory: 32Mi}
+"""
+
+
+def until(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + TIMEOUT
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def test_an_experiment_from_start_to_end(node: RealNode, kube: KubeClient, tmp_path: Path, busybox: str) -> None:
+    specs = Repository(tmp_path / "specs")
+    specs.commit({"platform.yaml": SPECS})
+    specs.write({"count.yaml": JOB.replace("IMAGE", busybox)})
+    words = [sys.executable, "-m", "avactl.cli.main"]
+    config = ["--kubeconfig", str(node.kubeconfig)]
+
+    def avactl(*arguments: str) -> str:
+        done = subprocess.run(
+            [*words, *arguments, *config], cwd=specs.root, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    (specs.root / "count.yaml").rename(tmp_path / "count.yaml")
+    avactl("reconcile", ".", "--once", "--timeout=5m")
+    (tmp_path / "count.yaml").rename(specs.root / "count.yaml")
+    place = avactl("run", "count.yaml", "--now", "--for", "10m", "--keep", "1s").split()[0]
+    name = place.partition("/")[2]
+
+    def pod(index: int) -> str:
+        """Return the running pod of an index."""
+        labels = f"batch.kubernetes.io/job-name={name}-worker,batch.kubernetes.io/job-completion-index={index}"
+        found = kube.list("v1", "Pod", "logs", label_selector=labels)
+        return next((each["metadata"]["name"] for each in found if each["status"].get("phase") == "Running"), "")
+
+    def end(index: int, code: int) -> None:
+        node.exec("logs", pod(index), "sh", "-c", f"echo {code} > ~/end")
+
+    logs = Following([*words, "logs", place, "-f", *config])
+    wait = Following([*words, "wait", place, *config])
+    try:
+        until(lambda: "worker-0 │ line 9" in logs.lines and "worker-1 │ line 9" in logs.lines)
+        node.plane.kill("kube-apiserver")
+        until(lambda: "no answer" in logs)
+        node.plane.start("kube-apiserver")
+        seen = len(logs.lines)
+        until(lambda: len(logs.lines) > seen + 50)
+        first = pod(1)
+        end(1, 3)
+        until(lambda: "worker-1 │ failed: worker: exit code 3" in logs)
+        until(lambda: pod(1) not in ("", first))
+        until(lambda: logs.lines.count("worker-1 │ line 5") == 2)
+        end(0, 0)
+        end(1, 0)
+        assert (logs.end(), wait.end()) == (0, 0)
+    finally:
+        for each in (logs, wait):
+            each.process.kill()
+    assert logs.lines[-1] == "the job has succeeded"
+    # None is missing, and none is doubled, though the connection was lost.
+    counted = [line for line in logs.lines if line.startswith("worker-0 │ line")]
+    assert counted == [f"worker-0 │ line {number + 1}" for number in range(len(counted))]
+    # Everything of the experiment is deleted by the cluster.
+    kube.wait_gone("batch/v1", "Job", f"{name}-worker", "logs", timeout=TIMEOUT)
+    until(lambda: not kube.list("v1", "Service", "logs", label_selector="avactl.dev/experiment"))
