@@ -102,6 +102,8 @@ class RoleJob(NamedTuple):
     """Pods that have failed so far."""
     run: str
     """Digest of the run; another one is another run."""
+    expires: int | None
+    """Seconds after its start at which it is ended, if it is an experiment."""
 
 
 def member(item: Mapping[str, Any]) -> Member:
@@ -203,6 +205,7 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
         deleting="deletionTimestamp" in metadata,
         failed=status.get("failed") or 0,
         run=(metadata.get("annotations") or {}).get(RUN, ""),
+        expires=spec.get("activeDeadlineSeconds") if names.EXPERIMENT in labels else None,
     )
 
 

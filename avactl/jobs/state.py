@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from avactl.jobs.members import Member, PodState, RoleJob
 from avactl.jobs.progress import Progress
+from avactl.jobs.units import duration
 from avactl.kube.timestamps import seconds_since
 
 _WORKERS = ("chief", "worker")
@@ -52,6 +53,8 @@ class TrainingJob(NamedTuple):
     members: list[Member]
     """Pods, by role and index; the newest of an index last."""
     run: str
+    expires: int | None
+    """Seconds after its start at which it is ended, if it is an experiment."""
 
     @property
     def over(self) -> bool:
@@ -104,6 +107,7 @@ def assemble(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress
         progress=progress,
         members=members,
         run=leader.run,
+        expires=leader.expires,
     )
 
 
@@ -147,6 +151,9 @@ def unusual(job: TrainingJob, now: datetime) -> list[str]:
     """Return what the owner of a running job may want to know, one phrase each."""
     found = []
     progress = job.progress
+    if job.expires is not None and not job.over:
+        left = job.expires - seconds_since(job.started or job.created, now)
+        found.append(f"experiment, ended in {duration(left)}")
     if job.failures and not job.over:
         found.append(f"{job.failures} failure{'' if job.failures == 1 else 's'} so far")
     if job.state != "running":

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import signal
+import subprocess
+from itertools import islice
 from pathlib import Path
 
+import avactl_worker
 import pytest
 import yaml
 
@@ -59,6 +66,11 @@ def test_the_progress_of_an_elastic_job(lab: Lab, tmp_path: Path) -> None:
         assert progress["remaining"] > 0
         (data,) = progress["datasets"]
         assert (data["name"], data["size"], data["epochs"]) == ("train", 400, 50)
+        assert progress["loss"] is None
+        with avactl_worker.connect(processes.address) as master:
+            for task in islice(master.dataset("train", 400, records_per_task=1, epochs=50, seed=1), 20):
+                task.report(loss=0.5)
+        lab.until(lambda: lab.jobs()["score"]["progress"]["loss"] == 0.5)
         line = next(line for line in lab.avactl("jobs", "-n", NAMESPACE).stdout.splitlines() if "/score" in line)
         assert "1–3" in line
         assert "% epoch " in line
@@ -127,3 +139,32 @@ def _with_namespace(kubeconfig: str) -> str:
     config = yaml.safe_load(kubeconfig)
     config["contexts"][0]["context"]["namespace"] = NAMESPACE
     return str(yaml.safe_dump(config))
+
+
+def read_until(terminal: int, text: bytes) -> None:
+    """Read what a terminal shows until it has shown a text."""
+    seen = b""
+    while text not in seen:
+        assert select.select([terminal], [], [], 60)[0], seen
+        seen += os.read(terminal, 65536)
+
+
+def test_a_live_page(lab: Lab) -> None:
+    lab.apply(job("brief"))
+    lab.state("brief", "running")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(lab.command("jobs", "-n", NAMESPACE, "--watch"), stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    read_until(ours, b"brief")
+    lab.complete("brief")
+    read_until(ours, b"succeeded")
+    process.send_signal(signal.SIGINT)
+    try:
+        while os.read(ours, 65536):
+            pass
+    except OSError:  # the other side is closed
+        pass
+    assert process.wait(60) == 0
+    os.close(ours)
+    done = lab.avactl("jobs", "--watch")
+    assert (done.returncode, "needs a terminal" in done.stderr) == (2, True)
