@@ -131,3 +131,22 @@ def test_members_create_no_pods_where_the_host_network_is_allowed(plane: Control
                 ann.create(harmless, dry_run=True)
         own = workload("Pod", pod_spec(), namespace="vision")
         ann.create(own, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+        {"hostPID": True},
+        {"hostIPC": True},
+        {"containers": [{"name": "main", "image": "x", "securityContext": {"privileged": True}}]},
+        {"containers": [{"name": "main", "image": "x"}]},
+    ],
+    ids=["path", "processes", "memory", "privileged", "root"],
+)
+def test_controllers_make_only_restricted_pods_there(plane: ControlPlane, more: dict[str, Any]) -> None:
+    """A Job may be older than the namespace's permission, and its controller is trusted with templates."""
+    with plane.client() as admin:
+        admin.create(workload("Pod", pod_spec(), namespace=FAST), dry_run=True)
+        with pytest.raises(ApiError, match="host-network-pods: but for the network, pods of this namespace satisfy"):
+            admin.create(workload("Pod", {**pod_spec(), **more}, namespace=FAST), dry_run=True)

@@ -108,6 +108,21 @@ _POD_VARIABLES = {
 }
 
 
+_OWN_NETWORK = f"namespaceObject.metadata.?labels[?'{names.HOST_NETWORK_LABEL}'].orValue('') == ''"
+_RESTRICTED = (
+    "!variables.pod.?hostPID.orValue(false) && !variables.pod.?hostIPC.orValue(false) && "
+    "variables.pod.?volumes.orValue([]).all(v, !has(v.hostPath)) && "
+    "variables.containers.all(c, !c.?securityContext.?privileged.orValue(false) && "
+    "!c.?securityContext.?allowPrivilegeEscalation.orValue(true) && "
+    "c.?securityContext.?runAsNonRoot.orValue(variables.pod.?securityContext.?runAsNonRoot.orValue(false)) && "
+    "c.?securityContext.?capabilities.?drop.orValue([]).exists(name, name == 'ALL') && "
+    "c.?securityContext.?capabilities.?add.orValue([]).all(name, name == 'NET_BIND_SERVICE') && "
+    "c.?securityContext.?procMount.orValue('Default') == 'Default')"
+)
+"""What pod security `restricted` forbids and a machine suffers from. A Job from before the namespace was allowed the
+host's network makes its pods by Kubernetes' controllers, which are part of the platform."""
+
+
 def _listed(annotation: str, default: tuple[str, ...]) -> str:
     """CEL list of an annotation of the namespace."""
     return f"namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{','.join(default)}').split(',')"
@@ -124,8 +139,13 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
     rules = [
         Rule(
             "host-network",
-            f"namespaceObject.metadata.?labels[?'{names.HOST_NETWORK_LABEL}'].orValue('') == '' || variables.platform",
+            f"{_OWN_NETWORK} || variables.platform",
             "pods of this namespace may use the host's network, so only specs create them; use another namespace",
+        ),
+        Rule(
+            "host-network-pods",
+            f"{_OWN_NETWORK} || ({_RESTRICTED})",
+            "but for the network, pods of this namespace satisfy pod security `restricted`",
         ),
         Rule(
             "node-name",
