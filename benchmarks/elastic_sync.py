@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from rich.table import Table
@@ -113,9 +114,11 @@ def resize(seeds: int = 5, epochs: int = 12) -> None:
                 losses.append(float(made.notes("final")[0]["loss"]))
         table.add_row(str(seed), f"{plain[-1]:.4f}", f"{changed[-1]:.4f}")
     console.print(table)
-    spread = max(plain) - min(plain)
-    apart = max(abs(one - other) for one, other in zip(plain, changed, strict=True))
-    console.print(f"spread over seeds {spread:.4f}, largest difference {apart:.4f}")
+    spread, apart = stdev(plain), abs(fmean(changed) - fmean(plain))
+    console.print(
+        f"mean {fmean(plain):.4f} and {fmean(changed):.4f}, standard deviation over seeds {spread:.4f} and "
+        f"{stdev(changed):.4f}"
+    )
     bar(Bar("resize-difference-over-spread", apart / spread, 1))
 
 
