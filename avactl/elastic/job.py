@@ -249,6 +249,7 @@ class Job:
             self.unregistered = declared
         if all(each.header.get("finished") for each in self.unregistered.values()):
             return False
+        self.ended = None
         for name, each in self.unregistered.items():
             self.unregistered[name] = each._replace(header={**each.header, CARRIED: True})
         return True

@@ -16,8 +16,9 @@ class Feed:
         self._records: Iterator[Any] | None = None
         self.batch: list[Any] = []
         """Records of the next step; empty if there are none for this worker."""
+        self._applied: list[Any] | None = None
+        """Records of a step in the state, until it is known to be in that of all workers."""
         self._last: list[Any] = []
-        self._pending = 0
         self._metrics: dict[str, float] = {}
 
     def pull(self, count: int) -> None:
@@ -36,18 +37,19 @@ class Feed:
         """Return records of any kind, for a worker that has none: the last batch, or a first record."""
         return self._last or self._data.first(self._read)
 
-    def trained(self, metrics: dict[str, float]) -> None:
-        """Note that the batch is in this worker's state."""
-        self._pending += len(self.batch)
-        if self.batch:
-            self._metrics, self._last = metrics, self.batch
-        self.batch = []
+    def settle(self, included: bool, metrics: dict[str, float]) -> None:
+        """Say if the last batch is in the state, as far as is known: the next round may have another one."""
+        if included and self._applied is None:
+            self._last = self.batch or self._last
+            self._applied, self._metrics, self.batch = self.batch, metrics, []
+        elif not included and self._applied is not None:
+            self.batch, self._applied = self._applied + self.batch, None
 
     def commit(self) -> None:
-        """Count what was trained: all workers have it in their state."""
-        if self._pending:
-            self._data.trained(self._pending, **self._metrics)
-        self._pending, self._metrics = 0, {}
+        """Count the last batch: all workers have it in their state."""
+        if self._applied:
+            self._data.trained(len(self._applied), **self._metrics)
+        self._applied = None
 
     def close(self) -> None:
         """Report what was committed, and give the rest back."""

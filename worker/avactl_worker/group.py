@@ -26,7 +26,7 @@ from avactl_worker.step import Step
 log = logging.getLogger("avactl_worker")
 
 _SYNC = struct.Struct("<QQQ")
-"""Step, history, and the round of the last step."""
+"""Steps in the state, the round of the last one, and history: together they tell states apart."""
 _LENGTH = struct.Struct("<Q")
 _BEGIN = struct.Struct("<QQB")
 """Steps in the state, records, and flags."""
@@ -61,7 +61,7 @@ class Group:
         self.step = 0
         """Steps that are in the state. Set it after loading a checkpoint."""
         self._history = 0
-        """Random number of the first round, which tells states of equal steps apart; 0: own initial state."""
+        """Random number of the first round; 0: own initial state."""
         self.loads = 0
         """States taken from other workers."""
         self._applied_in = 0
@@ -129,7 +129,7 @@ class Group:
         self._looped = True
 
     def batches(self, data: Dataset[Any], size: int, read: Reader[Any] | None = None) -> Iterator[Step]:
-        """Yield steps with a `batch`: this worker's part of `size` records, which the master hands out.
+        """Yield steps with a `batch`: this worker's part of `size` records, at least one, which the master hands out.
 
         A record counts when the step is in the state of all workers. At the end of an epoch, when others have the last
         records, a worker gets its last batch again, with a weight of 0.
@@ -140,16 +140,16 @@ class Group:
             while True:
                 try:
                     self._form()
-                    if step is not None and (step.applied or self._has(step)):
-                        feed.trained(step.metrics)
-                    step = None
+                    if step is not None:
+                        feed.settle(self._has(step), step.metrics)
                     if not feed.batch:
-                        feed.pull(size // self.size + (self.rank < size % self.size))
+                        feed.pull(max(1, size // self.size + (self.rank < size % self.size)))
                     ended = data.finished and not feed.batch
                     totals = self._begin(len(feed.batch), _ENDED if ended else 0)
                 except RoundEnded as why:
                     self._leave(why)
                     continue
+                step = None
                 feed.commit()
                 if totals.over:
                     break
@@ -166,7 +166,11 @@ class Group:
         self._looped = True
 
     def _has(self, step: Step) -> bool:
-        """Return True if a step that was interrupted is in the state: others got the sum, and this worker's part."""
+        """Return True if a step is in the state.
+
+        Also one that was interrupted here, if others got the sum; not one that was made here, if the others have lost
+        this worker meanwhile, and made it without its part.
+        """
         return self.step == step.number and self._applied_in in step.tried
 
     def _idle(self, before: float, data: Dataset[Any]) -> float:
@@ -237,13 +241,15 @@ class Group:
 
     def _synchronise(self, links: Ring, place: m.Round) -> None:
         """Take the state of rank 0 where it differs."""
-        found = [_SYNC.unpack(each) for each in links.gather(_SYNC.pack(self.step, self._history, self._applied_in))]
-        step, history, applied_in = found[0]
-        if any(each[:2] != (step, history) or not history for each in found[1:]):
+        mine = (self.step, self._applied_in, self._history)
+        found = [_SYNC.unpack(each) for each in links.gather(_SYNC.pack(*mine))]
+        first = found[0]
+        step, applied_in, history = first
+        if any(each != first or not history for each in found[1:]):
             own = self._state.dump() if self.rank == 0 else b""
             (length,) = _LENGTH.unpack(links.gather(_LENGTH.pack(len(own)))[0])
             data = links.broadcast(own, length)
-            if self.rank and ((self.step, self._history) != (step, history) or not history):
+            if self.rank and (mine != first or not history):
                 self._state.load(data)
                 self.loads += 1
                 self.step, self._applied_in = step, applied_in
@@ -254,7 +260,8 @@ class Group:
         assert self._round is not None
         assert self._ring is not None
         self._round.check()
-        self._ring.doing = f"beginning of step {self.step + 1}"
+        last = flags & _LINGERS
+        self._ring.doing = "after the last step, until the leader leaves" if last else f"step {self.step + 1} begins"
         flags |= _WANTED if self._round.wanted else 0
         found = [_BEGIN.unpack(each) for each in self._ring.gather(_BEGIN.pack(self.step, records, flags))]
         if any(each[0] != self.step for each in found):
@@ -273,12 +280,11 @@ class Group:
         assert self._ring is not None
         assert self._round is not None
         self._round.check()
-        self._ring.doing = f"sum of step {self.step + 1}"
+        self._ring.doing = f"step {self.step + 1} ends"
         found = [_SUM.unpack(each) for each in self._ring.gather(_SUM.pack(self.step, count, weight))]
         if any(each[:2] != (self.step, count) for each in found):
-            raise MasterError(
-                f"all workers must sum as many values; in this order of ranks: {[each[1] for each in found]}"
-            )
+            counts = [each[1] for each in found]
+            raise MasterError(f"all workers must sum the same number of values; by rank they sum {counts}")
         return run(self._ring, sum(each[2] for each in found))
 
     def again(self, step: Step, why: RoundEnded) -> bool:
@@ -325,16 +331,13 @@ class Group:
         self._rounds.put(None)
 
     def _linger(self) -> None:
-        told = False
         try:
             while not self.leader:
-                if not told:
-                    log.info("waiting for the leader to close the group")
-                    told = True
                 try:
                     self._form()
-                    if self._begin(0, _ENDED | _LINGERS).idle and self._round is not None:
-                        self._round.wait()
+                    assert self._ring is not None
+                    if self._begin(0, _ENDED | _LINGERS).idle:
+                        self._ring.wait("after the last step: waiting for the leader, which is not there")
                 except RoundEnded as why:
                     self._leave(why)
             self._session.ask(finish=m.Finish(step=self.step))

@@ -86,14 +86,6 @@ class Round:
         """Return a file descriptor that can be read when the round cannot go on."""
         return self._alarm.fileno()
 
-    def wait(self) -> None:
-        """Wait until there is a change. Raises Finished or RoundEnded."""
-        while True:
-            self.check()
-            if self.wanted:
-                raise RoundEnded("workers join", broken=False)
-            select.select([self], [], [], 0.5)  # `wanted` rings no bell
-
     def close(self) -> None:
         """Free the file descriptors."""
         with self._lock:
@@ -218,6 +210,17 @@ class Ring:
             if poller.poll(1000 * left):
                 self.round.check()
                 return
+
+    def wait(self, why: str) -> None:
+        """Wait until there is a change. Raises Finished or RoundEnded."""
+        began = told = time.monotonic()
+        while not self.round.wanted:
+            self.round.check()
+            select.select([self.round], [], [], 0.5)  # `wanted` rings no bell
+            if time.monotonic() - told >= _REPORT:
+                told = time.monotonic()
+                log.warning("%s for %.0f s", why, told - began)
+        raise RoundEnded("workers join", broken=False)
 
     def exchange(self, out: Any, into: Any) -> None:
         """Send `out` to the next worker while `into` is received from the one before: buffers of bytes."""

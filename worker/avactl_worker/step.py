@@ -73,8 +73,10 @@ class Step:
         import numpy as np
 
         flat, restore = _flattened(values)
-        if mean:
-            flat = flat * weight if weight else np.zeros_like(flat)  # the values of no records may be NaN
+        if not self.records:
+            flat = np.zeros_like(flat)  # others have this step's records
+        elif mean:
+            flat = flat * weight
 
         def run(links: Ring, total: float) -> Any:
             found = flat.copy()
