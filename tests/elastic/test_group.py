@@ -67,6 +67,21 @@ def test_the_master_and_workers_are_killed_at_once(tmp_path: Path) -> None:
         check(job, 1024, 10)
 
 
+def test_a_kill_loses_only_the_part_of_the_killed(tmp_path: Path) -> None:
+    """Survivors make the step again with the values that they have: they do not compute it twice."""
+    with SyncJob(tmp_path, records=2048, epochs=10, batch=64, pause=0.1) as job:
+        job.start(*NAMES[:4])
+        kills = 3
+        for name in NAMES[:kills]:
+            job.until_size(4)
+            job.send(KILL, name)
+            job.start(name)
+        job.end()
+        check(job, 2048, 10)
+        lost = len(job.notes("begun")) - len(job.notes("done"))
+        assert lost <= 2 * kills  # one more if others got the sum, and their state is taken
+
+
 def test_a_killed_master_ends_no_round(tmp_path: Path) -> None:
     with SyncJob(tmp_path, records=1024, epochs=10, batch=64, pause=0.1) as job:
         job.start(*NAMES[:3])
