@@ -25,6 +25,8 @@ _HELLO = struct.Struct("<16sQQ")
 """Token, revision and rank of the worker that connects."""
 _GREETING = 5.0
 """Seconds within which a peer says who it is."""
+_RESOLVE = 120.0
+"""Seconds within which the master's name gets an address."""
 _CHUNK = 4 * 1024 * 1024
 """Bytes."""
 _REPORT = 30.0
@@ -95,9 +97,19 @@ class Round:
 
 
 def listen(master: str) -> socket.socket:
-    """Listen at the address of this machine from which it reaches the master at HOST:PORT."""
+    """Listen at the address of this machine from which it reaches the master at HOST:PORT. Raises OSError."""
     host, _, port = master.rpartition(":")
-    family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    deadline = time.monotonic() + _RESOLVE
+    while True:
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+            break
+        except socket.gaierror:
+            # DNS does not know the pod of a master that is being made anew.
+            if time.monotonic() > deadline:
+                raise
+            log.warning("no address of %s: waiting for it", host)
+            time.sleep(1.0)
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # sends nothing
         own = probe.getsockname()[0]
