@@ -14,20 +14,19 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 from avactl_worker.checkpoint import Checkpoints, load
 
 LAYERS = 24
+COMPUTE = 1.0
+"""Seconds of a forward and backward pass, which a sleep stands in for."""
 
 
-class Model:
-    """Parameters of a model of LAYERS layers, with Adam's two moments: of three tensors a layer, each is a third."""
-
-    def __init__(self, size: int) -> None:
-        each = size // (LAYERS * 3 * 4)
-        self.tensors = {f"{layer}.{name}": torch.randn(each) for layer in range(LAYERS) for name in ("w", "m", "v")}
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.tensors
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tensors = state
+def parameters(size: int) -> tuple[Any, Any]:
+    """Return a model of LAYERS layers and its Adam; with the two moments, each tensor is a third of `size` bytes."""
+    each = size // (LAYERS * 3 * 4)
+    model = torch.nn.ParameterList(torch.randn(each) for _ in range(LAYERS))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return model, optimizer
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -46,27 +45,41 @@ def sync(path: Path) -> None:
 
 def main() -> None:
     folder, size, count = Path(sys.argv[1]), int(float(sys.argv[2]) * 1e9), int(sys.argv[3])
-    model = Model(size)
+    model, optimizer = parameters(size)
     found = []
-    ours = folder / "ours"
-    checkpoints = Checkpoints(ours, every=1e9, keep=1, model=model)
-    checkpoints.step(0)  # memory for the copies is allocated from here on
-    time.sleep(3.0)
-    for index in range(count):
+    places = {"copy": folder / "copy", "overlap": folder / "overlap"}
+    checkpoints = {
+        name: Checkpoints(place, every=1e9, keep=1, overlap=name == "overlap", model=model, optimizer=optimizer)
+        for name, place in places.items()
+    }
+    for each in checkpoints.values():
+        each.step(0)  # memory for the copies is allocated from here on
+        each.save(0, wait=True)
+    for index in range(1, count + 1):
         path = folder / "torch.pt"
-        plain = seconds(lambda path=path: torch.save(model.state_dict(), path))  # type: ignore[misc]
-        synced = plain + seconds(lambda path=path: sync(path))  # type: ignore[misc]
+
+        def save(path: Path = path) -> None:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+
+        plain = seconds(save)
+        row = {"torch.save": plain, "torch.save + fsync": plain + seconds(lambda path=path: sync(path))}  # type: ignore[misc]
         path.unlink()
-        os.sync()
-        for tensor in model.tensors.values():
-            tensor.add_(1.0)
-        blocked = seconds(lambda index=index: checkpoints.save(index + 1))  # type: ignore[misc]
-        written = blocked + seconds(checkpoints.wait)
-        os.sync()
-        found.append({"torch.save": plain, "torch.save + fsync": synced, "blocked": blocked, "ours, on disk": written})
-    checkpoints.close()
-    restored = load(ours)["model"]
-    assert all(torch.equal(restored[name], tensor) for name, tensor in model.tensors.items())
+        for name, each in checkpoints.items():
+            os.sync()
+            optimizer.step()
+            began = time.perf_counter()
+            each.save(index)
+            blocked = time.perf_counter() - began
+            time.sleep(COMPUTE)
+            # What the optimizer's step waits for.
+            row[name] = blocked + seconds(each._block.wait)
+            each.wait()
+            row[f"{name}, on disk"] = time.perf_counter() - began
+        found.append(row)
+    for each in checkpoints.values():
+        each.close()
+    restored = load(places["overlap"])["model"]
+    assert all(torch.equal(restored[name], tensor) for name, tensor in model.state_dict().items())
     print(json.dumps(found))
 
 

@@ -86,6 +86,63 @@ def test_kinds_of_tensors(tmp_path: Path) -> None:
     assert run(KINDS, tmp_path) == "18\n"
 
 
+OVERLAP = """
+import sys, threading, torch
+from avactl_worker.checkpoint import Checkpoints, load, snapshot
+
+gate, fill = threading.Event(), snapshot.Block._fill
+late = []
+
+def slow(self, sources):
+    if sources and threading.current_thread() is not threading.main_thread():
+        late.append(len(sources))
+        assert gate.wait(60)
+    fill(self, sources)
+
+snapshot.Block._fill = slow
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+def train(loose=False):
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+    if loose:
+        with torch.no_grad():
+            model[0].bias.add_(1.0)
+    release = threading.Timer(0.1, gate.set)
+    release.start()
+    optimizer.step()
+    release.join()
+    gate.clear()
+
+train()
+with Checkpoints(sys.argv[1], every=0, overlap=True, model=model, optimizer=optimizer) as checkpoints:
+    for step in range(1, 4):
+        expected = {name: value.clone() for name, value in model.state_dict().items()}
+        checkpoints.step(step)
+        train()
+        checkpoints.wait()
+        found = load(sys.argv[1])["model"]
+        assert all(torch.equal(found[name], value) for name, value in expected.items()), step
+    print("copied later", late)
+    checkpoints.step(4)
+    train(loose=True)
+    checkpoints._writer.wait()
+    checkpoints.step(5)
+    checkpoints.wait()
+    print("then at once", late, sorted(checkpoints._store.steps()))
+"""
+
+
+def test_parameters_are_copied_while_training_goes_on(tmp_path: Path) -> None:
+    # Adam has a step, two moments and a parameter for each of four tensors.
+    later = [16, 16, 16]
+    assert run(OVERLAP, tmp_path).splitlines() == [
+        f"copied later {later}",
+        f"then at once {[*later, 16]} [2, 3, 5]",
+    ]
+
+
 URLS = """
 import fsspec, numpy
 from avactl_worker.checkpoint import CheckpointError, Checkpoints, load

@@ -26,7 +26,7 @@ from typing import Any
 from avactl_worker.checkpoint import files
 from avactl_worker.checkpoint.errors import CheckpointError, TornError
 from avactl_worker.checkpoint.snapshot import Block
-from avactl_worker.checkpoint.state import captured, checked, put_back
+from avactl_worker.checkpoint.state import addresses, captured, checked, optimizers, put_back
 from avactl_worker.checkpoint.stores import Bucket, Directory, store_at
 from avactl_worker.checkpoint.writer import Writer
 from avactl_worker.dataset import Dataset
@@ -61,10 +61,17 @@ class Checkpoints:
     """
 
     def __init__(
-        self, location: Any = None, every: float | None = None, keep: int | None = None, **objects: Any
+        self,
+        location: Any = None,
+        every: float | None = None,
+        keep: int | None = None,
+        overlap: bool = False,
+        **objects: Any,
     ) -> None:
         """`location` is a directory or a URL, `every` the seconds between two checkpoints, and `keep` the number of
-        checkpoints that are kept. Default: the job's `checkpoint`, by its environment. Raises CheckpointError.
+        checkpoints that are kept. Default: the job's `checkpoint`, by its environment. With `overlap`, training does
+        not wait for the copy of what torch's optimizers among the objects update on the CPU: that is copied during the
+        next forward and backward pass, and the optimizers wait for it. Raises CheckpointError.
         """
         checked(objects)
         self._objects = objects
@@ -74,6 +81,9 @@ class Checkpoints:
             self._store, max(1, int(_number("AVACTL_CHECKPOINT_KEEP", _KEEP) if keep is None else keep))
         )
         self._block = Block()
+        self._optimizers = optimizers(objects) if overlap else []
+        for each in self._optimizers:
+            each.register_step_pre_hook(lambda *_: self._block.wait())
         self._prepared = self._late = self._terminated = self._closed = False
         self._due = _now() + self._every
         self._pid = os.getpid()
@@ -92,6 +102,9 @@ class Checkpoints:
         Raises CheckpointError if the last checkpoint could not be written.
         """
         self._writer.raise_error()
+        if self._writer.torn:
+            self._give_up_overlap()
+            self._due = _now()
         if self._terminated:
             self._end(step)
         elif not self.saves:
@@ -122,9 +135,11 @@ class Checkpoints:
             )
         self._writer.wait()
         self._writer.raise_error()
+        if self._writer.torn:
+            self._give_up_overlap()
         began = _now()
         self._due, self._late, self._prepared = began + self._every, False, True
-        snapshot = self._block.copy(captured(self._objects))
+        snapshot = self._block.copy(captured(self._objects), set() if wait else addresses(self._optimizers))
         log.info("checkpoint of step %d: copied in %.3f s", step, _now() - began)
         self._writer.start(step, snapshot)
         if wait:
@@ -134,6 +149,17 @@ class Checkpoints:
         """Wait until the last checkpoint is written. Raises CheckpointError if it could not be."""
         self._writer.wait()
         self._writer.raise_error()
+        if self._writer.torn:
+            raise CheckpointError(self._give_up_overlap())
+
+    def _give_up_overlap(self) -> str:
+        message = (
+            f"step {self._writer.step} was not saved: parameters changed outside of an optimizer's step while they "
+            "were copied; checkpoints are copied without overlap from now on"
+        )
+        log.warning("%s", message)
+        self._optimizers, self._writer.torn = [], False
+        return message
 
     @property
     def saves(self) -> bool:
@@ -147,9 +173,10 @@ class Checkpoints:
         self._closed = True
         atexit.unregister(self.close)
         self._writer.wait()
+        self._block.wait()
         if self._before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._before)
-        self._writer.raise_error()
+        self.wait()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -189,6 +216,7 @@ class Checkpoints:
         With `step`, restore that one: later ones are removed after the next save. Raises CheckpointError if it is
         missing, if there are checkpoints and none is complete, or if an object's state is not in it.
         """
+        self._block.wait()
         found = _read(self._store, step)
         if found is None:
             return 0

@@ -15,7 +15,7 @@ import pickle
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Sequence
+from typing import AbstractSet, Any, Callable, NamedTuple, Sequence
 
 ALIGNMENT = 64
 """Bytes at whose multiples tensors begin, in memory and in files: no data type needs more."""
@@ -38,6 +38,8 @@ class Snapshot(NamedTuple):
     pickled: bytes
     """The state, with its tensors and arrays as out-of-band buffers of pickle's protocol 5."""
     buffers: list[memoryview]
+    complete: Callable[[], bool]
+    """Copies what may wait; False if that has changed meanwhile. Call it before the buffers are read."""
 
 
 def aligned(size: int) -> int:
@@ -119,6 +121,12 @@ class Block:
         self._pinned = False
         self._preparing: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._copied = threading.Event()
+        self._copied.set()
+
+    def wait(self) -> None:
+        """Wait until everything of the last snapshot is copied."""
+        self._copied.wait()
 
     def prepare(self, state: Any) -> None:
         """Allocate memory for copies of a state, in a thread: the first copy then takes no longer than later ones."""
@@ -129,8 +137,12 @@ class Block:
         )
         self._preparing.start()
 
-    def copy(self, state: Any) -> Snapshot:
-        """Copy a state. The snapshot before is invalid from now on."""
+    def copy(self, state: Any, later: AbstractSet[int] = frozenset()) -> Snapshot:
+        """Copy a state, but what is at the addresses `later` by `complete` of the snapshot: it must not change before.
+
+        The snapshot before is invalid from now on.
+        """
+        self.wait()
         pickler, pickled = _planned(state)
         offsets: dict[tuple[int, int], int] = {}
         end = 0
@@ -142,9 +154,23 @@ class Block:
             self._preparing.join()
             self._preparing = None
         self._reserve(end, pickler.pinned)
-        self._fill([(source, offsets[source.key]) for source in pickler.sources])
-        views = [self._view[offsets[source.key] :][: source.size] for source in pickler.sources]
-        return Snapshot(pickled, views)
+        placed = [(source, offsets[source.key]) for source in pickler.sources]
+        waiting = [(source, offset) for source, offset in placed if source.address in later]
+        self._fill([(source, offset) for source, offset in placed if source.address not in later])
+        views = [self._view[offset:][: source.size] for source, offset in placed]
+        versions = [_version(source) for source, _ in waiting]
+        if waiting:
+            self._copied.clear()
+
+        def complete() -> bool:
+            try:
+                if waiting:
+                    self._fill(waiting)
+                return [_version(source) for source, _ in waiting] == versions
+            finally:
+                self._copied.set()
+
+        return Snapshot(pickled, views, complete)
 
     def _reserve(self, size: int, pinned: bool) -> None:
         if size <= len(self._view) and (self._pinned or not pinned):
@@ -194,6 +220,11 @@ class Block:
             _copy(copies)
         if wait_for_gpus:
             sys.modules["torch"].cuda.synchronize()
+
+
+def _version(source: _Source) -> int:
+    """Return the number of changes of a tensor, which torch counts except for those of `tensor.data`."""
+    return int(getattr(source.owner, "_version", 0))
 
 
 def _planned(state: Any) -> tuple[_Pickler, bytes]:

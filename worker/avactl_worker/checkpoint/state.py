@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from avactl_worker.checkpoint.errors import CheckpointError
 
@@ -42,6 +42,26 @@ def captured(objects: Mapping[str, Any]) -> dict[str, Any]:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             generators["cuda"] = torch.cuda.get_rng_state_all()
     return state
+
+
+def optimizers(objects: Mapping[str, Any]) -> list[Any]:
+    """Return torch's optimizers among objects. Raises CheckpointError if there is none that calls hooks."""
+    torch = sys.modules.get("torch")
+    found = [] if torch is None else [each for each in objects.values() if isinstance(each, torch.optim.Optimizer)]
+    found = [each for each in found if hasattr(each, "register_step_pre_hook")]
+    if not found:
+        raise CheckpointError("overlap=True needs an optimizer of torch 2.0 or newer among the objects")
+    return found
+
+
+def addresses(optimizers: Iterable[Any]) -> set[int]:
+    """Return the addresses of what optimizers update on the CPU: parameters, and their own tensors."""
+    found: set[int] = set()
+    for each in optimizers:
+        tensors = [parameter for group in each.param_groups for parameter in group["params"]]
+        tensors += [value for own in each.state.values() for value in own.values() if hasattr(value, "data_ptr")]
+        found.update(tensor.data_ptr() for tensor in tensors if tensor.device.type == "cpu" and tensor.numel())
+    return found
 
 
 def put_back(objects: Mapping[str, Any], state: dict[str, Any], generators: bool) -> None:

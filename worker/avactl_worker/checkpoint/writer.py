@@ -24,6 +24,8 @@ class Writer:
         """The step of the last snapshot that was given."""
         self.abandoned: list[int] = []
         """Steps after the restored one: the next checkpoint replaces them."""
+        self.torn = False
+        """True if parameters changed while they were copied: the step was not saved."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._began = False
@@ -48,7 +50,7 @@ class Writer:
             self._thread = None
 
     def raise_error(self) -> None:
-        """Raise CheckpointError if the last snapshot could not be written; once."""
+        """Raise CheckpointError if the last snapshot could not be written; once for each. Torn ones are no errors."""
         error, self._error = self._error, None
         if error is not None:
             raise CheckpointError(
@@ -58,6 +60,10 @@ class Writer:
     def _run(self, step: int, snapshot: Snapshot) -> None:
         began = time.monotonic()
         try:
+            # First of all: the optimizers wait for it.
+            self.torn = not snapshot.complete()
+            if self.torn:
+                return
             if not self._began:
                 self._began = True
                 self.store.remove_parts()
