@@ -6,7 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from avactl_worker.checkpoint.stores import Directory
 
+from tests.checkpoint.test_kills import rounds
 from tools.elastic import environment
 from tools.frameworks.build import build_environment
 
@@ -141,6 +143,37 @@ def test_parameters_are_copied_while_training_goes_on(tmp_path: Path) -> None:
         f"copied later {later}",
         f"then at once {[*later, 16]} [2, 3, 5]",
     ]
+
+
+KILLED = """
+import sys, torch
+from avactl_worker.checkpoint import Checkpoints
+
+model = torch.nn.ParameterList(torch.zeros(200_000) for _ in range(8))
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=1e-30)
+with Checkpoints(sys.argv[1], keep=2, overlap=True, model=model, optimizer=optimizer) as checkpoints:
+    step = checkpoints.restore()
+    assert all((each == step).all() for each in model.parameters()), "torn"
+    print("restored", step, flush=True)
+    while True:
+        for each in model.parameters():
+            each.grad = -torch.ones_like(each)
+        optimizer.step()
+        step += 1
+        checkpoints.save(step)
+"""
+
+
+def test_kills_while_saving(tmp_path: Path) -> None:
+    python = str(build_environment() / "python")
+    rounds(tmp_path, 5, seed=3, script=KILLED, python=python)
+    steps = Directory(tmp_path).steps()
+    with subprocess.Popen(
+        [python, "-c", KILLED, tmp_path], env=environment(), stdout=subprocess.PIPE, text=True
+    ) as last:
+        assert last.stdout is not None
+        assert last.stdout.readline() == f"restored {steps[-1]}\n"
+        last.kill()
 
 
 URLS = """
