@@ -134,6 +134,8 @@ def test_errors_of_the_writer_are_raised_in_the_loop(tmp_path: Path, weights: di
     place = tmp_path / "file"
     place.write_text("no directory")
     with Checkpoints(place, every=0, weights=weights) as checkpoints:
+        with pytest.raises(CheckpointError, match=r"checkpoints in .*/file cannot be listed: .*Not a directory"):
+            checkpoints.restore()
         checkpoints.step(1)
         checkpoints._writer.wait()
         with pytest.raises(CheckpointError, match=r"of step 1 could not be written to .*/file: .*File exists"):

@@ -187,6 +187,20 @@ with Checkpoints("memory://bucket/job", keep=2, state={"w": numpy.arange(3)}) as
 assert load("memory://bucket/job", 2)["state"]["w"].tolist() == [0, 1, 2]
 files = fsspec.filesystem("memory")
 print([each.rpartition("/")[2] for each in files.ls("/bucket/job", detail=False)])
+
+def torn(step, snapshot):
+    yield b"avactl-checkpt 1"
+    raise OSError("the connection was lost")
+
+from avactl_worker.checkpoint import files as format
+whole, format.chunks = format.chunks, torn
+try:
+    with Checkpoints("memory://bucket/job", state={"w": numpy.arange(3)}) as checkpoints:
+        checkpoints.save(4)
+except CheckpointError as error:
+    print(error)
+format.chunks = whole
+print(len(files.ls("/bucket/job")))
 files.pipe_file("/bucket/job/step-000000000003.ckpt", b"torn")
 again = {}
 with Checkpoints("memory://bucket/job", state=again) as checkpoints:
@@ -195,4 +209,9 @@ with Checkpoints("memory://bucket/job", state=again) as checkpoints:
 
 
 def test_object_stores_by_fsspec() -> None:
-    assert run(URLS).splitlines() == ["['step-000000000002.ckpt', 'step-000000000003.ckpt']", "2 [0, 1, 2]"]
+    assert run(URLS).splitlines() == [
+        "['step-000000000002.ckpt', 'step-000000000003.ckpt']",
+        "the checkpoint of step 4 could not be written to memory://bucket/job: the connection was lost",
+        "2",
+        "2 [0, 1, 2]",
+    ]

@@ -234,7 +234,10 @@ class Checkpoints:
 
 def _read(store: Directory | Bucket, step: int | None) -> tuple[int, dict[str, Any]] | None:
     """Return the newest complete checkpoint, or that of a step; None if there is none at all."""
-    steps = store.steps()
+    try:
+        steps = store.steps()
+    except OSError as error:
+        raise CheckpointError(f"checkpoints in {store} cannot be listed: {error}") from error
     if step is not None and step not in steps:
         others = f"there are {', '.join(map(str, steps))}" if steps else "there is none at all"
         raise CheckpointError(f"there is no checkpoint of step {step} in {store}: {others}")
@@ -247,6 +250,8 @@ def _read(store: Directory | Bucket, step: int | None) -> tuple[int, dict[str, A
                 return files.read(file, size)
         except FileNotFoundError:
             reasons.append(f"{each}: it was removed meanwhile")
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint of step {each} in {store} cannot be read: {error}") from error
         except TornError as error:
             reasons.append(f"{each}: {error}")
             log.warning("the checkpoint of step %d in %s is not complete: %s", each, store, error)

@@ -120,10 +120,16 @@ class Bucket:
 
     def write(self, step: int, chunks: Iterable[bytes | memoryview]) -> None:
         """Upload a checkpoint."""
-        self._files.makedirs(self._path, exist_ok=True)
-        with self._files.open(self._at(step), "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+        # No makedirs: an object store has no directories, and s3fs would create a missing bucket.
+        try:
+            with self._files.open(self._at(step), "wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+        except BaseException:
+            # The end of the block has completed the upload of what there was.
+            with contextlib.suppress(Exception):
+                self.remove(step)
+            raise
 
     def open(self, step: int) -> tuple[BinaryIO, int]:
         """Open a checkpoint; returns its size too."""
