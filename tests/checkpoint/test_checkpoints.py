@@ -226,6 +226,21 @@ def test_only_the_first_process_saves(tmp_path: Path, weights: dict[str, Any], m
     assert steps(tmp_path) == [3]
 
 
+def test_others_of_a_group_wait_for_the_first_to_save(
+    tmp_path: Path, weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("avactl_worker.checkpoint._in_group", lambda: True)
+    monkeypatch.setattr("avactl_worker.checkpoint._rank", lambda: 1)
+    monkeypatch.delenv("AVACTL_MASTER", raising=False)
+    with Checkpoints(tmp_path, weights=weights) as checkpoints:
+        signal.raise_signal(signal.SIGTERM)
+        checkpoints.step(1)  # goes on
+        monkeypatch.setenv("AVACTL_MASTER", "127.0.0.1:1")  # an elastic job
+        with pytest.raises(SystemExit, match="143"):
+            checkpoints.step(2)
+    assert not steps(tmp_path)
+
+
 def test_places_that_cannot_be(weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AVACTL_CHECKPOINT_DIR", "AVACTL_CHECKPOINT_PATH"):
         monkeypatch.delenv(name, raising=False)

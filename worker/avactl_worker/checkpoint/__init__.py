@@ -194,8 +194,8 @@ class Checkpoints:
         self._terminated = True
 
     def _end(self, step: int) -> None:
-        if not self.saves and _in_group():
-            return  # the first process needs the others until it has saved
+        if not self.saves and _in_group() and "AVACTL_MASTER" not in os.environ:
+            return  # the first process needs the others until it has saved; elastic jobs go on with fewer
         if self.saves:
             self.save(step, wait=True)
             for each in self._objects.values():
