@@ -14,7 +14,7 @@ from avactl.exit_codes import USAGE
 from avactl.kinds.program import Item
 from avactl.source.git import Access
 from avactl.source.git_tree import GitTree
-from avactl.source.tree import OverlayTree, find_root, hidden
+from avactl.source.tree import MAX_INPUT, OverlayTree, find_root, hidden
 
 _MODES = ("100644", "100755")
 
@@ -58,6 +58,8 @@ def change_of(file: Path, base: str) -> Change:
     if commit is None:
         raise RunError(f"`{base}` is not a commit", "commit the platform first; `--base` names another commit")
     try:
+        if file.stat().st_size > MAX_INPUT:
+            raise RunError(f"{file}: larger than {MAX_INPUT // 2**20} MiB", "name a spec file")
         data = file.read_bytes()
     except OSError as error:
         raise RunError(f"{file}: {(error.strerror or str(error)).lower()}") from None
@@ -99,6 +101,9 @@ def commit(change: Change, branch: str, message: str) -> tuple[str, str]:
     entry = files.get(place)
     if entry is not None and entry.mode not in _MODES:
         raise PublishError(f"{change.path} is not a regular file in {change.base[:10]}")
+    if not store.succeeds("var", "GIT_AUTHOR_IDENT", access=Access.WRITE):
+        hint = "`git config --global user.name NAME`, and `git config --global user.email ADDRESS`"
+        raise PublishError("git does not know who you are", hint)
     store.write_blobs([change.data])
     files[place] = Entry(entry.mode if entry is not None else FILE, store.oid(change.data))
     made = store.write_commit(store.write_tree(files), change.base, message)

@@ -24,6 +24,7 @@ COMMANDS = {
     "ci comment": ("ci", "comment", "specs", "--base", "main"),
     "publish": ("render", "specs", "--publish", "rendered"),
     "publish here": ("render", "specs", "--publish", "rendered", "--no-push"),
+    "run": ("run", "specs/jobs.yaml", "--base", "main"),
     "reconcile": ("reconcile", "specs", "--once", "--dry-run", "--kubeconfig", "../kubeconfig"),
     "reconcile a branch": ("reconcile", "specs", "--branch", "topic", "--dry-run", "--kubeconfig", "../kubeconfig"),
 }
@@ -31,7 +32,7 @@ REMOTES = ("ssh://git@example.com/x.git", "ext::sh -c touch% {canaries}/ext", "g
 TOLD = {
     "validate": "", "diff": "retries 3 → 7", "diff of revisions": "retries 3 → 7", "plan": "", "stacks": "main",
     "stacks of revisions": "main", "ci comment": "comment created", "publish": "objects",
-    "publish here": "objects", "reconcile": "", "reconcile a branch": "",
+    "publish here": "objects", "run": "retries 3 → 7", "reconcile": "", "reconcile a branch": "",
 }  # fmt: skip
 KUBECONFIG = {
     "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "t"}}],
@@ -56,6 +57,9 @@ def run(avactl: Run, repository: HostileRepository, command: str) -> subprocess.
     """Run a command at the top of the repository; `ci comment` in a pipeline, with a forge that answers."""
     with serving(FakeGitHub()) as forge:
         env = github_env(forge, repository.root.parent) if command == "ci comment" else {}
+        if command == "run":
+            names = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL")
+            env = dict.fromkeys(names, "ann@example.com")
         return avactl(*COMMANDS[command], cwd=repository.root, **env)
 
 

@@ -113,6 +113,9 @@ def test_without_a_commit_or_a_name(avactl: Run, tmp_path: Path) -> None:  # noq
     assert (done.returncode, "`HEAD` is not a commit" in done.stderr) == (2, True), done.stderr
     repository.commit({"platform.yaml": spec(PLATFORM), "avactl.yaml": "{}", "other": ""})
     repository.write({"try.yaml": spec(job("try", "retries: 1"))})
+    done = avactl("run", "empty/try.yaml", GIT_AUTHOR_NAME="", GIT_AUTHOR_EMAIL="", GIT_CONFIG_NOSYSTEM="1")
+    assert (done.returncode, "git does not know who you are" in done.stderr) == (3, True), done.stderr
+    assert repository.git("branch", "--list", "run/*") == ""
     done = avactl("run", "empty/try.yaml", "--branch=-x", **AUTHOR)
     assert (done.returncode, "is not a valid branch name" in done.stderr) == (3, True), done.stderr
 
