@@ -67,6 +67,7 @@ def experiment(change: Change, item: Item, lives: int, stays: int) -> Experiment
     """
     if item.spec.suspended:
         raise RunError(f"{item.name} is suspended: it would never end", "remove `suspended: true`")
+    _want_own_checkpoints(change, item)
     found = [each for each in change.after.manifests if _is_of(each, item)]
     outside = [str(each.id) for each in found if each.namespace != item.ns or each.patch]
     if outside:
@@ -80,6 +81,22 @@ def experiment(change: Change, item: Item, lives: int, stays: int) -> Experiment
             spec["ttlSecondsAfterFinished"] = stays
     objects.sort(key=lambda body: body["kind"] != "Job" or not _leads(body))
     return Experiment(item.ns, item.name, objects)
+
+
+def _want_own_checkpoints(change: Change, item: Item) -> None:
+    """Raise RunError if a job in git saves to the same place: the experiment would overwrite what that one resumes."""
+    path = _checkpoints(item)
+    if not path:
+        return
+    for other in change.before.program.items:
+        if other.kind == item.kind and (known := _checkpoints(other)) and f"{path}/".startswith(f"{known}/"):
+            hint = "give it a path of its own, or leave the checkpoint out"
+            raise RunError(f"{other.team}/{other.spec_name} saves its checkpoints in {known}", hint)
+
+
+def _checkpoints(item: Item) -> str:
+    checkpoint = item.spec.checkpoint
+    return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
 
 
 def _is_of(manifest: Manifest, item: Item) -> bool:

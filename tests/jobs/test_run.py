@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.running import Run, avactl  # noqa: F401 - a fixture
+from tests.cli.test_viewing import GONE as UNREACHABLE
 from tests.diff.repository import Repository
 from tests.jobs.lab import NAMESPACE, PLATFORM, Lab, job
 
@@ -173,6 +174,18 @@ def test_an_experiment_runs_beside_git_and_expires(lab: Lab, specs: Repository) 
     assert lab.jobs()[name]["state"] == "running"
     lab.delete(name)
     lab.until(lambda: not objects(lab))
+
+
+def test_an_experiment_spares_the_checkpoints_of_others(avactl: Run, specs: Repository) -> None:  # noqa: F811
+    (specs.root.parent / "config").write_text(UNREACHABLE)
+    saves = "checkpoint: {path: 's3://results/PATH'}"
+    buckets = "buckets: [{name: r, url: 's3://results', secret: s}]"
+    team = PLATFORM.replace("members: {groups: [vision]}", f"members: {{groups: [vision]}}, {buckets}")
+    specs.commit({"specs/platform.yaml": spec(team), "specs/base.yaml": spec(job("base", saves.replace("PATH", "a")))})
+    for path, told in (("a", "vision/base saves its checkpoints in s3://results/a"), ("ab", "no answer")):
+        specs.write({"specs/base.yaml": spec(job("base", f"{saves.replace('PATH', path)}, retries: 9"))})
+        done = avactl("run", "specs/base.yaml", "--now", "--kubeconfig", "../config", cwd=specs.root)
+        assert (done.returncode in (2, 3), told in done.stderr) == (True, True), done.stderr
 
 
 @pytest.mark.controlplane
