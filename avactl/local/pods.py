@@ -27,7 +27,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 _GRACE = 30
 """Kubernetes' default of terminationGracePeriodSeconds."""
 _NODE = "localhost"
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "HYDRA_IFACE", "I_MPI_HYDRA_IFACE", "NCCL_SOCKET_IFNAME")
 """Variables with a network interface."""
 
 

@@ -33,6 +33,7 @@ SCRIPTS = [
     INDEX_SCRIPT,
     shell.PREFIXES_SCRIPT,
     mpi.AGENT,
+    mpi.HYDRA_AGENT,
     mpi.PUBLISH_SCRIPT,
     mpi.WORKER_SCRIPT,
     workspace_code.SNAPSHOT_SCRIPT,

@@ -79,6 +79,22 @@ def test_groups_of_mpi_have_slots_of_their_own_and_keys_for_commands() -> None:
     assert keys == ["wslow-$(INDEX)"]
 
 
+def test_each_mpi_library_has_its_own_form() -> None:
+    text = HEAD + "  strategy: mpi\n  slotsPerWorker: 2\n  workers: {replicas: 2}\n  mpi: {implementation: %s}\n"
+    first = host("worker", 0)
+    for library, line, agent, hosts, command in (
+        ("openmpi", f"{first} slots=2", "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_default_hostfile", "mpirun"),
+        ("mpich", f"{first}:2", "HYDRA_LAUNCHER_EXEC", "HYDRA_HOST_FILE", "mpiexec.hydra"),
+        ("intel", first, "I_MPI_HYDRA_BOOTSTRAP_EXEC", "I_MPI_HYDRA_HOST_FILE", "mpiexec.hydra"),
+    ):
+        found = objects(text % library)
+        seen = env(found, "launcher")
+        assert found["ConfigMap", "net-rendezvous"]["data"]["hostfile"].splitlines()[0] == line
+        assert (seen[agent], seen[hosts]) == ("/etc/avactl/mpi/agent", "/etc/avactl/mpi/hostfile")
+        assert container(found, "launcher")["command"][0] == command
+    assert seen["I_MPI_PERHOST"] == "2"
+
+
 def test_leading_groups_watch_each_other_and_servers_wait_for_all() -> None:
     text = HEAD + "  strategy: parameterServer\n  framework: mxnet\n  servers: {}\n" + GROUPS
     found = objects(text)

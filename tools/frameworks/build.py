@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tools.controlplane import BuildError, UnavailableError, progress
@@ -22,28 +23,43 @@ _PYTHON = (3, 11)
 
 
 def build_environment() -> Path:
-    """Return the directory with `python`, installing the frameworks if they are not in the cache.
+    """Return the directory with `python`, installing the frameworks if they are not in the cache: see `_environment`.
 
-    It takes 3 GB of downloads and 6 GB of disk: PyPI has PyTorch for Linux only with CUDA. Any number of processes may
-    call this at once: one installs, the others wait. Raises UnavailableError on a machine that the pins are not for;
-    BuildError if pip fails or a wheel is not the pinned one.
+    It takes 3 GB of downloads and 6 GB of disk: PyPI has PyTorch for Linux only with CUDA.
+    """
+    return _environment(PINS, "PyTorch, TensorFlow and JAX (3 GB)")
+
+
+def build_mpi(library: str) -> Path:
+    """Return the directory with `python` and the launcher of an MPI library: `openmpi` 5, `mpich` or `intel`.
+
+    Each has an environment of its own with mpi4py, because their programs have the same names.
+    """
+    return _environment(PINS.with_name(f"{library}.txt"), f"MPI library {library}")
+
+
+def _environment(pins: Path, what: str) -> Path:
+    """Install the wheels of a file of pins once, and return the directory with `python`.
+
+    Any number of processes may call this at once: one installs, the others wait. Raises UnavailableError on a machine
+    that the pins are not for; BuildError if pip fails or a wheel is not the pinned one.
     """
     if (sys.platform, platform.machine(), sys.version_info[:2]) != ("linux", "x86_64", _PYTHON):
         raise UnavailableError("frameworks unavailable: they are pinned for Linux on x86_64 and Python 3.11")
-    digest = hashlib.sha256(PINS.read_bytes()).hexdigest()
+    digest = hashlib.sha256(pins.read_bytes()).hexdigest()
     folder = cache_dir() / "frameworks" / digest[:16]
-    make_once(folder / "ready", "waiting for another install of the frameworks", _install)
+    make_once(folder / "ready", f"waiting for another install of {what}", partial(_install, pins, what))
     return folder / "venv" / "bin"
 
 
-def _install(ready: Path) -> None:
+def _install(pins: Path, what: str, ready: Path) -> None:
     # A virtual environment cannot be moved, so it is made where it stays, and complete if `ready` exists.
     venv = ready.parents[1] / "venv"
     shutil.rmtree(venv, ignore_errors=True)
     options = ("--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-cache-dir")
-    install: list[str | Path] = [venv / "bin" / "python", "-m", "pip", "install", *options, "--requirement", PINS]
+    install: list[str | Path] = [venv / "bin" / "python", "-m", "pip", "install", *options, "--requirement", pins]
     log = ready.with_name("log")
-    with progress.step("installing PyTorch, TensorFlow and JAX (3 GB)", "installed the frameworks"):
+    with progress.step(f"installing {what}", f"installed {what}"):
         run_builder("venv", [sys.executable, "-m", "venv", venv], log, os.environ, ready.parent)
         run_builder("pip", install, log, os.environ, ready.parent)
     ready.touch()

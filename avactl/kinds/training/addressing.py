@@ -64,7 +64,7 @@ def field(name: str, path: str) -> Body:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _key(item: Item, name: str, key: str) -> Body:
+def config_value(item: Item, name: str, key: str) -> Body:
     """Environment variable from the rendezvous ConfigMap."""
     return {"name": name, "valueFrom": {"configMapKeyRef": {"name": rendezvous_name(item), "key": key}}}
 
@@ -86,6 +86,21 @@ def slots_per_worker(spec: Any, part: Part) -> int:
     return slots
 
 
+def implementation(spec: Any) -> str:
+    """The MPI library of a job."""
+    return spec.mpi.implementation if spec.mpi is not None else "openmpi"
+
+
+def hostfile(spec: Any, slots: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Return the file with hosts and their numbers of ranks, in the form of the job's MPI library.
+
+    Intel MPI reads only hosts from the file that a variable names, and the number of ranks from I_MPI_PERHOST.
+    """
+    form = {"openmpi": "{} slots={}\n", "mpich": "{}:{}\n", "intel": "{}\n"}[implementation(spec)]
+    data = {"hostfile": "".join(form.format(name, count) for name, count in slots)}
+    return {**data, "slots": str(slots[0][1])} if implementation(spec) == "intel" else data
+
+
 def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap; empty for a job with one pod."""
     spec = item.spec
@@ -96,10 +111,8 @@ def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     if spec.strategy == "elastic":
         return {"workers": f"{least}:{most}"}
     if spec.strategy == "mpi":
-        lines = [
-            f"{name} slots={slots_per_worker(spec, part)}\n" for part in parts for name in hosts(item, [part], "worker")
-        ]
-        return {"hostfile": "".join(lines)}
+        slots = [(name, slots_per_worker(spec, part)) for part in parts for name in hosts(item, [part], "worker")]
+        return hostfile(spec, slots)
     if spec.framework == "tensorflow":
         return {"cluster": _tf_cluster(item, parts)}
     data = {"nnodes": str(count["worker"])}
@@ -183,7 +196,7 @@ def _tensorflow(item: Item, part: Part) -> list[Body]:
     index = _OWN_INDEX if adds_index(item, part) else f"$({INDEX})"
     task = f'{{"index":{index},"type":"{_TF_ROLES[part.role]}"}}'
     return [
-        _key(item, "AVACTL_CLUSTER", "cluster"),
+        config_value(item, "AVACTL_CLUSTER", "cluster"),
         {"name": "TF_CONFIG", "value": f'{{"cluster":$(AVACTL_CLUSTER),"task":{task}}}'},
     ]
 
@@ -198,9 +211,9 @@ def _all_reduce(item: Item, part: Part) -> list[Body]:
         return [*env_list(master), *_generic(item, ("worker",))]
     return [
         *env_list(master),
-        _key(item, "WORLD_SIZE", "world-size"),
+        config_value(item, "WORLD_SIZE", "world-size"),
         *env_list({"NODE_RANK": f"$({INDEX})"}),
-        _key(item, "PET_NNODES", "nnodes"),
+        config_value(item, "PET_NNODES", "nnodes"),
         *env_list(
             {
                 "PET_NPROC_PER_NODE": str(processes(part)),
@@ -219,7 +232,7 @@ def _elastic(item: Item, part: Part) -> list[Body]:
     """
     result = [
         *_master(item, part),
-        _key(item, "AVACTL_WORKER_RANGE", "workers"),
+        config_value(item, "AVACTL_WORKER_RANGE", "workers"),
     ]
     if item.spec.framework == "pytorch" and processes(part) > 1:
         torchrun = {
@@ -245,8 +258,8 @@ def _ps_lite(item: Item, part: Part) -> list[Body]:
     """
     return [
         field("DMLC_NODE_HOST", "status.podIP"),
-        _key(item, "DMLC_NUM_WORKER", "nnodes"),
-        _key(item, "DMLC_NUM_SERVER", "servers"),
+        config_value(item, "DMLC_NUM_WORKER", "nnodes"),
+        config_value(item, "DMLC_NUM_SERVER", "servers"),
         *env_list(
             {
                 "DMLC_ROLE": part.role,
@@ -262,10 +275,10 @@ def _ps_lite(item: Item, part: Part) -> list[Body]:
 
 def _generic(item: Item, roles: tuple[str, ...]) -> list[Body]:
     """Addresses of all pods, for code that connects them itself."""
-    result = [_key(item, "AVACTL_WORKERS", "nnodes")]
+    result = [config_value(item, "AVACTL_WORKERS", "nnodes")]
     if "server" in roles:
-        result.append(_key(item, "AVACTL_SERVERS", "servers"))
-    result += [_key(item, f"AVACTL_{role.upper()}_HOSTS", f"{role}-hosts") for role in roles]
+        result.append(config_value(item, "AVACTL_SERVERS", "servers"))
+    result += [config_value(item, f"AVACTL_{role.upper()}_HOSTS", f"{role}-hosts") for role in roles]
     return [*result, *env_list({"AVACTL_PORT": str(port(item))})]
 
 

@@ -40,6 +40,6 @@ def with_torchrun(command: Sequence[str]) -> list[str]:
     return [*command[:start], "-m", "torch.distributed.run", *command[start:]]
 
 
-def with_mpirun(command: Sequence[str]) -> list[str]:
+def with_mpirun(command: Sequence[str], launcher: str = "mpirun") -> list[str]:
     """`python train.py` → `mpirun python train.py`, which starts one rank per slot. Others are unchanged."""
-    return ["mpirun", *command] if _python_script(command) is not None else list(command)
+    return [launcher, *command] if _python_script(command) is not None else list(command)

@@ -10,7 +10,7 @@ from avactl.kinds.fields.values import seconds
 from avactl.kinds.local_run import LocalHooks, LocalRole, LocalRun
 from avactl.kinds.program import Item
 from avactl.kinds.training import job_master
-from avactl.kinds.training.addressing import slots_per_worker
+from avactl.kinds.training.addressing import hostfile, slots_per_worker
 from avactl.kinds.training.followers import EVALUATOR_GRACE
 from avactl.kinds.training.roles import MASTER, Part, bounds, job_name, parts, rendezvous_name
 from avactl.kinds.training.strategies import strategy_problems
@@ -76,7 +76,7 @@ def _files(item: Item) -> dict[tuple[str, str], str]:
     if item.spec.strategy != "mpi":
         return {}
     slots = sum(slots_per_worker(item.spec, part) * part.replicas for part in parts(item.spec) if part.role == "worker")
-    return {(rendezvous_name(item), "hostfile"): f"localhost slots={slots}\n"}
+    return {(rendezvous_name(item), key): text for key, text in hostfile(item.spec, [("localhost", slots)]).items()}
 
 
 def _environment(role: str, index: int) -> Mapping[str, str]:

@@ -1,20 +1,26 @@
-"""Open MPI without ssh and without permission to exec in other pods.
+"""Open MPI, MPICH and Intel MPI without ssh and without permission to exec in other pods.
 
 mpirun calls its remote-shell agent with a host and a command. Here the agent writes the command to a file; a sidecar
 of the launcher, the only container with a token, publishes all files in the ConfigMap `NAME-launch`; each worker's
 watcher reads its own key and passes it to the worker's loop, which runs it. From then on mpirun's daemons talk over
 TCP. So the launcher may update one ConfigMap, a worker may read it, no key pair exists, and no worker port accepts
 commands.
-Source of the variables: `ompi_info --all`; Open MPI 5 reads those of PRRTE.
+MPICH and Intel MPI start ranks by hydra, which calls an agent in the same way, and takes an agent that ends before its
+daemons for a failure.
+Source of the variables: `ompi_info --all`; Open MPI 5 reads those of PRRTE; hydra's are in its `mpiexec.hydra -info`
+and in Intel MPI's Developer Reference, Hydra Environment Variables.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.lowering.pods import HOME, Volumes, env_list, helper, resources
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.training.addressing import config_value, implementation
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
 from avactl.kinds.training.followers import TOKEN_PATH, access, token_volume
 
@@ -34,6 +40,32 @@ key=w${{pod#"$AVACTL_JOB-worker-"}}
 shift
 next=$(mktemp {_NEXT}/XXXXXX) || exit 1
 printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key"
+"""
+
+HYDRA_AGENT = f"""\
+#!/bin/sh
+# hydra's launcher: agent [OPTION…] HOST COMMAND
+while [ "${{1#-}}" != "$1" ]; do shift; done
+pod=${{1%%.*}}
+key=w${{pod#"$AVACTL_JOB-worker-"}}
+shift
+next=$(mktemp {_NEXT}/XXXXXX) || exit 1
+printf '%s\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key" || exit 1
+# It ends with the daemons: when none is connected to mpiexec's port any more.
+port=${{*#*--control-port }}
+port=${{port#*--upstream-port }}
+port=${{port%% *}}
+hex=$(printf ':%04X' "${{port##*:}}")
+connected() {{
+  cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ own _ state _; do
+    if [ "${{own%"$hex"}}" != "$own" ] && [ "$state" = 01 ]; then echo yes; break; fi
+  done
+}}
+until [ -n "$(connected)" ]; do
+  kill -0 "$PPID" 2>/dev/null || exit 1
+  sleep 1
+done
+while [ -n "$(connected)" ]; do sleep 1; done
 """
 
 PUBLISH_SCRIPT = f"""\
@@ -76,12 +108,28 @@ def files(item: Item) -> dict[str, str]:
     """Data of the rendezvous ConfigMap in addition to the hostfile."""
     user, group = item.spec.run_as_user, item.spec.run_as_group or item.spec.run_as_user
     # Open MPI refuses to start for a user without a name.
-    return {"agent": AGENT, "passwd": f"user:x:{user}:{group}::{HOME}:/bin/sh\n"}
+    agent = AGENT if implementation(item.spec) == "openmpi" else HYDRA_AGENT
+    return {"agent": agent, "passwd": f"user:x:{user}:{group}::{HOME}:/bin/sh\n"}
 
 
-def environment() -> list[Body]:
-    """Open MPI's settings in the launcher."""
+def launcher_command(spec: Any) -> str:
+    """Command that starts the ranks. `mpirun` of an image may be another library's."""
+    return "mpirun" if implementation(spec) == "openmpi" else "mpiexec.hydra"
+
+
+def environment(item: Item) -> list[Body]:
+    """Settings of the MPI library in the launcher."""
     agent, hostfile = f"{CONFIG}/agent", f"{CONFIG}/hostfile"
+    # Workers cannot resolve the short name of the launcher. On machines' networks names are those of machines.
+    interface = {} if item.spec.host_network is not None else {"IFACE": "eth0"}
+    library = implementation(item.spec)
+    if library == "mpich":
+        own = {"HOST_FILE": hostfile, "LAUNCHER": "rsh", "LAUNCHER_EXEC": agent, **interface}
+        return env_list({f"HYDRA_{name}": value for name, value in own.items()})
+    if library == "intel":
+        own = {"HOST_FILE": hostfile, "BOOTSTRAP": "rsh", "BOOTSTRAP_EXEC": agent, **interface}
+        slots = config_value(item, "I_MPI_PERHOST", "slots")
+        return [*env_list({f"I_MPI_HYDRA_{name}": value for name, value in own.items()}), slots]
     return env_list(
         {
             "OMPI_MCA_plm_rsh_agent": agent,

@@ -128,7 +128,7 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
     if part.role == "worker" and starts_with_torchrun(spec, part):
         command = with_torchrun(command)
     elif part.role == "launcher":
-        command = with_mpirun(command)
+        command = with_mpirun(command, mpi.launcher_command(spec))
     elif spec.strategy == "mpi":
         command, args = ["sh", "-c", mpi.WORKER_SCRIPT], []
     command = with_index(item, part, command)
@@ -150,7 +150,7 @@ def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list
     own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma and not spec.host_network else {}
     result = [pods.env_list(own), environment(item, part)]
     if part.role == "launcher":
-        result.append(mpi.environment())
+        result.append(mpi.environment(item))
     if spec.checkpoint is not None:
         result.append(_checkpoint_env(item, program, mounted=part.role in CHECKPOINT_ROLES))
     result.append(_store_env(item, program))

@@ -86,6 +86,14 @@ class Master(Model):
     memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 shards need about 150Mi.")
 
 
+class Mpi(Model):
+    """The MPI library of the image."""
+
+    implementation: Literal["openmpi", "mpich", "intel"] = Field(
+        "openmpi", description="`openmpi`: Open MPI 3 to 5; `mpich`: MPICH; `intel`: Intel MPI. It starts the ranks."
+    )
+
+
 class Checkpoint(Model):
     """Checkpoint location. The code reads AVACTL_CHECKPOINT_PATH, _EVERY (seconds) and _KEEP."""
 
@@ -121,7 +129,7 @@ class TrainingJobSpec(PodUser):
     command: list[str] = Field(
         default_factory=list,
         description="Command. Default: the image's. A Python command is launched by torchrun for PyTorch with strategy "
-        "`allReduce` or `elastic`, and by mpirun for `mpi`.",
+        "`allReduce` or `elastic`, and by mpirun or mpiexec.hydra for `mpi`.",
     )
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)
@@ -149,6 +157,7 @@ class TrainingJobSpec(PodUser):
     staleness: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         None, description="Maximum lead of the fastest worker, in steps, for `consistency: ssp`."
     )
+    mpi: Mpi | None = Field(None, description="MPI library, for strategy `mpi`. Default: Open MPI.")
     slots_per_worker: Count | None = Field(None, description="MPI slots per worker. Default: its number of GPUs, or 1.")
     host_network: HostNetwork | None = Field(
         None,

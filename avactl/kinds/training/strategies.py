@@ -8,6 +8,7 @@ from typing import Any
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.program import Item
+from avactl.kinds.training.addressing import implementation
 from avactl.kinds.training.mpi import MOST_WORKERS
 from avactl.kinds.training.roles import has_master, workers_of
 
@@ -111,7 +112,7 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
     if not has_master(spec) and spec.master is not None:
         yield _wrong(item, "master", "elastic")
     if strategy != "mpi":
-        for key in ("launcher", "slotsPerWorker"):
+        for key in ("launcher", "mpi", "slotsPerWorker"):
             name = "slots_per_worker" if key == "slotsPerWorker" else key
             if getattr(spec, name) is not None:
                 yield _wrong(item, key, "mpi")
@@ -234,6 +235,15 @@ def _mpi(item: Item) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.launcher is not None:
         yield from _one(item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "a job has one launcher")
+    several = {group.gpus for group in (spec.workers, *spec.worker_groups)}
+    if implementation(spec) == "intel" and spec.slots_per_worker is None and len(several) > 1:
+        yield Diagnostic(
+            "invalid-value",
+            "spec.workerGroups: Intel MPI starts the same number of ranks on all hosts, but the groups have "
+            f"{one_of(sorted(map(str, several)))} GPUs",
+            item.span("spec", "workerGroups", key=True),
+            hint="add `slotsPerWorker: …`, give all groups as many GPUs, or use MPICH or Open MPI",
+        )
     if workers_of(spec) > MOST_WORKERS:
         yield Diagnostic(
             "invalid-value",
