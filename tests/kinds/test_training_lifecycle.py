@@ -1,0 +1,131 @@
+"""Retries, suspension and time to live of jobs, by Kubernetes' own controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation
+from tests.kinds.compiling import DIGEST, apply, body, compiled
+from tools.controlplane import ControlPlane, KubeClient
+
+LIMIT = 120.0
+PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec: {{images: {{avactl: avactl{DIGEST}, kubectl: kubectl{DIGEST}}}}}
+---
+kind: Team
+metadata: {{name: vision}}
+spec: {{members: {{groups: [vision]}}}}
+"""
+SERVERS = "framework: mxnet, strategy: parameterServer, workers: {replicas: 2}, servers: {}"
+ROLES = ("worker", "server", "scheduler")
+
+
+def job(name: str, spec: str) -> str:
+    return (
+        f"---\nkind: TrainingJob\nmetadata: {{name: {name}, team: vision}}\n"
+        f"spec: {{image: registry.example.com/train, command: [python, train.py], {spec}}}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def kube(control_plane_binaries: None) -> Iterator[KubeClient]:
+    with ControlPlane(controller_manager=True) as plane, plane.client() as client:
+        apply(client, compiled(PLATFORM).manifests)
+        yield client
+
+
+def start(kube: KubeClient, text: str) -> Compilation:
+    """Apply a job, again if it is there."""
+    result = compiled(PLATFORM + text)
+    apply(kube, [manifest for manifest in result.manifests if manifest.item.kind == "TrainingJob"])
+    return result
+
+
+def pods(kube: KubeClient, name: str) -> list[dict[str, Any]]:
+    found = kube.list("v1", "Pod", "vision", label_selector=f"batch.kubernetes.io/job-name={name}")
+    return [pod for pod in found if pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")]
+
+
+def wait(kube: KubeClient, name: str, until: Any) -> dict[str, Any]:
+    return kube.wait_for("batch/v1", "Job", name, "vision", until=until, timeout=LIMIT)
+
+
+def active(count: int) -> Any:
+    return lambda found: found.get("status", {}).get("active", 0) == count
+
+
+def condition(name: str) -> Any:
+    return lambda found: any(
+        each["type"] == name and each["status"] == "True" for each in found.get("status", {}).get("conditions", ())
+    )
+
+
+def end(kube: KubeClient, pod: dict[str, Any], phase: str) -> None:
+    name = {"name": pod["metadata"]["name"], "namespace": "vision"}
+    kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": name, "status": {"phase": phase}}, subresource="/status")
+
+
+def test_each_index_is_retried_until_the_job_fails(kube: KubeClient) -> None:
+    start(kube, job("again", "strategy: allReduce, workers: {replicas: 2}, retries: 1"))
+    wait(kube, "again-worker", active(2))
+    for pod in pods(kube, "again-worker"):
+        end(kube, pod, "Failed")
+    # The controller holds the next ones back, for 10 s after the first failure of an index, then 20 s, 40 s, …
+    wait(kube, "again-worker", lambda found: found["status"].get("failed") == 2 and active(2)(found))
+    second = pods(kube, "again-worker")
+    counted = [pod["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"] for pod in second]
+    assert counted == ["1", "1"]
+    end(kube, second[0], "Failed")
+    failed = wait(kube, "again-worker", condition("Failed"))
+    assert failed["status"]["failedIndexes"] in ("0", "1")
+
+
+def test_a_disruption_is_no_failure(kube: KubeClient) -> None:
+    start(kube, job("moved", "strategy: allReduce, workers: {replicas: 2}, retries: 0"))
+    wait(kube, "moved-worker", active(2))
+    (first, _) = pods(kube, "moved-worker")
+    name = {"name": first["metadata"]["name"], "namespace": "vision"}
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    status = {"phase": "Failed", "conditions": [disrupted]}
+    kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": name, "status": status}, subresource="/status")
+
+    def replaced(found: dict[str, Any]) -> bool:
+        names = {pod["metadata"]["name"] for pod in pods(kube, "moved-worker")}
+        return len(names) == 2 and first["metadata"]["name"] not in names
+
+    assert not condition("Failed")(wait(kube, "moved-worker", replaced))
+
+
+def test_a_suspended_job_has_no_pods_and_goes_on_afterwards(kube: KubeClient) -> None:
+    start(kube, job("pause", SERVERS))
+    for role, count in zip(ROLES, (2, 1, 1), strict=True):
+        wait(kube, f"pause-{role}", active(count))
+    before = {pod["metadata"]["uid"] for role in ROLES for pod in pods(kube, f"pause-{role}")}
+    start(kube, job("pause", f"{SERVERS}, suspended: true"))
+    for role in ROLES:
+        wait(kube, f"pause-{role}", condition("Suspended"))
+        wait(kube, f"pause-{role}", active(0))
+        assert pods(kube, f"pause-{role}") == []
+    start(kube, job("pause", SERVERS))
+    for role, count in zip(ROLES, (2, 1, 1), strict=True):
+        wait(kube, f"pause-{role}", active(count))
+        assert not before & {pod["metadata"]["uid"] for pod in pods(kube, f"pause-{role}")}
+
+
+def test_jobs_and_pods_are_deleted_after_their_time_to_live(kube: KubeClient) -> None:
+    result = start(kube, job("short", f"{SERVERS}, ttl: 1s"))
+    assert {body(result, "Job", f"short-{role}", "vision")["spec"]["ttlSecondsAfterFinished"] for role in ROLES} == {1}
+    for role, count in zip(ROLES, (2, 1, 1), strict=True):
+        wait(kube, f"short-{role}", active(count))
+        for pod in pods(kube, f"short-{role}"):
+            end(kube, pod, "Succeeded")
+    for role in ROLES:
+        kube.wait_gone("batch/v1", "Job", f"short-{role}", "vision", timeout=LIMIT)
+    left = kube.list("v1", "Pod", "vision", label_selector="avactl.dev/gang=short")
+    for pod in left:
+        kube.wait_gone("v1", "Pod", pod["metadata"]["name"], "vision", timeout=LIMIT)
