@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kinds.on_base import objects
-from tests.kinds.training import HEAD, PLATFORM, container, pod
+from tests.kinds.training import HEAD, PLATFORM, container, env, pod
 
 
 def test_gpus_by_claim_and_by_device_plugin() -> None:
@@ -91,3 +91,20 @@ def test_only_a_job_that_opts_in_runs_on_a_tainted_pool() -> None:
     assert tolerations(both, "") == []
     assert tolerations(both, ", tolerates: [example.com/spot]") == [on_spot, by_plugin]
     assert tolerations(spot, ", pool: spot") == [on_spot, by_plugin]
+
+
+@pytest.mark.parametrize(
+    ("resource", "more", "nics"),
+    [
+        ("rdma/hca", "", "=mlx5_0"),
+        ("rdma/hca", "  env: {NCCL_IB_HCA: mlx5_7}\n", "mlx5_7"),
+        # A virtual NIC of SR-IOV has another name in the pod.
+        ("nvidia.com/sriov", "", None),
+    ],
+)
+def test_nccl_uses_the_rdma_nics_of_the_machine_type(resource: str, more: str, nics: str | None) -> None:
+    workers = "  strategy: allReduce\n  workers: {replicas: 2, gpus: 8, gpu: V100, rdma: true}\n"
+    found = objects(PLATFORM.replace("rdma/hca", resource) + HEAD + workers + more, base=False)
+    assert env(found).get("NCCL_IB_HCA") == nics
+    plain = objects(PLATFORM + HEAD + workers.replace(", rdma: true", ""), base=False)
+    assert "NCCL_IB_HCA" not in env(plain)

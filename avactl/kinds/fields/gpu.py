@@ -79,6 +79,19 @@ class GpuRequest:
             result[self.pools[0].spec.rdma_resource] = "1"
         return result
 
+    def rdma_nics(self, program: Program, host_network: bool) -> tuple[str, ...]:
+        """Return the names of the machines' RDMA NICs, if the pods see them under these names wherever they run.
+
+        They do in the host's network, and with NVIDIA's shared device plugin (resources `rdma/…`). An SR-IOV plugin
+        gives a pod a virtual NIC with a name of its own.
+        """
+        if not self.rdma or not self.pools:
+            return ()
+        if not host_network and not str(self.pools[0].spec.rdma_resource).startswith("rdma/"):
+            return ()
+        found = {tuple(nic.name for nic in program.machine(pool).nics if nic.rdma) for pool in self.pools}
+        return found.pop() if len(found) == 1 else ()
+
     def env(self) -> list[Body]:
         """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
 

@@ -148,6 +148,10 @@ def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list
     spec = item.spec
     # Connections that set up RDMA use the pod's own network.
     own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma and not spec.host_network else {}
+    nics = gpu.rdma_nics(program, spec.host_network is not None)
+    if nics:
+        # `=`: exact names. Machines have more NICs, for storage and management.
+        own["NCCL_IB_HCA"] = f"={','.join(nics)}"
     result = [pods.env_list(own), environment(item, part)]
     if part.role == "launcher":
         result.append(mpi.environment(item))
