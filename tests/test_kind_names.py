@@ -41,6 +41,8 @@ ALLOWED = {
     "avactl/kinds/training/mounts.py": {"Workspace"},
     "avactl/kinds/training/workload.py": {"Workspace"},
     "avactl/kinds/training/workspace_code.py": {"Workspace"},
+    # Namespaces of teams allow the host's network.
+    "avactl/kinds/fields/host_network.py": {"Team"},
     # Pods read the buckets of their team.
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.
     "avactl/plan/cluster_state.py": {"Cluster", "NodePool"},

@@ -21,7 +21,7 @@ _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 class Cluster(NamedTuple):
-    """What only those see who may read nodes and all pods."""
+    """State that only those see who may read nodes and all pods."""
 
     name: str
     teams: list[usage.Team]

@@ -119,8 +119,11 @@ _RESTRICTED = (
     "c.?securityContext.?capabilities.?add.orValue([]).all(name, name == 'NET_BIND_SERVICE') && "
     "c.?securityContext.?procMount.orValue('Default') == 'Default')"
 )
-"""What pod security `restricted` forbids and a machine suffers from. A Job from before the namespace was allowed the
-host's network makes its pods by Kubernetes' controllers, which are part of the platform."""
+"""True for pods without what pod security `restricted` forbids and a machine suffers from.
+
+A Job from before the namespace was allowed the host's network makes its pods by Kubernetes' controllers, which are part
+of the platform.
+"""
 
 
 def _listed(annotation: str, default: tuple[str, ...]) -> str:
