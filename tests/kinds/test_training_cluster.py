@@ -146,6 +146,10 @@ def test_pods_are_called_as_the_rendezvous_says(admin: KubeClient, jobs: Compila
     named = sorted(line.split()[0] for line in hostfile.splitlines())
     specs = [pod["spec"] for pod in pods_of(admin, "ranks-worker")]
     assert sorted(f"{spec['hostname']}.{spec['subdomain']}.vision.svc" for spec in specs) == named
+    (master,) = (pod["spec"] for pod in pods_of(admin, "waves-master"))
+    worker = body(jobs, "Job", "waves-worker", "vision")["spec"]["template"]["spec"]["containers"][0]
+    (address,) = (each["value"] for each in worker["env"] if each["name"] == "AVACTL_MASTER")
+    assert address == f"{master['hostname']}.{master['subdomain']}.vision.svc:29600"
 
 
 def test_a_changed_run_is_refused_in_place(admin: KubeClient) -> None:
