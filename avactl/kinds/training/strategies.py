@@ -71,7 +71,7 @@ def _unsupported(item: Item) -> Diagnostic | None:
             "unsupported-strategy",
             f"{_WITHOUT_SSP[framework]} is synchronous (`bsp`) or asynchronous (`asp`); it does not support `ssp`",
             item.span("spec", "consistency"),
-            hint="write `bsp` or `asp`; code that bounds the staleness itself has `framework: custom`",
+            hint="write `bsp` or `asp`; code that calls the clock of the job master has `framework: custom`",
         )
     else:
         return None
