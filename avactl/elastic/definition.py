@@ -75,7 +75,7 @@ class Definition:
 
     def task(self, index: int) -> Task:
         """Return a task by its index in the order of files."""
-        file = int(np.searchsorted(self._ends, index, side="right"))
+        file = int(self._ends.searchsorted(index, side="right")) if len(self._ends) > 1 else 0
         before = int(self._ends[file - 1]) if file else 0
         start = (index - before) * self.records_per_task
         return Task(file, start, min(start + self.records_per_task, int(self.counts[file])))

@@ -63,6 +63,7 @@ class Progress:
         self.result = EpochResult(self.epoch)
         self._order = self.definition.order(self.epoch)
         self._done = bytearray(-(-self.definition.tasks // 8))
+        self._asked = -1, Task(0, 0, 0)
         self.frontier = 0
         """Positions from here on were never given."""
         self._returned: list[int] = []
@@ -72,7 +73,10 @@ class Progress:
 
     def task(self, position: int) -> Task:
         """Return the task at a position of the epoch."""
-        return self.definition.task(position if self._order is None else int(self._order[position]))
+        if position != self._asked[0]:  # a report asks twice
+            index = position if self._order is None else int(self._order[position])
+            self._asked = position, self.definition.task(index)
+        return self._asked[1]
 
     def peek(self) -> int | None:
         """Return the position to give next, or None if all are given or done."""
