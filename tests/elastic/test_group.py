@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tools.elastic import SyncJob
+from tests.test_layout import ROOT
+from tools.elastic import ElasticJob, SyncJob, environment
 
 NAMES = [f"worker-{index}" for index in range(12)]
 KILL, STOP, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -131,6 +136,24 @@ def test_a_worker_that_joins_when_all_have_left_does_nothing(tmp_path: Path) -> 
         last = job.notes("final")[-1]
         assert (last["worker"], last["step"], last["leader"]) == (NAMES[2], 0, False)
         assert "had finished before this worker joined" in job.log.read_text()
+
+
+def test_the_example_of_the_docs(tmp_path: Path) -> None:
+    block = re.search(
+        r"## Synchronous training.*?```python\n(.*?)```", (ROOT / "docs/elastic.md").read_text(), re.DOTALL
+    )
+    assert block
+    script = (
+        "read = lambda file, start, end: range(start, end)\n"
+        "compute = lambda weights, batch: (weights - 3.0, 1.0 * len(batch))\n" + block[1]
+    ).replace("50_000", "5_000")
+    with ElasticJob(tmp_path, workers=0, records=1, records_per_task=1) as job:
+        env = {**environment(), "AVACTL_MASTER": job.address, "AVACTL_WORKER_RANGE": "2:2"}
+        workers = [subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=env) for _ in range(2)]
+        assert [each.wait(120) for each in workers] == [0, 0]
+        [data] = job.status()["datasets"]
+    assert [each["records"] for each in data["results"]] == [5_000] * 3
+    assert np.allclose(np.load(tmp_path / "weights.npy"), 3.0)
 
 
 @pytest.mark.slow
