@@ -442,8 +442,9 @@ def test_programs_are_the_first_process_only_beside_a_token() -> None:
     """The first process ignores SIGTERM unless it handles it, and could not see the token of another container."""
     elastic = objects(HEAD + "  strategy: elastic\n  framework: custom\n  workers: {min: 1, max: 2}\n")
     mpi = objects(HEAD + "  strategy: mpi\n  workers: {replicas: 2}\n")
-    for found in (elastic, mpi):
-        for role in ("worker", "master", "launcher"):
+    groups = objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 2}\n  workerGroups: [{name: old}]\n")
+    for found in (elastic, mpi, groups):
+        for role in ("worker", "worker-old", "master", "launcher"):
             if ("Job", f"net-{role}") not in found:
                 continue
             spec = pod(found, role)["spec"]

@@ -54,8 +54,9 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         **compact(
             restartPolicy="Never",
             # The first process of a PID namespace ignores SIGTERM unless it has a handler: pods that are preempted
-            # would hold their GPUs for the whole grace period. Not where another container has a token.
-            shareProcessNamespace=True if part.leads and part.role != "launcher" else None,
+            # would hold their GPUs for the whole grace period. Not where another container has a token: the program
+            # has the same user, and would read it in /proc.
+            shareProcessNamespace=True if part.leads and part.role != "launcher" and len(leading) == 1 else None,
             subdomain=rendezvous_name(item) if spec.strategy != "single" else None,
             # Servers stay while the leader saves; other followers save nothing and end immediately.
             terminationGracePeriodSeconds=GRACE_WITH_CHECKPOINT
