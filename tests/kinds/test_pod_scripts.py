@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -100,6 +101,33 @@ def test_code_is_fetched_again_into_what_an_earlier_try_left(repository: Path, t
     (target / "train.py").write_text("changed by the pod")
     assert fetch(repository, target, "v2").returncode == 0
     assert (target / "train.py").read_text() == "two"
+
+
+@pytest.mark.parametrize("interpreter", ["dash", "bash"])
+@pytest.mark.parametrize(
+    "option", ["--control-port 127.0.0.1:{port}", "--upstream-host 127.0.0.1 --upstream-port {port}"]
+)
+def test_hydras_agent_ends_with_its_daemons(tmp_path: Path, interpreter: str, option: str) -> None:
+    if shutil.which(interpreter) is None:
+        pytest.skip(f"there is no {interpreter}")
+    (tmp_path / "next").mkdir()
+    (tmp_path / "commands").mkdir()
+    agent = mpi.HYDRA_AGENT.replace(followers.DIRECTORY, str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        words = ["-x", "net-worker-gpu-3.net-rendezvous.vision.svc", '"/usr/bin/hydra_pmi_proxy"']
+        words += [*option.format(port=server.getsockname()[1]).split(), "--rmk", "user"]
+        process = subprocess.Popen([interpreter, "-c", agent, "agent", *words], env={**os.environ, "AVACTL_JOB": "net"})
+        try:
+            with socket.create_connection(server.getsockname()) as daemon:
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(3)
+                server.accept()[0].close()
+                daemon.close()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert (tmp_path / "commands" / "wgpu-3").read_text().split() == words[2:]
 
 
 NOTEBOOK = """

@@ -52,7 +52,8 @@ shift
 next=$(mktemp {_NEXT}/XXXXXX) || exit 1
 printf '%s\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key" || exit 1
 # It ends with the daemons: when none is connected to mpiexec's port any more.
-port=${{*#*--control-port }}
+words=$*
+port=${{words#*--control-port }}
 port=${{port#*--upstream-port }}
 port=${{port%% *}}
 hex=$(printf ':%04X' "${{port##*:}}")
