@@ -62,12 +62,28 @@ def pairs(platform: bytes) -> list[str]:
     return found
 
 
+GROUPED = f"""---
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {{{{name: grouped-{{framework}}, team: {TEAM}}}}}
+spec:
+  strategy: allReduce
+  framework: {{framework}}
+  image: registry.example.com/train:1
+  command: [python, train.py]
+  preemptible: false
+  workers: {{{{replicas: 2, cpu: 100m, memory: 64Mi}}}}
+  workerGroups: [{{{{name: big, replicas: 2, cpu: 200m, memory: 128Mi}}}}]
+"""
+
+
 @pytest.fixture(scope="module")
 def jobs() -> Compilation:
     """The example, and a job of each pair."""
     tree = {str(path.relative_to(EXAMPLE)): path.read_bytes() for path in EXAMPLE.rglob("*.yaml")}
     more = pairs(tree["platform.yaml"])
     assert len(more) == 20
+    more += [GROUPED.format(framework=framework) for framework in ("pytorch", "tensorflow", "custom")]
     result = compile_tree(MemoryTree({**tree, "jobs/pairs.yaml": "".join(more).encode()}))
     assert result.diagnostics == ()
     return result
@@ -233,13 +249,32 @@ def test_every_address_in_the_environment_is_a_name_of_one_pod(placed: Jobs, dns
                 assert not port or int(port) in dns.ports[host], (name, value)
                 seen.setdefault(name, set()).add(host)
     # All pods of distributed jobs are told addresses, except job masters, and mpirun's, which have a file.
-    without = {job_of(name) for name in pods if name not in seen and not name.endswith("-master-0")}
-    single = {"linear", "linear-resume"} | {job_of(name) for name in pods if name.startswith("single-")}
-    assert without == single | {job_of(name) for name in pods if "mpi" in name}
+    jobs = {name: job_of(pod) for name, pod in pods.items()}
+    without = {jobs[name] for name in pods if name not in seen and not name.endswith("-master-0")}
+    single = {"linear", "linear-resume"} | {job for job in jobs.values() if job.startswith("single-")}
+    assert without == single | {job for job in jobs.values() if "mpi" in job}
+    assert {job for job in jobs.values() if job.startswith("grouped-")} <= {jobs[name] for name in seen}
 
 
-def job_of(pod: str) -> str:
-    return pod.rsplit("-", 2)[0]
+def job_of(pod: Body) -> str:
+    return str(pod["metadata"]["labels"]["app.kubernetes.io/instance"])
+
+
+def grouped(placed: Jobs, dns: Names, name: str, own: dict[str, str]) -> None:
+    """Positions go on from one group to the next."""
+    pods, job = placed.named(), name.split("-worker")[0]
+    order = [f"{job}-worker-0", f"{job}-worker-1", f"{job}-worker-big-0", f"{job}-worker-big-1"]
+    wanted = [[pods[each]["metadata"]["name"]] for each in order]
+    if "AVACTL_WORKER_HOSTS" in own:
+        assert [dns.pods[host] for host in own["AVACTL_WORKER_HOSTS"].split(",")] == wanted
+    elif "AVACTL_CLUSTER" in own:
+        hosts = json.loads(own["AVACTL_CLUSTER"])["worker"]
+        assert [dns.pods[host.rpartition(":")[0]] for host in hosts] == wanted
+    else:
+        assert dns.pods[own["MASTER_ADDR"]] == wanted[0]
+        assert own["WORLD_SIZE"] == "4"
+    # The shell adds it to the index of the pod.
+    assert own.get("AVACTL_FIRST_INDEX", "0") == ("2" if "-big-" in name else "0")
 
 
 def test_positions_are_those_of_the_pods(placed: Jobs, dns: Names) -> None:
@@ -253,7 +288,10 @@ def test_positions_are_those_of_the_pods(placed: Jobs, dns: Names) -> None:
 
     for name, pod in pods.items():
         own = variables(placed, pod)
-        job = job_of(name)
+        job = job_of(pod)
+        if job.startswith("grouped-"):
+            grouped(placed, dns, name, own)
+            continue
         assert name == f"{job}-{own['AVACTL_ROLE']}-{own['AVACTL_INDEX']}" if "AVACTL_ROLE" in own else True
         for key, role in (("AVACTL_WORKER_HOSTS", "worker"), ("AVACTL_SERVER_HOSTS", "server")):
             for index, host in enumerate(own.get(key, "").split(",") if key in own else ()):
