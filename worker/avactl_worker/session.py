@@ -211,6 +211,13 @@ class Session:
             except _BrokenError:
                 continue
 
+    def ask_once(self, **content: Any) -> m.Answer:
+        """Return the answer to a request that must not be repeated. Raises OverError if the connection breaks."""
+        try:
+            return self._ask(self._usable(), None, **content)
+        except _BrokenError:
+            raise OverError("the connection to the master broke") from None
+
     def clock(self, step: int, staleness: int) -> int:
         """Wait until a step may begin, and return its number."""
         self._step = step

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import select
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
@@ -173,11 +174,14 @@ class _Store(dist.Store):  # type: ignore[misc,unused-ignore]
             revision=self._revision, operation=operation, keys=list(keys), value=_bytes(value),
             expected=_bytes(expected),
         )  # fmt: skip
-        while True:
-            # An empty answer comes from time to time, as long as the keys are missing.
-            found = self._session.ask(store=asked).value
+        deadline = time.monotonic() + _SETUP.total_seconds()
+        while time.monotonic() < deadline:
+            # An empty answer comes from time to time, as long as the keys are missing. Nothing is said twice: additions
+            # would count twice.
+            found = self._session.ask_once(store=asked).value
             if found is not None:
                 return found
+        raise dist.DistStoreError(f"no key {', '.join(keys)[:200]} for {_SETUP.total_seconds():.0f} s")
 
     def set(self, key: str, value: Any) -> None:
         self._ask("set", key, value=value)
