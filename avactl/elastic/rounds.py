@@ -70,6 +70,7 @@ class Rounds:
         self._seats: dict[int, _Seat] = {}
         self._candidates: dict[int, _Candidate] = {}
         self._placed: dict[int, m.Round] = {}
+        self._token = b""
         self._broken = ""
         self._wanted = ""
         self._few = 0
@@ -91,7 +92,7 @@ class Rounds:
             self._adopt(told, now)
             before = self._placed.get(worker.index)
             rank = before.rank if before is not None else None
-            if told.revision and told.revision == self.revision:
+            if told.revision and self._is_current(told):
                 rank = told.rank
                 self._seats.pop(rank, None)
                 if asked.broken:
@@ -106,7 +107,7 @@ class Rounds:
         """Return what a member of a round must know, or None until there is something."""
         told = watch.round or m.Round()
         self._adopt(told, now)
-        if told.revision < self.revision:
+        if not self._is_current(told):
             return m.Change(broken=True, reason=f"round {told.revision} is over")
         seat = self._seats.get(told.rank)
         if seat is not None and seat.worker is None:
@@ -190,7 +191,7 @@ class Rounds:
         )
         self.revision, self.size, self._broken, self._few = self.revision + 1, len(order), "", 0
         self._wanted = ""
-        token = secrets.token_bytes(16)
+        token = self._token = secrets.token_bytes(16)
         self.values = Values()
         self._seats = {rank: _Seat(each.worker) for rank, each in enumerate(order)}
         self._placed = {}
@@ -215,6 +216,10 @@ class Rounds:
         seat = self._seats.get(place.rank)
         return place if seat is not None and seat.worker is worker else None
 
+    def _is_current(self, told: m.Round) -> bool:
+        """Return True if a worker means the current round: workers of a lost master may have one of the same number."""
+        return told.revision == self.revision and told.token == self._token
+
     def _adopt(self, told: m.Round, now: float) -> None:
         """Believe a worker that this master is another one than when the round was formed."""
         if told.revision <= self.revision:
@@ -222,7 +227,7 @@ class Rounds:
         if not 0 <= told.rank < told.size <= MAX_WORKERS or told.revision > 2**60:
             raise JobError(f"no round has rank {told.rank} of {told.size}, and number {told.revision}")
         self.revision, self.size, self.values, self._broken = told.revision, told.size, None, ""
-        self._wanted = ""
+        self._wanted, self._token = "", told.token
         self._seats = {rank: _Seat(None, now) for rank in range(told.size)}
         self._placed = {}
         self.changed += 1

@@ -252,6 +252,24 @@ def test_members_that_come_later_than_new_workers_take_the_lead(world: World) ->
     assert world.wait() == {"a": 0, "b": 1, "c": 2}
 
 
+def test_a_round_of_a_lost_master_with_the_same_number(world: World) -> None:
+    """New workers have begun with a master that knows nothing; then members of the old round come."""
+    world.begin("ab")
+    world.restart()
+    world.ask("cd")
+    assert world.wait(4.0) == {"c": 0, "d": 1}
+    told = world.watch("a")
+    assert told is not None
+    assert told.broken
+    world.ask("ab", step=9, broken=True)
+    assert world.wait(QUIET) == {}
+    told = world.watch("c")
+    assert told is not None
+    assert told.wanted
+    world.ask("cd", step=2)
+    assert world.wait() == {"a": 0, "b": 1, "c": 2, "d": 3}
+
+
 def test_impossible_rounds_are_refused(world: World) -> None:
     for told in (m.Round(revision=1, rank=3, size=3), m.Round(revision=1, rank=0, size=10**6)):
         with pytest.raises(JobError, match="no round has rank"):
