@@ -16,6 +16,7 @@ NO_BENCHMARKS = {
     "clusters",
     "devices",
     "elastic_load",
+    "elastic_sync",
     "generate",
     "hostile_objects",
     "measure",
