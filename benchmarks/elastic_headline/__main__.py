@@ -66,7 +66,7 @@ def main() -> None:
     print(f"\nbeside a service of {LEAST} to {MOST} pods: {note}; {lost} tasks cut off\n")
     panels.append(
         Panel("Elastic job beside a service", note, _scaled(used, began, second), {SERVICE: "service", "train": "job"},
-              options.day, None, options.day / 6)
+              options.day, None, options.day / 5)
     )  # fmt: skip
     if options.svg is not None:
         longest = max(panel.seconds for panel in panels[:2])
