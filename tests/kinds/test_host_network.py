@@ -12,11 +12,12 @@ import pytest
 
 from avactl.compiler import Compilation
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, unchecked
-from tests.kinds.tenancy_attempts import pod_spec, workload
+from tests.kinds.tenancy_attempts import container, pod_spec, workload
 from tests.kinds.training import field
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 FAST = "vision-fast"
+STRICT = container()["securityContext"]
 PLATFORM = f"""
 kind: Cluster
 metadata: {{name: main}}
@@ -141,8 +142,13 @@ def test_members_create_no_pods_where_the_host_network_is_allowed(plane: Control
         {"hostIPC": True},
         {"containers": [{"name": "main", "image": "x", "securityContext": {"privileged": True}}]},
         {"containers": [{"name": "main", "image": "x"}]},
+        {"volumes": [{"name": "server", "nfs": {"server": "192.0.2.1", "path": "/"}}]},
+        {"securityContext": {"runAsNonRoot": True, "runAsUser": 1000}},
+        {"containers": [container(securityContext={**STRICT, "seccompProfile": {"type": "Unconfined"}})]},
+        {"containers": [container(securityContext={**STRICT, "appArmorProfile": {"type": "Unconfined"}})]},
+        {"containers": [container(securityContext={**STRICT, "seLinuxOptions": {"type": "spc_t"}})]},
     ],
-    ids=["path", "processes", "memory", "privileged", "root"],
+    ids=["path", "processes", "memory", "privileged", "root", "nfs", "calls", "all-calls", "profile", "type"],
 )
 def test_controllers_make_only_restricted_pods_there(plane: ControlPlane, more: dict[str, Any]) -> None:
     """A Job may be older than the namespace's permission, and its controller is trusted with templates."""

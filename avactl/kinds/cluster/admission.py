@@ -109,17 +109,28 @@ _POD_VARIABLES = {
 
 
 _OWN_NETWORK = f"namespaceObject.metadata.?labels[?'{names.HOST_NETWORK_LABEL}'].orValue('') == ''"
+_VOLUME_TYPES = (
+    "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
+)  # fmt: skip
+_PROFILES = "['RuntimeDefault', 'Localhost']"
 _RESTRICTED = (
     "!variables.pod.?hostPID.orValue(false) && !variables.pod.?hostIPC.orValue(false) && "
-    "variables.pod.?volumes.orValue([]).all(v, !has(v.hostPath)) && "
+    f"variables.pod.?volumes.orValue([]).all(v, {' || '.join(f'has(v.{name})' for name in _VOLUME_TYPES)}) && "
+    "variables.pod.?securityContext.?sysctls.orValue([]).size() == 0 && "
+    "([variables.pod] + variables.containers).all(c, c.?securityContext.?runAsUser.orValue(1) != 0 && "
+    "!c.?securityContext.?seLinuxOptions.hasValue() && "
+    "!c.?securityContext.?windowsOptions.?hostProcess.orValue(false) && "
+    f"c.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') in {_PROFILES}) && "
     "variables.containers.all(c, !c.?securityContext.?privileged.orValue(false) && "
     "!c.?securityContext.?allowPrivilegeEscalation.orValue(true) && "
     "c.?securityContext.?runAsNonRoot.orValue(variables.pod.?securityContext.?runAsNonRoot.orValue(false)) && "
+    "c.?securityContext.?seccompProfile.?type.orValue("
+    f"variables.pod.?securityContext.?seccompProfile.?type.orValue('Unconfined')) in {_PROFILES} && "
     "c.?securityContext.?capabilities.?drop.orValue([]).exists(name, name == 'ALL') && "
     "c.?securityContext.?capabilities.?add.orValue([]).all(name, name == 'NET_BIND_SERVICE') && "
     "c.?securityContext.?procMount.orValue('Default') == 'Default')"
 )
-"""True for pods without what pod security `restricted` forbids and a machine suffers from.
+"""True for pods without what pod security `restricted` forbids, but for the network and its ports.
 
 A Job from before the namespace was allowed the host's network makes its pods by Kubernetes' controllers, which are part
 of the platform.
