@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.kinds.fields import host_network
+from avactl.kinds.program import Item, Program
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, unchecked
 from tests.kinds.tenancy_attempts import container, pod_spec, workload
 from tests.kinds.training import field
@@ -71,6 +73,24 @@ def test_two_jobs_on_one_port() -> None:
     other = job("other", "strategy: allReduce, hostNetwork: {port: 21000}, workers: {replicas: 2, gpus: 1}")
     assert codes(unchecked(PLATFORM + SERVERS + other)) == ["host-port-conflict"]
     assert codes(unchecked(PLATFORM + SERVERS + other.replace("21000", "21001"))) == []
+
+
+def test_many_jobs_on_all_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch of a fork may declare more jobs than there are ports: each job is looked at a few times only."""
+    monkeypatch.setattr(host_network, "FIRST", 21000)
+    monkeypatch.setattr(host_network, "LAST", 21009)
+    reads, derive = 0, Program.derive
+
+    def counted(self: Program, item: Item, make: Any) -> Any:
+        nonlocal reads
+        reads += make is host_network._listens
+        return derive(self, item, make)
+
+    monkeypatch.setattr(Program, "derive", counted)
+    fields = "strategy: allReduce, hostNetwork: {port: %s}, workers: {replicas: 2, gpus: 1}"
+    many = "".join(job(f"net-{number}", fields % (21000 + number % 10)) for number in range(30))
+    assert codes(unchecked(PLATFORM + many)).count("host-port-conflict") == 20
+    assert 30 <= reads <= 90
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.feasibility import fit
@@ -14,6 +15,8 @@ from avactl.kinds.workload import Role
 
 FIRST, LAST = 20_000, 29_999
 """Allocated ports: below the NodePorts of Services (30000–32767) and the kernel's own choice (32768–60999)."""
+_NEAR = 100
+"""Ports of which a free one is suggested."""
 
 
 def host_port(item: Item) -> int:
@@ -44,6 +47,21 @@ def _listens(item: Item, program: Program) -> tuple[str, int] | None:
     return None if wanted is None else (item.cluster, host_port(item))
 
 
+def _first(program: Program, kind: str) -> dict[tuple[str, int], tuple[str, str, str]]:
+    """Return the keys of the first specs of a kind, by cluster and port."""
+
+    def collect() -> dict[tuple[str, int], tuple[str, str, str]]:
+        found: dict[tuple[str, int], tuple[str, str, str]] = {}
+        for item in program.of(kind):
+            place = program.derive(item, _listens)
+            if place is not None:
+                found.setdefault(place, item.key)
+        return found
+
+    made: dict[tuple[str, int], tuple[str, str, str]] = program.memo(("host ports", kind), collect)
+    return made
+
+
 def host_network_problems(item: Item, program: Program, listening: Sequence[Role]) -> Iterator[Diagnostic]:
     """Yield what is in the way of a spec in the machines' network. `listening`: its pods that listen on the port."""
     team = program.get("Team", str(item.team))
@@ -58,25 +76,24 @@ def host_network_problems(item: Item, program: Program, listening: Sequence[Role
             "`metadata: {namespace: NAME}`; or remove the key",
             notes=(Note(team.span(*at, key=entry is None), "the namespace"),),
         )
-    mine = program.derive(item, _listens)
-    for other in program.of(item.kind):
-        if other.key < item.key and listening and program.derive(other, _listens) == mine:
-            yield _conflict(item, program, other)
-            break
+    first = _first(program, item.kind)[item.cluster, host_port(item)]
+    if listening and first != item.key:
+        yield _conflict(item, program, program.get(item.kind, first[2], first[1]))
     yield from _too_few_machines(item, program, listening)
 
 
 def _conflict(item: Item, program: Program, other: Item) -> Diagnostic:
-    used = {port for each in program.of(item.kind) if (found := program.derive(each, _listens)) for port in found[1:]}
+    used = _first(program, item.kind)
     port = host_port(item)
-    free = next(number for number in (*range(port, LAST + 1), *range(FIRST, port)) if number not in used)
+    near = islice(chain(range(port, LAST + 1), range(FIRST, port)), _NEAR)
+    free = next((number for number in near if (item.cluster, number) not in used), None)
     here = ("spec", "hostNetwork", "port") if item.spec.host_network.port else ("spec", "hostNetwork")
     there = ("spec", "hostNetwork", "port") if other.spec.host_network.port else ("spec", "hostNetwork")
     return Diagnostic(
         "host-port-conflict",
         f"{item} and {other} both use port {port} of the machines: no machine can run pods of both",
         item.span(*here),
-        hint=f"write `hostNetwork: {{port: {free}}}`",
+        hint=f"write `hostNetwork: {{port: {free}}}`" if free else "write another `hostNetwork: {port: …}`",
         notes=(Note(other.span(*there), str(other)),),
     )
 
