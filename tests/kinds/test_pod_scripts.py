@@ -151,8 +151,10 @@ def snapshot(home: Path, target: Path, job: str) -> subprocess.CompletedProcess[
     assert labels == {"JOB_NAME", "JOB_UID"}
     env |= {"WORKSPACE_HOME": str(home), "TARGET": str(target), "JOB_NAME": "net-worker", "JOB_UID": job}
     target.mkdir(exist_ok=True)
+    # Linux takes command lines of a quarter of the stack.
+    command = ["sh", "-c", 'ulimit -s 512 && exec "$@"', "sh", *container["command"]]
     return subprocess.run(
-        container["command"], env={**env, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+        command, env={**env, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False, timeout=120
     )
 
 
@@ -223,6 +225,29 @@ def test_snapshots_of_earlier_runs_are_removed(tmp_path: Path) -> None:
     assert (tmp_path / "code" / "train.py").read_text() == "two"
     assert [path.name for path in store.iterdir() if path.suffix != ".tar"] == [f"net-worker.{TWO}"]
     assert len(list(store.glob("*.tar"))) == 1
+
+
+def test_snapshots_of_other_jobs_stay_however_many_there_are(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "net").mkdir(parents=True)
+    (home / "net" / "train.py").write_text("one")
+    assert snapshot(home, tmp_path / "code", ONE).returncode == 0
+    store = home / workspace_code.SNAPSHOTS
+    (kept,) = store.glob("*.tar")
+    (store / f"net-worker.{ONE}").rename(store / f"net-experiment.{ONE}")
+    for number in range(600):
+        (store / f"{'x' * 200}-{number}.{TWO}").write_text(f"{number:064x}\n")
+    os.mkfifo(store / f"pipe.{TWO}")
+    # What a pod left that was killed.
+    (store / ".next.a").mkdir()
+    (store / ".next.a" / "code.tar").write_text("half")
+    for path in (kept, store / ".next.a"):
+        os.utime(path, (time.time() - 3 * 86400,) * 2)
+    (home / "net" / "train.py").write_text("two")
+    done = snapshot(home, tmp_path / "code", TWO)
+    assert done.returncode == 0, done.stderr
+    assert kept.exists()
+    assert not (store / ".next.a").exists()
 
 
 @pytest.mark.parametrize(
