@@ -360,6 +360,34 @@ def test_a_sidecar_that_keeps_failing_fails_its_run(tmp_path: Path, restarts: st
         assert patches.read_text() == 'net-chief {"spec":{"activeDeadlineSeconds":1}}\n'
 
 
+def test_a_watcher_does_not_follow_links_of_the_program_beside_it(tmp_path: Path) -> None:
+    """A kubeconfig in the watcher's home names programs that kubectl starts, with the token."""
+    shared, own, kubectl = tmp_path / "shared", tmp_path / "config", tmp_path / "kubectl"
+    shared.mkdir()
+    own.write_text("own")
+    link = f"ln -sf {own} {shared}/.next"
+    kubectl.write_text(
+        f'#!/bin/sh\ncase "$1 $2" in\n"get configmap") [ -e {shared}/command ] || {link}; echo theirs ;;\nesac\n'
+    )
+    kubectl.chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin", "LEADERS": "net-launcher", "RUN": "run-1", "ROLE": "worker", "POD": "p",
+        "RETRIES": "3", "GRACE": "0", "LINGER": "0", "PERIOD": "1", "COMMANDS": "net-launch", "KEY": "w0",
+        "DIRECTORY": str(shared),
+    }  # fmt: skip
+    watcher = subprocess.Popen(["sh", "-c", followers.FOLLOW_SCRIPT], env=env)
+    try:
+        deadline = time.monotonic() + 30
+        while not (shared / "command").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        watcher.kill()
+        watcher.wait()
+    assert own.read_text() == "own"
+    assert (shared / "command").read_text() == "theirs\n"
+
+
 def test_a_watcher_ends_with_its_leader(tmp_path: Path) -> None:
     assert follow(tmp_path, "0 ", "run-1 Complete").returncode == 0
     assert follow(tmp_path, "0 ", "run-1 Failed").returncode == followers.FAILED

@@ -80,8 +80,12 @@ while true; do
   fi
   if [ -n "$COMMANDS" ]; then
     # What the launcher wants this worker to run; a file that is there is whole.
-    if kubectl get configmap "$COMMANDS" -o "jsonpath={{.data.$KEY}}" > "$DIRECTORY/.next"; then
-      mv "$DIRECTORY/.next" "$DIRECTORY/command"
+    if text=$(kubectl get configmap "$COMMANDS" -o "jsonpath={{.data.$KEY}}"); then
+      # The worker's program may write there, too: a link of its own must not lead to files of this container.
+      rm -f "$DIRECTORY/.next"
+      if (set -C; printf '%s\\n' "$text" > "$DIRECTORY/.next"); then
+        mv "$DIRECTORY/.next" "$DIRECTORY/command"
+      fi
     fi
   fi
   sleep "$PERIOD" & wait
