@@ -1,4 +1,4 @@
-"""Escape untrusted text for terminals and CI logs, so that it is shown but not interpreted.
+"""Text for people: untrusted text escaped, so that it is shown but not interpreted, and counts and durations.
 
 Sources: GitHub's actions/runner (`ActionCommand`: `::` at the start of a line after blanks, `##[` anywhere), Azure
 Pipelines' agent (`##vso[` anywhere), GitLab's job logs (`section_start:` and `section_end:`).
@@ -71,6 +71,22 @@ def _inert_json(text: str) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """Format a count: `1 pod`, `1,281,167 objects`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def amount(value: float) -> str:
+    """Format a number with three digits: `1.23 k`, `45.6`."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Format a duration in its largest unit: `12 min`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
 
 
 def shortened(text: str, most: int = 400) -> str:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from avactl.jobs.members import Member, PodState, RoleJob
 from avactl.jobs.progress import Progress
-from avactl.jobs.units import duration
 from avactl.kube.timestamps import seconds_since
+from avactl.terminal import duration
 
 _WORKERS = ("chief", "worker")
 _SILENT = 120.0

@@ -21,12 +21,11 @@ from avactl.cli.cluster.cluster_session import (
     packages,
     plain,
     refused,
-    span,
     write,
 )
 from avactl.cli.common import fail
 from avactl.exit_codes import INCOMPLETE, USAGE
-from avactl.terminal import json_output
+from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -170,7 +169,7 @@ def _page(data: dict[str, Any]) -> RenderableType:
         tiers.add_row(
             plain(name), plain(str(each.get("role", ""))), _bar(each.get("fill")), _percent(each.get("fill")),
             str(each.get("workers", "")), size(dirty),
-            span(each["oldestDirtySeconds"]) if dirty and "oldestDirtySeconds" in each else "",
+            duration(each["oldestDirtySeconds"]) if dirty and "oldestDirtySeconds" in each else "",
             plain(str(each.get("error", ""))),
         )  # fmt: skip
     datasets = Table("dataset", "warm", "", "files", "rate", "left", "updated", "error", box=None, pad_edge=False)
@@ -178,8 +177,8 @@ def _page(data: dict[str, Any]) -> RenderableType:
         eta, share = each.get("etaSeconds"), each.get("percent", 0) / 100
         datasets.add_row(
             plain(name), _bar(share), _percent(share), str(each.get("files", "")),
-            f"{size(each['rate'])}/s" if each.get("rate") else "", span(eta) if eta else "",
-            f"{span(now - each['updated'])} ago" if "updated" in each else "", plain(str(each.get("error", ""))),
+            f"{size(each['rate'])}/s" if each.get("rate") else "", duration(eta) if eta else "",
+            f"{duration(now - each['updated'])} ago" if "updated" in each else "", plain(str(each.get("error", ""))),
         )  # fmt: skip
     parts: list[RenderableType] = [tiers]
     if datasets.row_count:

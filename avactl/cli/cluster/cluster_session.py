@@ -16,7 +16,7 @@ import typer
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, USAGE
 from avactl.kube.timestamps import seconds_since
-from avactl.terminal import colour, inert, shortened
+from avactl.terminal import colour, duration, inert, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -167,12 +167,4 @@ def write(*parts: RenderableType) -> None:
 
 def age(since: str, now: datetime) -> str:
     """Time since an API server timestamp, in its largest unit."""
-    return span(seconds_since(since, now))
-
-
-def span(seconds: float) -> str:
-    """A duration in its largest unit."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+    return duration(seconds_since(since, now))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, span, viewing, write
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, viewing, write
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.terminal import json_output
+from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from avactl.placement.request import Request
@@ -114,7 +114,7 @@ def _table(moves: list[Move]) -> None:
         table.add_column(column, justify="right" if column == "gpus" else "left", overflow="fold")
     for move in moves:
         gang = f", and the {move.with_it} others of its gang" if move.with_it else ""
-        loses = f"at most {span(move.lost)} of work{gang}"
+        loses = f"at most {duration(move.lost)} of work{gang}"
         table.add_row(move.pod.key, move.job, f"{move.gpus:g}", move.source, move.target, loses)
     write(table)
 

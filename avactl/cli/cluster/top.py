@@ -16,12 +16,11 @@ from avactl.cli.cluster.cluster_session import (
     SystemNamespace,
     age,
     plain,
-    span,
     viewing,
     write,
 )
 from avactl.cli.cluster.tables import cell, live, table
-from avactl.terminal import json_output
+from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -110,7 +109,7 @@ def _page(view: ClusterView, namespace: str, height: int | None = None) -> Rende
     hidden = _hidden(view)
     if view.silent is not None:
         hidden.append(
-            f"no answer from the API server for {span(monotonic() - view.silent)}; showing the last known state"
+            f"no answer from the API server for {duration(monotonic() - view.silent)}; showing the last known state"
         )
     rows = [len(teams), len(pools), len(jobs)]
     if height is not None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, span, write
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, write
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import load_view, with_client
 from avactl.exit_codes import OK, USAGE
-from avactl.terminal import json_output
+from avactl.terminal import amount, duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,7 +76,7 @@ def _page(view: JobsView, height: int | None = None) -> RenderableType:
     if view.hidden:
         notes.append("progress is not shown: this account is not permitted to read ConfigMaps")
     if view.silent is not None:
-        silent = span(monotonic() - view.silent)
+        silent = duration(monotonic() - view.silent)
         notes.append(f"no answer from the API server for {silent}; showing the last known state")
     shown = found if height is None else found[: max(1, height - 4 - len(notes))]
     if shown:
@@ -113,8 +113,6 @@ def _workers(job: TrainingJob) -> str:
 
 def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
     """Return progress, loss, speed and ETA, as far as they are known."""
-    from avactl.jobs.units import amount
-
     progress = job.progress
     if progress is None:
         return "", "", "", ""
@@ -126,7 +124,7 @@ def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
     if job.state != "running":
         return part, loss, "", ""
     speed = "" if progress.speed is None else amount(progress.speed)
-    return part, loss, speed, "" if progress.remaining is None else span(progress.remaining)
+    return part, loss, speed, "" if progress.remaining is None else duration(progress.remaining)
 
 
 def note(job: TrainingJob, now: datetime) -> str:

@@ -13,9 +13,9 @@ from avactl.jobs.dashboard.source import Cluster
 from avactl.jobs.members import Member
 from avactl.jobs.progress import Data, Progress
 from avactl.jobs.state import TrainingJob, unusual
-from avactl.jobs.units import amount, duration
 from avactl.kube.timestamps import seconds_since
 from avactl.scheduler.inspection.usage import Team
+from avactl.terminal import amount, duration
 
 _JOBS, _QUEUE, _PODS, _DOTS = 300, 20, 1000, 64
 """Most jobs of the table, entries of the queue, pods of a page, and dots of a row."""

@@ -20,8 +20,8 @@ from aiohttp import web
 from avactl.jobs.dashboard import pages
 from avactl.jobs.dashboard.markup import Markup
 from avactl.jobs.dashboard.source import Source
-from avactl.jobs.units import duration
 from avactl.kube.listen import ListenError, split_address
+from avactl.terminal import duration
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
