@@ -69,6 +69,20 @@ def test_addresses_have_the_allocated_port(jobs: Compilation) -> None:
     assert {role for role, found in ports.items() if found} == {"scheduler"}
 
 
+def test_the_job_master_listens_on_the_port_that_its_pod_declares() -> None:
+    text = "framework: custom, strategy: parameterServer, consistency: ssp, staleness: 3, servers: {}"
+    found = compiled(PLATFORM + job("stale", f"{text}, hostNetwork: {{port: 21000}}"))
+    pod = body(found, "Job", "stale-master", FAST)["spec"]["template"]["spec"]
+    (master,) = (each for each in pod["initContainers"] if each["name"] == "master")
+    assert [each["hostPort"] for each in pod["containers"][0]["ports"]] == [21000]
+    assert master["args"][:2] == ["--listen", "$(POD_IP):21000"]
+    (worker,) = body(found, "Job", "stale-worker", FAST)["spec"]["template"]["spec"]["containers"]
+    address = next(entry["value"] for entry in worker["env"] if entry["name"] == "AVACTL_MASTER")
+    assert address == "stale-master-0.stale-rendezvous.vision-fast.svc:21000"
+    service = body(found, "Service", "stale-rendezvous", FAST)["spec"]
+    assert [each["port"] for each in service["ports"]] == [21000]
+
+
 def test_two_jobs_on_one_port() -> None:
     other = job("other", "strategy: allReduce, hostNetwork: {port: 21000}, workers: {replicas: 2, gpus: 1}")
     assert codes(unchecked(PLATFORM + SERVERS + other)) == ["host-port-conflict"]

@@ -35,7 +35,7 @@ TORCH_PORT = 29500
 """torchrun's default, --master-port and --rdzv-endpoint."""
 TF_PORT = 2222
 """TensorFlow's own examples of TF_CONFIG."""
-MASTER_PORT = 29600
+_MASTER_PORT = 29600
 PS_LITE_PORT = 9091
 """The port that ps-lite's local launcher uses, DMLC_PS_ROOT_PORT."""
 
@@ -50,6 +50,11 @@ def port(item: Item) -> int:
     if spec.framework == "tensorflow":
         return TF_PORT
     return PS_LITE_PORT if spec.framework == "mxnet" else TORCH_PORT
+
+
+def master_port(item: Item) -> int:
+    """Port of the job master. In the network of the machines, its pod declares the rendezvous port, and no other."""
+    return _MASTER_PORT if item.spec.host_network is None else port(item)
 
 
 def listens(spec: Any, part: Part) -> bool:
@@ -246,7 +251,7 @@ def _elastic(item: Item, part: Part) -> list[Body]:
 
 def _master(item: Item, part: Part) -> list[Body]:
     """Address of the job master. A pod that is made anew takes the place of the one before there at once."""
-    address = f"{host(item, MASTER, 0)}:{MASTER_PORT}"
+    address = f"{host(item, MASTER, 0)}:{master_port(item)}"
     return env_list({"AVACTL_MASTER": address, "AVACTL_WORKER": f"{part.role}-$({INDEX})"})
 
 

@@ -7,26 +7,24 @@ the ConfigMap.
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, resources
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.training.addressing import MASTER_PORT, field
+from avactl.kinds.training.addressing import field, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
 from avactl.kinds.training.roles import MASTER, Part
 
 STATE = "/var/lib/avactl"
 """Directory of the journal."""
-_ARGS = ("--listen", f"$(POD_IP):{MASTER_PORT}", "--state", f"{STATE}/journal")
 STATE_DATA = Owned("ConfigMap", ("binaryData",), "the master of an elastic job, in the ConfigMap `NAME-master`")
 
 
-def local_args(spec: Any) -> list[str]:
+def local_args(item: Item) -> list[str]:
     """Arguments on a machine without an API server. The clock bounds the staleness, whatever scripts ask for."""
-    return [*_ARGS, *(["--staleness", str(spec.staleness)] if spec.strategy == "parameterServer" else [])]
+    args = ["--listen", f"$(POD_IP):{master_port(item)}", "--state", f"{STATE}/journal"]
+    return [*args, *(["--staleness", str(item.spec.staleness)] if item.spec.strategy == "parameterServer" else [])]
 
 
 def state_name(item: Item) -> str:
@@ -41,7 +39,7 @@ def container(item: Item, program: Program, part: Part) -> Body:
         "image": program.cluster_spec(item.cluster).images.avactl,
         "command": ["avactl", "elastic", "master"],
         "args": [
-            *local_args(item.spec),
+            *local_args(item),
             *("--run", "$(AVACTL_RUN)", "--config-map", f"{item.ns}/{state_name(item)}"),
             # The model goes on from its checkpoint, and so does the data.
             *(["--resume"] if item.spec.checkpoint is not None else []),

@@ -67,7 +67,7 @@ def _role(item: Item, part: Part) -> LocalRole:
         skipped,
         linger=EVALUATOR_GRACE if part.role == "evaluator" else 0,
         stops_last=part.role == "server" and spec.checkpoint is not None,
-        args=job_master.local_args(spec) if part.role == MASTER else None,
+        args=job_master.local_args(item) if part.role == MASTER else None,
     )
 
 

@@ -13,7 +13,7 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, job_master, mpi
-from avactl.kinds.training.addressing import MASTER_PORT, port, rendezvous
+from avactl.kinds.training.addressing import master_port, port, rendezvous
 from avactl.kinds.training.pod import gang_size, gpu_request, is_gang, template
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
@@ -156,8 +156,8 @@ def _services(item: Item) -> list[Manifest]:
     name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item)}
     if item.spec.strategy == "elastic":
         ports = {}  # workers choose theirs, and tell the master
-    if has_master(item.spec):
-        ports[MASTER] = MASTER_PORT
+    if has_master(item.spec) and master_port(item) not in ports.values():
+        ports[MASTER] = master_port(item)
     everyone = {names.GANG_LABEL: item.name}
     return [k8s.service(item, item.cluster, name, item.ns, everyone, ports, headless=True, publish_not_ready=True)]
 
