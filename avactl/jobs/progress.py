@@ -1,7 +1,7 @@
 """Progress of an elastic job, as its master writes it into an annotation.
 
-Whoever may write ConfigMaps of the namespace may write the annotation: everything in it is bounded, and texts are
-cleaned.
+Every user who can write ConfigMaps of the namespace can write the annotation: everything in it is bounded, and texts
+are cleaned.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class TrainingJob(NamedTuple):
     """Pods, by role and index; the newest of an index last."""
     run: str
     expires: int | None
-    """Seconds after its start at which it is ended, if it is an experiment."""
+    """Seconds after its start at which Kubernetes ends it, if it is an experiment."""
 
     @property
     def over(self) -> bool:
@@ -153,7 +153,7 @@ def unusual(job: TrainingJob, now: datetime) -> list[str]:
     progress = job.progress
     if job.expires is not None and not job.over:
         left = job.expires - seconds_since(job.started or job.created, now)
-        found.append(f"experiment, ended in {duration(left)}")
+        found.append(f"experiment, ends in {duration(left)}")
     if job.failures and not job.over:
         found.append(f"{job.failures} failure{'' if job.failures == 1 else 's'} so far")
     if job.state != "running":

@@ -153,7 +153,7 @@ def test_an_experiment_runs_beside_git_and_expires(lab: Lab, specs: Repository) 
     name = place.partition("/")[2]
     assert name.startswith("try-")
     assert lab.state(name, "running")["workers"] == 2
-    assert "experiment, ended in " in lab.avactl("jobs", "-n", NAMESPACE).stdout
+    assert "experiment, ends in " in lab.avactl("jobs", "-n", NAMESPACE).stdout
     there = objects(lab)
     leader = there.pop(f"Job {name}-worker")
     assert (leader["spec"]["activeDeadlineSeconds"], leader["spec"]["ttlSecondsAfterFinished"]) == (3600, 600)

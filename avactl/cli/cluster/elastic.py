@@ -24,21 +24,26 @@ def _root() -> None:
 
 @elastic.command()
 def master(
-    state: Annotated[Path, typer.Option(help="File with the job's state; it is created, and outlives the process.")],
+    state: Annotated[
+        Path, typer.Option(help="File for the job's state; created if missing. The next master goes on from it.")
+    ],
     listen: Annotated[str, typer.Option(help="HOST:PORT for the workers.")] = "127.0.0.1:2380",
     config_map: Annotated[
         str,
         typer.Option(metavar="NAMESPACE/NAME", help="ConfigMap for a copy of the state, used if the file is lost."),
     ] = "",
     run: Annotated[
-        str, typer.Option(help="Run of the job. The ConfigMap's state of another run is not used, except by --resume.")
+        str, typer.Option(help="Run of the job. The state of another run in the ConfigMap is used only with --resume.")
     ] = "",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where another run ended, if it was not done with its data.")
+        bool,
+        typer.Option("--resume", help="Go on where another run stopped, unless that run had processed all its data."),
     ] = False,
     staleness: Annotated[
         int | None,
-        typer.Option(min=0, help="Steps that a worker's clock may be ahead of the slowest. Default: the workers say."),
+        typer.Option(
+            min=0, help="Steps that a worker's clock may be ahead of the slowest. Default: as the workers ask."
+        ),
     ] = None,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:

@@ -31,7 +31,7 @@ def dashboard(
 ) -> None:
     """Show training jobs as a web page on this machine, with your own rights, until Ctrl-C. Read-only.
 
-    Who may read nodes and all pods also sees quotas, and the jobs on the GPUs of all nodes.
+    With permission to read nodes and all pods, it also shows quotas, and the jobs on the GPUs of all nodes.
     """
     _want_loopback(listen)
 

@@ -21,15 +21,15 @@ def logs(
     name: JobName,
     role: Annotated[str, typer.Option(help="Only pods of this role, such as `worker`.", show_default="all")] = "",
     index: Annotated[int | None, typer.Option(min=0, help="Only pods of this index.", show_default="all")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the job ends.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Last lines of each pod.", show_default="all")] = None,
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Print the logs of a training job: all pods together, in the order of time, each line with its role and index.
+    """Print the logs of a training job: all pods together, in time order, each line with its role and index.
 
-    With --follow, new pods join, restarts are shown, and a lost connection is taken up where it broke.
+    With --follow, pods that start later are included, restarts are shown, and lost connections are resumed.
     """
 
     async def work(client: Client, access: Access) -> None:

@@ -28,12 +28,13 @@ def run(
         bool, typer.Option("--now", help="Do not commit: apply the job at once, as an experiment that expires.")
     ] = False,
     lives: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="With --now: longest life, from now on, queue included.")
+        str,
+        typer.Option("--for", metavar="DURATION", help="With --now: longest lifetime, including time in the queue."),
     ] = "4h",
     keep: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --now: how long pods and logs stay after the end.")
+        str, typer.Option(metavar="DURATION", help="With --now: how long pods and logs are kept after the end.")
     ] = "1h",
-    base: Annotated[str, typer.Option(metavar="REV", help="Commit below.")] = "HEAD",
+    base: Annotated[str, typer.Option(metavar="REV", help="Commit to build on.")] = "HEAD",
     branch: Annotated[str, typer.Option(help="Name of the branch.", show_default="run/JOB-COMMIT")] = "",
     message: Annotated[str, typer.Option("--message", "-m", help="Commit message.", show_default="Run JOB")] = "",
     remote: Annotated[str, typer.Option(help="Remote to push to, if there is one.")] = "origin",
@@ -41,10 +42,10 @@ def run(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Run a job from a spec file: commit it on a new branch, so that git stays the truth.
+    """Run a job from a spec file: commit it on a new branch, for review and for the engine that follows git.
 
-    The file is compiled on top of the last commit; other uncommitted files are not part of it. Work tree, index and
-    the current branch are not touched.
+    The file is compiled on top of the last commit; other uncommitted files are not included. Work tree, index and the
+    current branch are not touched.
     """
     from avactl.jobs.branch import change_of, check
 
@@ -52,7 +53,7 @@ def run(
     _want_valid(change)
     check(change)
     if now:
-        _start(change, _duration(lives, "--for"), _duration(keep, "--keep"), kubeconfig, context)
+        _start(change, lives, keep, kubeconfig, context)
     else:
         _commit(change, branch, message, remote if push else "")
 
@@ -99,18 +100,17 @@ def _commit(change: Change, branch: str, message: str, remote: str) -> None:
     print(inert(f"next: {first}; once it is merged and applied, `avactl wait {jobs[0].ns}/{jobs[0].name}`"))
 
 
-def _start(change: Change, lives: int, stays: int, kubeconfig: Path | None, context: str) -> None:
+def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, context: str) -> None:
     from avactl.jobs.experiment import experiment, renamed
 
     change, item = renamed(change, change.jobs[0])
     _want_valid(change)
-    wanted = experiment(change, item, lives, stays)
+    wanted = experiment(change, item, _duration(lives, "--for"), _duration(keep, "--keep"))
     with_client(kubeconfig, context, lambda client, access: _apply(client, access, wanted))
     place = f"{wanted.namespace}/{wanted.name}"
     leader = wanted.objects[0]["metadata"]["name"]
-    print(
-        f"{place} is created: {plural(len(wanted.objects), 'object')}, ended after {lives} s, deleted {stays} s later"
-    )
+    created = f"{place} created: {plural(len(wanted.objects), 'object')}"
+    print(f"{created}; ends after {lives} at the latest, deleted {keep} later")
     print(f"next: `avactl logs {place} -f`; to stop it, `kubectl delete job {leader} -n {wanted.namespace}`")
 
 

@@ -32,7 +32,7 @@ def wait(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Wait until a training job has ended. A lost API server is waited for.
+    """Wait until a training job has ended. If the API server does not answer, try again until it does.
 
     Exit code: 0 the job has succeeded · 5 it has failed · 6 it was deleted · 124 timeout.
     """

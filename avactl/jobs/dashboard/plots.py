@@ -67,7 +67,7 @@ def _points(curve: Curve, left: float, top: float, width: float, height: float) 
     low, high = _bounds(curve)
     first, last = curve[0][0], curve[-1][0]
     span = max(1, last - first)
-    # Whoever writes the curve may let the records go back.
+    # The curve is untrusted: its records may decrease.
     return [
         f"{left + width * min(1.0, max(0.0, (records - first) / span)):.1f},"
         f"{top + height * (1 - (value - low) / (high - low)):.1f}"
