@@ -56,7 +56,7 @@ class Service:
     """The job and its store, for all workers."""
 
     def __init__(self, store: Store, now: float, settled: bool = True, staleness: int | None = None) -> None:
-        """`settled`: the state is the newest, and the tasks in it that nobody holds are free. `staleness`: bound of
+        """`settled`: the state is the newest, and the tasks in it that no worker holds are free. `staleness`: bound of
         the clock in steps, whatever workers ask for."""
         self._staleness = staleness
         self.store, self.clock = store, StepClock()

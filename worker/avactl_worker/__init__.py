@@ -35,8 +35,8 @@ def connect(address: str = "", worker: str = "", patience: float = 600.0) -> Mas
     """Join the job of the master at `address`, HOST:PORT (default: $AVACTL_MASTER).
 
     `worker` is unique among the job's live processes (default: $AVACTL_WORKER, else the host's name with a random
-    part). A process that joins replaces one of the same name. Wherever the master is gone, the worker waits for it for
-    `patience` seconds. Raises MasterError.
+    part). A process that joins replaces one of the same name. While the master is unreachable, all calls wait, for at
+    most `patience` seconds. Raises MasterError.
     """
     address = address or os.environ.get("AVACTL_MASTER", "")
     if not address:

@@ -1,8 +1,8 @@
 """Synchronous training by workers that come and go: steps that all members of a round make together.
 
 A step begins when all members have arrived: then each of them has the step before in its state. It ends with a sum over
-all members. If the round ends in between, either nobody got the sum, and the survivors do the step again in the next
-round; or somebody did, and the others take the state from there. So a step is in the state of all, or of none.
+all members. If the round ends in between, either no worker got the sum, and the survivors do the step again in the next
+round; or some did, and the others take the state from one of them. So a step is in the state of all, or of none.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def group(
     """Join the workers that train together, with a torch.distributed process group for each round.
 
     `state` are modules and optimizers. `backend`: nccl if there are GPUs, otherwise gloo. A collective that takes
-    `timeout` seconds although nobody is lost ends the round. See `Master.group`.
+    `timeout` seconds although no worker is lost ends the round. See `Master.group`.
     """
     found = master.group(state, least)
     chosen = backend or ("nccl" if torch.cuda.is_available() else "gloo")

@@ -1,4 +1,4 @@
-"""Pods that end when another Job of the same run has ended: parameter servers, MPI workers, evaluators.
+"""Pods that end when another Job of the same run has ended: parameter servers, MPI workers, evaluators, job masters.
 
 Kubernetes does not link Jobs, and these programs would wait for requests forever. So the program runs as a sidecar (an
 init container with `restartPolicy: Always`), and the pod's main container only watches the leading Job. When that Job
@@ -198,11 +198,9 @@ def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Man
 def follower_access(
     item: Item, leaders: Sequence[str], commands: str = "", more: Sequence[Body] = ()
 ) -> list[Manifest]:
-    """Rules to read and stop the leading Jobs, and to read pods and the ConfigMap of commands.
+    """Account with rules to read and stop the leading Jobs, and to read the ConfigMap of commands.
 
-    Names of pods are random.
-
-    `more` are rules of a follower that is a program of avactl.
+    It may read all pods of the namespace, because names of pods are random. `more` are the rules of the job master.
     """
     rules = [
         k8s.policy_rule(["batch"], ["jobs"], ["get", "patch"], resourceNames=[*leaders]),

@@ -30,8 +30,8 @@ class Workers(GpuLinkCompute):
     within: Annotated[str, Field(min_length=1, max_length=317)] | None = Field(
         None,
         description="Topology level from the cluster's `placement.levels`, such as topology.kubernetes.io/rack: all "
-        "pods of "
-        "the job must run in one domain of that level, or the job waits. Default: as close together as possible.",
+        "pods of the job must run in one domain of that level, or the job waits. Default: as close together as "
+        "possible.",
     )
 
 
@@ -51,7 +51,7 @@ class Servers(Role):
     parameters: Bytes | None = Field(
         None,
         description="Memory for parameters and their optimizer state on all servers, in bytes: there are as many "
-        "servers as need it, with a quarter of each server's `memory` left for requests. Instead of `replicas`.",
+        "servers as hold it in three quarters of their `memory`. Instead of `replicas`.",
     )
 
     @model_validator(mode="after")
@@ -129,7 +129,7 @@ class TrainingJobSpec(PodUser):
     command: list[str] = Field(
         default_factory=list,
         description="Command. Default: the image's. A Python command is launched by torchrun for PyTorch with strategy "
-        "`allReduce` or `elastic`, and by mpirun or mpiexec.hydra for `mpi`.",
+        "`allReduce`, or `elastic` with several GPUs per pod, and by mpirun or mpiexec.hydra for `mpi`.",
     )
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)
@@ -152,7 +152,7 @@ class TrainingJobSpec(PodUser):
     consistency: Literal["bsp", "ssp", "asp"] = Field(
         "bsp",
         description="Parameter-server consistency: synchronous (`bsp`), at most `staleness` steps ahead (`ssp`), or "
-        "asynchronous (`asp`). The clock of the job master bounds the staleness: the code calls it before each step.",
+        "asynchronous (`asp`). For `ssp`, the code calls the clock of the job master before each step.",
     )
     staleness: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         None, description="Maximum lead of the fastest worker, in steps, for `consistency: ssp`."

@@ -5,7 +5,7 @@
     the pickled state, and the buffers, each at a multiple of 64 bytes
     CRC-32 of all bytes before (4 bytes), and the end mark (8 bytes)
 
-Reading unpickles the state, so a checkpoint must come from somebody whose code one would run.
+Reading unpickles the state, so a checkpoint must come from a source whose code you would run.
 """
 
 from __future__ import annotations
