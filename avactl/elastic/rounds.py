@@ -173,20 +173,27 @@ class Rounds:
                 self._wanted = f"{names} {'join' if len(fresh) > 1 else 'joins'}"
                 self.changed += 1
             return
-        if not waiting or now < self._opens or not self._gathered(now):
+        if not waiting or now < self._opens:
             return
         least = max(each.asked.least for each in waiting.values())
+        survivors = [each for each in waiting.values() if each.rank is not None]
+        if self._broken and survivors and len(survivors) >= least:
+            # They have a step to repeat, for which those that join would have to compute first.
+            self._form(survivors)
+            return
+        if not self._gathered(now):
+            return
         if len(waiting) < least:
             if self._few != len(waiting):
                 self._few = len(waiting)
                 logs.warn("waiting for workers", workers=len(waiting), least=least)
             return
-        self._form()
+        self._form(list(waiting.values()))
 
-    def _form(self) -> None:
+    def _form(self, chosen: list[_Candidate]) -> None:
         last = 2 * MAX_WORKERS
         order = sorted(
-            self._candidates.values(),
+            chosen,
             key=lambda each: (-each.asked.step, last if each.rank is None else each.rank, each.since),
         )
         self.revision, self.size, self._broken, self._few = self.revision + 1, len(order), "", 0
@@ -201,7 +208,8 @@ class Rounds:
                 revision=self.revision, rank=rank, size=self.size, token=token,
                 next=after.asked.address, after=after.worker.name, before=before.worker.name,
             )  # fmt: skip
-        self._candidates = {}
+        for each in chosen:
+            del self._candidates[each.worker.index]
         self.changed += 1
         first = order[0]
         logs.info(
