@@ -126,8 +126,11 @@ def policy(old: Item | None, new: Item | None) -> list[Consequence]:
 # -- security --------------------------------------------------------------------------------------------------------
 
 _RIGHTS = (
-    "runs", "env", "Secrets", "data of", "open to team", "service account", "host paths", "privileged", "grants",
+    "runs", "env", "Secrets", "data of", "open to team", "service account", "host paths", "host network",
+    "privileged", "pod security", "grants",
 )  # fmt: skip
+_ENFORCED, _STRICTEST = "pod-security.kubernetes.io/enforce", "restricted"
+"""Label of namespaces, and its value in which pods have no access to machines."""
 _IN_SPEC = ("runs", "env")
 """Facts that a changed spec shows as fields anyway."""
 _MOST = 12
@@ -136,7 +139,8 @@ _MOST = 12
 
 def security(old: Item | None, new: Item | None, pairs: Sequence[Pair], program: Program) -> list[Consequence]:
     """Return the rights of a new spec, or the changed rights of another one, on one line: image and command, names of
-    variables, Secrets, other teams' data, service accounts, host directories, subjects of roles."""
+    variables, Secrets, other teams' data, service accounts, host directories and networks, namespaces with weaker pod
+    security, subjects of roles."""
     if new is None:
         return []
     now = _rights(new, [pair.new for pair in pairs if pair.new is not None], program)
@@ -187,6 +191,8 @@ def _of_pods(manifest: Manifest, platform: Collection[str]) -> Iterator[tuple[st
         for volume in pod.get("volumes", ()):
             if "hostPath" in volume:
                 yield "host paths", volume["hostPath"]["path"]
+        if pod.get("hostNetwork"):
+            yield "host network", manifest.name
         for container in containers:
             if (container.get("securityContext") or {}).get("privileged"):
                 yield "privileged", container["name"]
@@ -195,6 +201,10 @@ def _of_pods(manifest: Manifest, platform: Collection[str]) -> Iterator[tuple[st
 def _of_roles(manifest: Manifest) -> Iterator[tuple[str, str]]:
     if manifest.kind == "ServiceAccount":
         yield "service account", manifest.name
+    if manifest.kind == "Namespace":
+        level = manifest.body["metadata"].get("labels", {}).get(_ENFORCED, _STRICTEST)
+        if level != _STRICTEST:
+            yield "pod security", f"{level} in {manifest.name}"
     if manifest.kind in ("RoleBinding", "ClusterRoleBinding"):
         for subject in manifest.body.get("subjects", ()):
             if subject["kind"] != "ServiceAccount" or manifest.kind == "ClusterRoleBinding":

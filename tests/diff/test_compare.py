@@ -316,6 +316,17 @@ def test_members_of_a_team_and_directories_of_machines_are_shown() -> None:
     assert text == f"Secrets keys · host paths {paths} · privileged fuse, volumes"
 
 
+def test_the_network_of_machines_is_shown() -> None:
+    new = f"{ADS}\nspec: {{namespaces: [{{name: ads}}, {{name: ads-fast, hostNetwork: true}}]}}"
+    found = changes(
+        [ADS], [new, job(team="ads", hostNetwork={}).replace("team: ads", "team: ads, namespace: ads-fast")]
+    )
+    (text,) = texts(the(found, "ads", "Team"), "security")
+    assert text.endswith("pod security + privileged in ads-fast")
+    (text,) = texts(the(found, "j"), "security")
+    assert text.endswith(" · host network j-worker")
+
+
 def test_a_job_with_other_rights_does_not_hide_among_others() -> None:
     jobs = [job(name) for name in ("one", "two")]
     diff = changes([], [*jobs, job("three", command=["python", "miner.py"]), job("four", env=SECRET)])
