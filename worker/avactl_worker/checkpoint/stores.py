@@ -121,14 +121,17 @@ class Bucket:
     def write(self, step: int, chunks: Iterable[bytes | memoryview]) -> None:
         """Upload a checkpoint."""
         # No makedirs: an object store has no directories, and s3fs would create a missing bucket.
+        before = self._files.exists(self._at(step))
         try:
             with self._files.open(self._at(step), "wb") as file:
                 for chunk in chunks:
                     file.write(chunk)
         except BaseException:
-            # The end of the block has completed the upload of what there was.
-            with contextlib.suppress(Exception):
-                self.remove(step)
+            # The end of the block may have completed the upload of what there was. A checkpoint of the same step from
+            # before stays: it may still be whole, and half of one is found when it is read.
+            if not before:
+                with contextlib.suppress(Exception):
+                    self.remove(step)
             raise
 
     def open(self, step: int) -> tuple[BinaryIO, int]:
