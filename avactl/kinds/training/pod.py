@@ -33,7 +33,6 @@ from avactl.kinds.training.roles import (
 
 CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""
-LOGS = "/logs"
 GRACE_WITH_CHECKPOINT = 120
 """Seconds between SIGTERM and SIGKILL for jobs that save state when stopped; Kubernetes' default is 30."""
 
