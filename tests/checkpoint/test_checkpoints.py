@@ -157,6 +157,20 @@ def test_a_missing_checkpoint(tmp_path: Path, weights: dict[str, Any]) -> None:
             checkpoints.restore(40)
 
 
+def test_a_run_that_starts_over_keeps_what_it_saves(
+    tmp_path: Path, weights: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Checkpoints(tmp_path, weights=weights, keep=2) as checkpoints:
+        for step in (100, 200):
+            checkpoints.save(step)
+    with Checkpoints(tmp_path, weights=weights, keep=2) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step)
+            checkpoints.wait()
+            assert steps(tmp_path) == [step, 200]
+    assert caplog.text.count("has checkpoints of later steps") == 1
+
+
 def test_going_back_to_an_older_one(tmp_path: Path, weights: dict[str, Any]) -> None:
     with Checkpoints(tmp_path, keep=5, weights=weights) as checkpoints:
         for step in (10, 20, 30, 40):

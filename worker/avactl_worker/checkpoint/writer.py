@@ -28,7 +28,7 @@ class Writer:
         """True if parameters changed while they were copied: the step was not saved."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._began = False
+        self._began = self._warned = False
 
     @property
     def busy(self) -> bool:
@@ -80,8 +80,14 @@ class Writer:
 
     def _clean(self, step: int) -> None:
         abandoned = {each for each in self.abandoned if each != step}
-        kept = [each for each in self.store.steps() if each not in abandoned]
-        for each in [*abandoned, *kept[: -self._keep]]:
+        others = [each for each in self.store.steps() if each not in abandoned and each != step]
+        if others and others[-1] > step and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s has checkpoints of later steps, which `restore` would take: is it another run's?", self.store
+            )
+        # Never the one just written, although those of later steps are newer by their number.
+        for each in [*abandoned, *others[: max(0, len(others) - self._keep + 1)]]:
             with contextlib.suppress(FileNotFoundError):
                 self.store.remove(each)
         self.abandoned = []
