@@ -1,1 +1,1 @@
-"""The elastic job master: hands out shards of datasets to workers that come and go."""
+"""The elastic job master: hands out tasks of datasets to workers that come and go."""

@@ -1,4 +1,4 @@
-"""Worker library of avactl's elastic jobs: shards of the data from the job's master.
+"""Worker library of avactl's elastic jobs: data in tasks from the job's master, and synchronous steps.
 
     import avactl_worker
 

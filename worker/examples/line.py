@@ -1,4 +1,4 @@
-"""Fits a line by gradient descent on shards that the job's master hands out. NumPy only.
+"""Fits a line by gradient descent on tasks that the job's master hands out. NumPy only.
 
 avactl elastic master --state /tmp/job/state --listen 127.0.0.1:2380 &
 AVACTL_MASTER=127.0.0.1:2380 python line.py &

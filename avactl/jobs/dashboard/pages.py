@@ -203,7 +203,7 @@ def job_page(job: TrainingJob, now: datetime) -> Markup:
 
 
 def _data(datasets: list[Data]) -> Markup:
-    names = ("dataset", "shards of this epoch", "", "epoch", "records", "metrics")
+    names = ("dataset", "tasks of this epoch", "", "epoch", "records", "metrics")
     rows = []
     for data in datasets:
         finished = bool(data.epochs) and data.epoch >= data.epochs

@@ -103,7 +103,7 @@ class Dashboard:
             return answer
         if self._is_token(request.cookies.get(self._cookie, "")) or request.path[1:] in _STATIC:
             return None
-        return _page("Who are you?", "Open the address that `avactl dashboard` has printed: it has a token.", 401)
+        return _page("Not signed in", "Open the address that `avactl dashboard` printed; it contains a token.", 401)
 
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(), self._token.encode())

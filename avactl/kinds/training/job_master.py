@@ -1,7 +1,7 @@
 """The job master: a pod that follows the workers' Job, and the ConfigMap that backs its journal up.
 
-Elastic jobs have one, and those with bounded staleness. The master hands out shards of the data. The kubelet restarts
-its container in place, with the journal in a volume of the pod; a master that is made anew on another node begins with
+Elastic jobs have one, and those with bounded staleness. The master hands out the data in tasks. The kubelet restarts
+its container in place, with the journal in a volume of the pod; a master that is recreated on another node starts from
 the ConfigMap.
 """
 

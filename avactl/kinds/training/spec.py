@@ -80,10 +80,10 @@ class ServerGroup(Compute):
 
 
 class Master(Model):
-    """The job master: it hands out shards of the data, knows which workers are alive, and bounds their staleness."""
+    """The job master: it hands out the data in tasks, knows which workers are alive, and bounds their staleness."""
 
     cpu: Cpu = Field("500m", description="CPU cores.")
-    memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 shards need about 150Mi.")
+    memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 tasks need about 150Mi.")
 
 
 class Mpi(Model):
