@@ -104,6 +104,22 @@ def test_what_is_refused(
     assert specs.git("branch", "--list", "run/*") == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--for", "1h"), "`--for` and `--keep` are of an experiment"),
+        (("--now", "--branch", "mine"), "`--branch` and `--message` are of a commit"),
+    ],
+)
+def test_options_of_the_other_way_are_refused(
+    avactl: Run, specs: Repository, options: tuple[str, ...], told: str  # noqa: F811
+) -> None:  # fmt: skip
+    specs.write({"specs/try.yaml": spec(job("try"))})
+    done = avactl("run", "specs/try.yaml", *options, cwd=specs.root, **AUTHOR)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert specs.git("branch", "--list", "run/*", "mine") == ""
+
+
 def test_without_a_commit_or_a_name(avactl: Run, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "try.yaml").write_text(spec(job("try")))
     done = avactl("run", "try.yaml", **AUTHOR)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from avactl.kube.access import Access
     from avactl.kube.client import Client
 
+_LIVES, _KEEP = "4h", "1h"
+
 
 def run(
     file: Annotated[Path, typer.Argument(help="Spec file with a training job.")],
@@ -29,11 +31,19 @@ def run(
     ] = False,
     lives: Annotated[
         str,
-        typer.Option("--for", metavar="DURATION", help="With --now: longest lifetime, including time in the queue."),
-    ] = "4h",
+        typer.Option(
+            "--for",
+            metavar="DURATION",
+            help="With --now: longest lifetime, including time in the queue.",
+            show_default=_LIVES,
+        ),
+    ] = "",
     keep: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --now: how long pods and logs are kept after the end.")
-    ] = "1h",
+        str,
+        typer.Option(
+            metavar="DURATION", help="With --now: how long pods and logs are kept after the end.", show_default=_KEEP
+        ),
+    ] = "",
     base: Annotated[str, typer.Option(metavar="REV", help="Commit to build on.")] = "HEAD",
     branch: Annotated[str, typer.Option(help="Name of the branch.", show_default="run/JOB-COMMIT")] = "",
     message: Annotated[str, typer.Option("--message", "-m", help="Commit message.", show_default="Run JOB")] = "",
@@ -49,11 +59,15 @@ def run(
     """
     from avactl.jobs.branch import change_of, check
 
+    if now and (branch or message):
+        fail("`--branch` and `--message` are of a commit, which `--now` does not make", USAGE)
+    if not now and (lives or keep):
+        fail("`--for` and `--keep` are of an experiment", USAGE, "add `--now`")
     change = change_of(file, base)
     _want_valid(change)
     check(change)
     if now:
-        _start(change, lives, keep, kubeconfig, context)
+        _start(change, lives or _LIVES, keep or _KEEP, kubeconfig, context)
     else:
         _commit(change, branch, message, remote if push else "")
 
